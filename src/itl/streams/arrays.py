@@ -1,0 +1,189 @@
+"""Streams from what is already in memory: NumPy arrays, tensors, any torch Dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Sized
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from PIL import Image
+from torch import Tensor
+
+from itl.errors import UserError, unknown
+from itl.streams.arithmetic import held_out
+from itl.streams.base import Dataset, Images, Stream, Traits
+from itl.streams.split import build
+
+Array = npt.NDArray[Any] | Tensor
+_LAYOUTS = ("NHW", "NHWC", "NCHW")
+
+
+def from_arrays(
+    images: Array,
+    labels: Array | Sequence[int],
+    test_images: Array | None = None,
+    test_labels: Array | Sequence[int] | None = None,
+    *,
+    name: str = "arrays",
+    class_names: Sequence[str] | None = None,
+    layout: str | None = None,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    flip: bool = True,
+    padding: int = 4,
+    policy: str | None = None,
+    tasks: int = 1,
+    order: Sequence[int] | None = None,
+    order_seed: int | None = None,
+    split: str = "test",
+) -> Stream:
+    """A stream of images in memory.
+
+    images: uint8 [N,H,W], [N,H,W,C] or [N,C,H,W]; `layout` says which ("NHW", "NHWC", "NCHW") where the shape does not.
+    labels: integers [N]. With `class_names` they are places in it; without, the classes are the distinct labels in
+    ascending order. Without test arrays a fixed quarter of every class is held out. mean, std: measured on the training
+    images unless given. The rest as in `itl.streams.load` and `Stream`.
+    """
+    x, y = as_pixels(images, layout), as_labels(labels)
+    names, classes = _classes(class_names, y, None if test_labels is None else as_labels(test_labels))
+    train = _labelled(x, y, classes)
+    if test_images is not None and test_labels is not None:
+        test = _labelled(as_pixels(test_images, layout), as_labels(test_labels), classes)
+    elif test_images is None and test_labels is None:
+        kept, out = held_out(train.labels, share=0.25)
+        train, test = train.take(kept), train.take(out)
+    else:
+        raise UserError("give test_images and test_labels together, or neither to have a quarter held out")
+    if test.source.shape[1:] != train.source.shape[1:]:
+        shapes = f"{list(train.source.shape[1:])} and {list(test.source.shape[1:])}"
+        raise UserError(f"training and test images must have one shape [C,H,W]; they have {shapes}")
+    if not len(train):
+        raise UserError("there are no training images; give at least one of every class")
+    traits = Traits(*_statistics(train, mean, std), flip, padding, policy, tasks)
+    return build(name, Dataset(train, test, names, traits), order=order, order_seed=order_seed, split=split)
+
+
+def from_dataset(train: Any, test: Any = None, **options: Any) -> Stream:
+    """A stream from any torch Dataset of (PIL image, or uint8 array or tensor, label); `options` as in `from_arrays`.
+
+    The dataset must yield raw images (no ToTensor, no augmentation): the learner augments and normalises itself.
+    `train.classes`, where there is such a list, names the classes.
+    """
+    names = getattr(train, "classes", None)
+    if names is not None and "class_names" not in options:
+        options["class_names"] = tuple(str(name) for name in names)
+    options.setdefault("name", type(train).__name__)
+    arrays = _collect(train) if test is None else (*_collect(train), *_collect(test))
+    return from_arrays(*arrays, layout="NCHW", **options)
+
+
+def as_pixels(images: Array, layout: str | None = None) -> Tensor:
+    """Images in any of the layouts as uint8 [N,C,H,W]."""
+    x = images if isinstance(images, Tensor) else np.asarray(images)
+    if x.dtype not in (torch.uint8, np.uint8):
+        raise UserError(f"images must be uint8, 0..255, not {x.dtype}; convert them, e.g. (x * 255).round() for 0..1")
+    layout = _guess_layout(tuple(x.shape)) if layout is None else layout
+    if layout not in _LAYOUTS:
+        raise unknown("layout", str(layout), _LAYOUTS)
+    if x.ndim != len(layout):
+        raise UserError(f"images of layout {layout} must have {len(layout)} dimensions, not shape {list(x.shape)}")
+    t = x.cpu() if isinstance(x, Tensor) else torch.from_numpy(np.array(x))
+    if layout == "NHW":
+        return t.unsqueeze(1)
+    return t.permute(0, 3, 1, 2).contiguous() if layout == "NHWC" else t
+
+
+def as_labels(labels: Array | Sequence[int]) -> Tensor:
+    """Labels as int64 [N]."""
+    y = labels.cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
+    if y.ndim != 1 or (y.dtype.kind not in "iu" and y.size):
+        raise UserError(f"labels must be whole numbers [N], not {y.dtype} of shape {list(y.shape)}")
+    return torch.from_numpy(y.astype(np.int64))
+
+
+def _guess_layout(shape: tuple[int, ...]) -> str:
+    if len(shape) == 3:
+        return "NHW"
+    first, last = (len(shape) == 4 and shape[axis] in (1, 3) for axis in (1, -1))
+    if first == last:
+        raise UserError(f"cannot tell the channels in images of shape {list(shape)}; say layout='NCHW' or 'NHWC'")
+    return "NCHW" if first else "NHWC"
+
+
+def _classes(names: Sequence[str] | None, *labels: Tensor | None) -> tuple[tuple[str, ...], Tensor]:
+    """The class names, and the label each class has in the arrays (int64, ascending)."""
+    if names is not None:
+        return tuple(names), torch.arange(len(names))
+    found = torch.unique(torch.cat([y for y in labels if y is not None]))
+    return tuple(str(int(label)) for label in found), found
+
+
+def _labelled(pixels: Tensor, labels: Tensor, classes: Tensor) -> Images:
+    if len(pixels) != len(labels):
+        raise UserError(f"there are {len(pixels)} images but {len(labels)} labels; give one label for each image")
+    strange = labels[~torch.isin(labels, classes)]
+    if len(strange):
+        raise UserError(f"label {int(strange[0])} has no name; labels must lie in 0..{len(classes) - 1}")
+    return Images(pixels, torch.searchsorted(classes, labels))
+
+
+def _statistics(
+    train: Images, mean: Sequence[float] | None, std: Sequence[float] | None
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and deviation of each channel in 0..1, from its 256 counts: exact, and never in floats."""
+    channels = train.source.shape[1]
+    for what, given in (("mean", mean), ("std", std)):
+        if given is not None and len(given) != channels:
+            raise UserError(f"{what} must hold {channels} numbers, one for each channel, not {len(given)}")
+    if mean is not None and std is not None:
+        return tuple(mean), tuple(std)
+    levels = torch.arange(256, dtype=torch.float64) / 255
+    pixels, means, stds = train.pixels, [], []
+    for channel in range(channels):
+        share = torch.bincount(pixels[:, channel].flatten(), minlength=256).double()
+        share /= share.sum()
+        centre = float(share @ levels)
+        means.append(centre)
+        stds.append(max(float(share @ (levels - centre) ** 2) ** 0.5, 1 / 255))  # never 0: images are divided by it
+    return tuple(mean or means), tuple(std or stds)
+
+
+def _collect(dataset: Any) -> tuple[Tensor, list[int]]:
+    """All of a torch Dataset: (uint8 [N,C,H,W], labels)."""
+    if not isinstance(dataset, Sized) or not hasattr(dataset, "__getitem__"):
+        raise UserError(f"{type(dataset).__name__} has no length or index; give a map-style torch Dataset")
+    images: list[Tensor] = []
+    labels: list[int] = []
+    for k in range(len(dataset)):
+        image, label = _sample(dataset, k)
+        if images and image.shape != images[0].shape:
+            shapes = f"{list(image.shape)} where sample 0 has {list(images[0].shape)}"
+            raise UserError(
+                f"sample {k} of {type(dataset).__name__} has shape {shapes}; bring all images to one size and mode"
+            )
+        images.append(image)
+        labels.append(label)
+    if not images:
+        raise UserError(f"{type(dataset).__name__} is empty; give a dataset with at least one image of every class")
+    return torch.stack(images), labels
+
+
+def _sample(dataset: Any, k: int) -> tuple[Tensor, int]:
+    """Sample `k`: (uint8 [C,H,W], label)."""
+    try:
+        image, label = dataset[k]
+        label = int(label)
+    except (TypeError, ValueError) as error:
+        raise UserError(
+            f"sample {k} of {type(dataset).__name__} is not a pair (image, whole number): {error}"
+        ) from error
+    if isinstance(image, Image.Image):
+        image = np.array(image if image.mode in ("L", "RGB") else image.convert("RGB"))
+    if not isinstance(image, np.ndarray | Tensor) or image.dtype not in (np.uint8, torch.uint8):
+        kind = f"{getattr(image, 'dtype', '')} {type(image).__name__}".strip()
+        raise UserError(
+            f"sample {k} of {type(dataset).__name__} is a {kind}; leave out ToTensor: give PIL or uint8 images"
+        )
+    return as_pixels(image[None])[0], label

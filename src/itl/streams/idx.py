@@ -1,0 +1,169 @@
+"""seq-mnist and seq-fmnist, from the four idx files each dataset comes in, plain or gzipped.
+
+What is checked is the md5 of the *content*: packagers compress the files anew, so two good .gz files may differ.
+Both datasets use the same four names; a folder named after the dataset (MNIST/raw, FashionMNIST/raw) comes first.
+"""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from itl.errors import UserError
+from itl.streams import download as downloads
+from itl.streams.base import Dataset, Images, Progress, Source, Traits
+from itl.streams.files import cannot_read, check_md5, md5_of, missing, read_bytes
+
+_HEADERS = {3: 2051, 1: 2049}  # dimensions -> magic number of unsigned bytes in that many
+_NAMES = (
+    "train-images-idx3-ubyte",
+    "train-labels-idx1-ubyte",
+    "t10k-images-idx3-ubyte",
+    "t10k-labels-idx1-ubyte",
+)
+
+
+@dataclass(frozen=True)
+class Files:
+    """One dataset's files: folders it may lie in, address, md5 of content and of the .gz in the order of _NAMES."""
+
+    folders: tuple[str, ...]
+    address: str
+    content: tuple[str, str, str, str]
+    gz: tuple[str, str, str, str]
+
+
+def read(stream: str, root: Path, download: bool, progress: Progress | None) -> Dataset:
+    """The dataset of `stream` found under `root`, in one of the folders it usually lies in or in root itself."""
+    files = FILES[stream]
+    folders = [*(root / folder for folder in files.folders), root]
+    folder = next((f for f in folders if all(_find(f, name) for name in _NAMES)), None)
+    if folder is None and download:
+        folder = folders[0]
+        for name, md5 in zip(_NAMES, files.gz, strict=True):
+            if not _find(folder, name):
+                downloads.fetch(f"{files.address}{name}.gz", folder / f"{name}.gz", md5, progress)
+    if folder is None:
+        raise _not_there(stream, root, folders)
+    paths = [_find(folder, name) for name in _NAMES]
+    x, y, test_x, test_y = (load(path, md5) for path, md5 in zip(paths, files.content, strict=True) if path is not None)
+    return Dataset(_images(x, y, folder), _images(test_x, test_y, folder), CLASS_NAMES[stream], TRAITS[stream])
+
+
+def load(path: Path, md5: str) -> npt.NDArray[np.uint8]:
+    """One idx file as an array: its header, its length, then its md5 checked."""
+    data = read_bytes(path)
+    if path.suffix == ".gz":
+        try:
+            data = gzip.decompress(data)
+        except (EOFError, zlib.error) as error:
+            raise UserError(f"{path} is truncated or damaged ({error}); put the official file there") from error
+        except OSError as error:
+            raise cannot_read(path, error) from error
+    dims = 3 if "idx3" in path.name else 1
+    header = 4 * (dims + 1)
+    magic, *shape = np.frombuffer(data[:header].ljust(header, b"\0"), ">u4").tolist()
+    if magic != _HEADERS[dims]:
+        raise UserError(f"{path} is not an idx file of {dims} dimensions (magic {magic}); put the official file there")
+    if len(data) != header + int(np.prod(shape, dtype=object)):
+        raise UserError(
+            f"{path} holds {len(data) - header:,} bytes where its header promises {shape}; put the official file there"
+        )
+    check_md5(path, md5_of(data), md5)
+    return np.frombuffer(data, np.uint8, offset=header).reshape(shape).copy()  # a copy: PyTorch wants to own it
+
+
+def _images(pixels: npt.NDArray[np.uint8], labels: npt.NDArray[np.uint8], folder: Path) -> Images:
+    if len(pixels) != len(labels):
+        raise UserError(
+            f"{folder} holds {len(pixels):,} images but {len(labels):,} labels; put the official files there"
+        )
+    return Images(torch.from_numpy(pixels[:, None]), torch.from_numpy(labels.astype(np.int64)))
+
+
+def _find(folder: Path, name: str) -> Path | None:
+    """The plain file or the gzipped one, whichever is there."""
+    return next((path for path in (folder / name, folder / f"{name}.gz") if path.exists()), None)
+
+
+def _not_there(stream: str, root: Path, folders: list[Path]) -> UserError:
+    for folder in folders:
+        lacking = [name for name in _NAMES if not _find(folder, name)]
+        if len(lacking) < len(_NAMES):
+            return UserError(f"{folder} lacks {', '.join(lacking)} (plain or .gz); put it there, or use --download")
+    return missing(stream, root, _files(stream))
+
+
+def _files(stream: str) -> str:
+    return f"{FILES[stream].folders[0]}/ with {{train,t10k}}-{{images-idx3,labels-idx1}}-ubyte (plain or .gz)"
+
+
+FILES = {
+    "seq-mnist": Files(
+        ("MNIST/raw", "mnist"),
+        "https://ossci-datasets.s3.amazonaws.com/mnist/",
+        (
+            "6bbc9ace898e44ae57da46a324031adb",
+            "a25bea736e30d166cdddb491f175f624",
+            "2646ac647ad5339dbf082846283269ea",
+            "27ae3e4e09519cfbb04c329615203637",
+        ),
+        (
+            "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+            "d53e105ee54ea40749a09fcbcd1e9432",
+            "9fb629c4189551a2d022fa330f9573f3",
+            "ec29112dd5afa0611ce80d1b7f02629c",
+        ),
+    ),
+    "seq-fmnist": Files(
+        ("FashionMNIST/raw", "fashion-mnist"),
+        "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+        (
+            "f4a8712d7a061bf5bd6d2ca38dc4d50a",
+            "9018921c3c673c538a1fc5bad174d6f9",
+            "8181f5470baa50b63fa0f6fddb340f0a",
+            "15d484375f8d13e6eb1aabb0c3f46965",
+        ),
+        (
+            "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+            "25c81989df183df01b3e8a0aad5dffbe",
+            "bef4ecab320f06d8554ea6380940ec79",
+            "bb300cfdad3c16e7a12a480ee83cd310",
+        ),
+    ),
+}
+CLASS_NAMES = {
+    "seq-mnist": tuple("0123456789"),
+    "seq-fmnist": (
+        "T-shirt/top",
+        "Trouser",
+        "Pullover",
+        "Dress",
+        "Coat",
+        "Sandal",
+        "Shirt",
+        "Sneaker",
+        "Bag",
+        "Ankle boot",
+    ),
+}
+TRAITS = {
+    "seq-mnist": Traits((0.1307,), (0.3081,), flip=False, padding=2, policy=None, tasks=5),
+    "seq-fmnist": Traits((0.2860,), (0.3530,), flip=True, padding=2, policy=None, tasks=5),
+}
+
+
+def _source(stream: str) -> Source:
+    files = f"{_files(stream)} in the data folder"
+    return Source(stream, 10, (1, 28, 28), 60_000, 10_000, files, TRAITS[stream], partial(read, stream))
+
+
+MNIST = _source("seq-mnist")
+FASHION = _source("seq-fmnist")
