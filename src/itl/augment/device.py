@@ -1,0 +1,18 @@
+"""How small tensors drawn on the host reach the images' device."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def send(host: Tensor, device: torch.device) -> Tensor:
+    """`host` on `device`, without making the host wait: only pinned memory is copied asynchronously."""
+    if device.type == "cuda":
+        return host.pin_memory().to(device, non_blocking=True)
+    return host.to(device)
+
+
+def pick(images: Tensor, index: Tensor) -> Tensor:
+    """The images at `index` (host, int64 [k]), in that order: [k, C, H, W]."""
+    return images.index_select(0, send(index, images.device))

@@ -1,0 +1,64 @@
+"""AutoAugment's operations on a batch, and the two steps of a policy applied to samples that each drew their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from itl.augment import blend, tone
+from itl.augment.device import pick
+from itl.augment.geometry import GEOMETRY, affine, coefficients
+from itl.augment.policy import NAMES, magnitudes
+
+
+def geometric(name: str, images: Tensor, magnitudes: Tensor, fill: int = 0) -> Tensor:
+    """One geometric operation on images (uint8 [n, C, H, W]) with a magnitude a sample (host float64 [n])."""
+    return affine(images, coefficients(name, magnitudes, *images.shape[2:]), fill)
+
+
+# images uint8 [n, C, H, W] with C = 1 or 3, magnitudes float64 [n] on the host -> uint8 [n, C, H, W]
+OPS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    **{name: partial(geometric, name) for name in GEOMETRY},
+    "Brightness": tone.brightness,
+    "Contrast": tone.contrast,
+    "Posterize": tone.posterize,
+    "Solarize": tone.solarize,
+    "AutoContrast": tone.autocontrast,
+    "Equalize": tone.equalize,
+    "Invert": tone.invert,
+    "Color": blend.color,
+    "Sharpness": blend.sharpness,
+}
+
+
+def autoaugment(images: Tensor, ops: Tensor, levels: Tensor, fill: int) -> Tensor:
+    """Applies to each sample its drawn steps (`ops` and signed `levels`, host int64 [n, steps]), one after the other.
+
+    For each step the samples are brought together by operation, so that an operation is a handful of launches however
+    many samples drew it. The sorting is done on the host, where the draws are; the device receives indices.
+    """
+    here = torch.arange(len(images))  # where each sample lies now
+    for op, level in zip(ops.unbind(1), levels.unbind(1), strict=True):
+        order = op.argsort(stable=True)
+        images = _step(pick(images, here[order]), op[order], level[order], fill)
+        here[order] = torch.arange(len(images))
+    return pick(images, here)
+
+
+def _step(images: Tensor, op: Tensor, level: Tensor, fill: int) -> Tensor:
+    """One step on samples sorted by operation: first those left alone, then the geometric ones, then the others."""
+    height, width = images.shape[2:]
+    sizes = torch.bincount(op, minlength=len(NAMES)).tolist()
+    meaning = torch.stack([magnitudes(name, height, width) for name in NAMES])
+    magnitude = meaning[op, level.abs()] * torch.where(level < 0, -1.0, 1.0)
+    parts = dict(zip(NAMES, zip(torch.split(images, sizes), torch.split(magnitude, sizes), strict=True), strict=True))
+
+    # The geometric operations differ in their coefficients only, so all of them are one gather.
+    fixed = torch.cat([coefficients(name, parts[name][1], height, width) for name in GEOMETRY])
+    still = sizes[0]
+    done = [images[:still], affine(images[still : still + len(fixed)], fixed, fill)]
+    done += [OPS[name](*parts[name]) for name in NAMES[1 + len(GEOMETRY) :] if len(parts[name][0])]
+    return torch.cat(done)
