@@ -61,7 +61,7 @@ def from_arrays(
         raise UserError(f"training and test images must have one shape [C,H,W]; they have {shapes}")
     if not len(train):
         raise UserError("there are no training images; give at least one of every class")
-    traits = Traits(*_statistics(train, mean, std), flip, padding, policy, tasks)
+    traits = Traits(*statistics(train, mean, std), flip, padding, policy, tasks)
     return build(name, Dataset(train, test, names, traits), order=order, order_seed=order_seed, split=split)
 
 
@@ -129,7 +129,7 @@ def _labelled(pixels: Tensor, labels: Tensor, classes: Tensor) -> Images:
     return Images(pixels, torch.searchsorted(classes, labels))
 
 
-def _statistics(
+def statistics(
     train: Images, mean: Sequence[float] | None, std: Sequence[float] | None
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and deviation of each channel in 0..1, from its 256 counts: exact, and never in floats."""

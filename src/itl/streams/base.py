@@ -59,14 +59,31 @@ class Images:
         return Images(self.source, self.labels[index], index if self.rows is None else self.rows[index])
 
 
+@dataclass(frozen=True)
+class Traits:
+    """What does not follow from a dataset's pixels: see `Stream`; `tasks` is the usual number of tasks."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    flip: bool
+    padding: int
+    policy: str | None
+    tasks: int
+
+
 @dataclass(frozen=True, eq=False)
 class Task:
-    """One dataset of the sequence. `classes` are its output columns; the labels of its images are columns too."""
+    """One dataset of the sequence. `classes` are its output columns; the labels of its images are columns too.
+
+    `stream` and `traits` say where it comes from, so that a task alone is enough to teach a learner.
+    """
 
     index: int
     classes: tuple[int, ...]
     train: Images
     test: Images
+    stream: str
+    traits: Traits
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,18 +122,6 @@ class Stream:
 
     def __len__(self) -> int:
         return len(self.tasks)
-
-
-@dataclass(frozen=True)
-class Traits:
-    """What does not follow from a dataset's pixels: see `Stream`; `tasks` is the usual number of tasks."""
-
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    flip: bool
-    padding: int
-    policy: str | None
-    tasks: int
 
 
 @dataclass(frozen=True, eq=False)

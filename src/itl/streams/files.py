@@ -40,7 +40,7 @@ def check_md5(what: object, found: str, expected: str) -> None:
     if found != expected:
         raise UserError(
             f"{what} is damaged or not the official file (md5 {found}, expected {expected}); "
-            "delete it and put the official one there, or use --download"
+            "put the official one in its place, or move it away and use --download"
         )
 
 

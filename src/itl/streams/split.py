@@ -37,7 +37,7 @@ def build(
     parts, first = [], 0
     for index, size in enumerate(sizes):
         columns = range(first, first + size)
-        task = Task(index, tuple(columns), _of_columns(train, columns), _of_columns(test, columns))
+        task = Task(index, tuple(columns), _of_columns(train, columns), _of_columns(test, columns), name, data.traits)
         parts.append(_not_empty(task, split))
         first += size
     return Stream(

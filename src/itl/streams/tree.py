@@ -117,7 +117,8 @@ def fingerprint(place: Path, texts: list[str]) -> dict[str, Any]:
     """What tells one state of a dataset from another without reading it all; it fits in JSON.
 
     Of a zip its size and time. Of a folder the md5 of its small `texts`, and the number of files in folders called
-    `images` and the newest change to one of them: those are what an edit of the dataset disturbs.
+    `images` and the newest change to one of them: files added, removed or renamed show, one rewritten in place
+    does not.
     """
     try:
         if place.is_file():

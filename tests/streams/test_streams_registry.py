@@ -1,0 +1,79 @@
+"""The list of streams, and how another package adds to it."""
+
+import json
+import sys
+from importlib.metadata import EntryPoint
+from types import ModuleType
+
+import pytest
+
+from itl import streams
+from itl.errors import UserError
+from itl.streams import registry
+
+
+def add(monkeypatch: pytest.MonkeyPatch, **sources: object) -> None:
+    """Let a package `plugin` offer these objects as streams."""
+    module = ModuleType("plugin")
+    for name, source in sources.items():
+        setattr(module, name, source)
+    monkeypatch.setitem(sys.modules, "plugin", module)
+    points = [EntryPoint(f"seq-{name}", f"plugin:{name}", registry.GROUP) for name in (*sources, "broken")]
+    monkeypatch.setattr(registry, "entry_points", lambda group: points if group == registry.GROUP else [])
+
+
+def test_all_streams_are_described_without_any_file():
+    rows = {row["name"]: row for row in streams.describe()}
+    assert list(rows) == streams.names()
+    assert rows["seq-tinyimagenet"]["classes"] == 200
+    tasks = {name: row["tasks"] for name, row in rows.items()}
+    assert tasks == {
+        "seq-digits": 5,
+        "seq-cifar10": 5,
+        "seq-cifar100": 10,
+        "seq-tinyimagenet": 10,
+        "seq-mnist": 5,
+        "seq-fmnist": 5,
+    }
+    assert [row["policy"] for row in rows.values()] == [None, "cifar10", "cifar10", "imagenet", None, None]
+    assert [row["padding"] for row in rows.values()] == [1, 4, 4, 4, 2, 2]
+    assert json.dumps(list(rows.values()))
+
+
+def test_a_description_agrees_with_the_stream_it_describes():
+    row = next(row for row in streams.describe() if row["name"] == "seq-digits")
+    stream = streams.load("seq-digits")
+    assert row["shape"] == stream.shape
+    assert (row["classes"], row["tasks"]) == (stream.classes, len(stream))
+    assert row["train"] == sum(len(task.train) for task in stream)
+    assert row["test"] == sum(len(task.test) for task in stream)
+
+
+def test_an_unknown_stream_names_the_nearest():
+    with pytest.raises(UserError, match="did you mean seq-cifar10"):
+        streams.load("seq-cifar1O")
+
+
+def test_another_package_adds_a_stream_by_an_entry_point(monkeypatch: pytest.MonkeyPatch):
+    add(monkeypatch, mine=registry.find("seq-digits"))
+    assert "seq-mine" in streams.names()
+    stream = streams.load("seq-mine", tasks=2)
+    assert (stream.name, len(stream)) == ("seq-mine", 2)
+
+
+def test_a_broken_package_is_said_and_does_not_hide_the_others(monkeypatch: pytest.MonkeyPatch):
+    add(monkeypatch, wrong=object())
+    with pytest.raises(UserError, match=r"seq-broken .* cannot be loaded"):
+        streams.load("seq-broken")
+    with pytest.raises(UserError, match=r"is no itl\.streams.Source"):
+        streams.load("seq-wrong")
+    with pytest.warns(UserWarning, match="seq-") as said:
+        rows = streams.describe()
+    assert len(said) == 2
+    assert [row["name"] for row in rows] == list(registry.BUILT_IN)
+
+
+def test_an_entry_point_cannot_replace_a_built_in_stream(monkeypatch: pytest.MonkeyPatch):
+    add(monkeypatch, digits=object())
+    assert streams.load("seq-digits").classes == 10
+    assert streams.names().count("seq-digits") == 1
