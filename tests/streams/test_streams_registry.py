@@ -73,6 +73,17 @@ def test_a_broken_package_is_said_and_does_not_hide_the_others(monkeypatch: pyte
     assert [row["name"] for row in rows] == list(registry.BUILT_IN)
 
 
+def test_a_package_that_fails_in_many_lines_is_still_said_in_one(monkeypatch: pytest.MonkeyPatch):
+    def fail(point: EntryPoint) -> object:
+        raise ImportError("first\nsecond")
+
+    add(monkeypatch)
+    monkeypatch.setattr(EntryPoint, "load", fail)
+    with pytest.raises(UserError, match="first second") as caught:
+        streams.load("seq-broken")
+    assert "\n" not in str(caught.value)
+
+
 def test_an_entry_point_cannot_replace_a_built_in_stream(monkeypatch: pytest.MonkeyPatch):
     add(monkeypatch, digits=object())
     assert streams.load("seq-digits").classes == 10

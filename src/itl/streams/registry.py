@@ -40,8 +40,9 @@ def find(name: str) -> Source:
     try:
         found = added[name].load()
     except Exception as error:  # another package's code: anything may go wrong in it
+        why = " ".join(str(error).split())  # one line, whatever it was
         raise UserError(
-            f"stream {name} ({added[name].value}) cannot be loaded: {error}; mend or remove its package"
+            f"stream {name} ({added[name].value}) cannot be loaded: {why}; mend or remove its package"
         ) from error
     if not isinstance(found, Source):
         raise UserError(f"stream {name} ({added[name].value}) is no itl.streams.Source; mend or remove its package")

@@ -37,7 +37,8 @@ def load_dict(data: bytes, what: object) -> dict[str, Any]:
         # latin1 is how NumPy asks for arrays pickled under Python 2 to be read.
         found = _Restricted(io.BytesIO(data), encoding="latin1").load()
     except Exception as error:  # a pickle that is not one fails in any way it likes
-        raise UserError(f"{what} is not a CIFAR file ({error}); put the official one there") from error
+        why = " ".join(str(error).split())
+        raise UserError(f"{what} is not a CIFAR file ({why}); put the official one there") from error
     if not isinstance(found, dict):
         raise UserError(f"{what} is not a CIFAR file (it holds no dict); put the official one there")
     return {key.decode("latin1") if isinstance(key, bytes) else str(key): value for key, value in found.items()}
