@@ -64,7 +64,7 @@ def blend(degenerate: Tensor, images: Tensor, magnitudes: Tensor) -> Tensor:
     tables, which = blend_tables(magnitudes)
     n = len(images)
     start = send((which * 65536).int(), images.device).view(n, 1, 1, 1)
-    index = (degenerate.bitwise_left_shift(8) + start + images).long()
+    index = torch.add(images.int(), degenerate, alpha=256).add_(start).long()
     flat = send(tables, images.device).view(1, -1).expand(n, -1)
     return flat.gather(1, index.view(n, -1)).view_as(images)
 

@@ -41,9 +41,9 @@ def affine(images: Tensor, fixed: Tensor, fill: int) -> Tensor:
     # One ring of fill around the image turns "outside" into a clamp.
     column = column.bitwise_right_shift_(16).clamp_(-1, width)
     row = row.bitwise_right_shift_(16).clamp_(-1, height)
-    source = (row * (width + 2) + (width + 3)).long() + column
-    ringed = pad(images, (1, 1, 1, 1), value=fill).view(n, channels, -1)
-    index = source.view(n, 1, -1).expand(n, channels, -1)
+    source = (row.mul_(width + 2).add_(width + 3) + column).long()
+    ringed = pad(images, (1, 1, 1, 1), value=fill).flatten(2)
+    index = source.flatten(1).unsqueeze(1).expand(n, channels, -1)
     return ringed.gather(2, index).view_as(images)
 
 

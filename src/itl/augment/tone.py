@@ -44,9 +44,9 @@ def posterize(images: Tensor, magnitudes: Tensor) -> Tensor:
 
 def solarize(images: Tensor, magnitudes: Tensor) -> Tensor:
     """Inverts the pixels at or above the threshold."""
-    # A byte is below a fractional threshold exactly when it is below its ceiling.
-    threshold = send(magnitudes.ceil().to(torch.int16), images.device).view(-1, 1, 1, 1)
-    return torch.where(images < threshold, images, ~images)
+    levels = torch.arange(256)
+    tables = torch.where(levels < magnitudes.view(-1, 1), levels, 255 - levels).to(torch.uint8)
+    return look_up(images, send(tables, images.device).unsqueeze(1))
 
 
 def invert(images: Tensor, magnitudes: Tensor) -> Tensor:

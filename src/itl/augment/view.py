@@ -14,8 +14,8 @@ from itl.augment.geometry import crop_and_flip
 from itl.augment.ops import autoaugment
 from itl.errors import UserError, unknown
 
-# Bytes of images augmented at once: on a CPU few enough to stay near the cache, on a GPU so many that launches are few.
-CHUNK = {"cpu": 6 << 20, "cuda": 256 << 20}
+# Bytes of images augmented at once: enough that every operation finds many samples, and still little memory.
+CHUNK = {"cpu": 16 << 20, "cuda": 256 << 20}
 
 
 @dataclass(frozen=True)
@@ -89,9 +89,11 @@ class Augment:
         return torch.cat(views) if len(views) > 1 else views[0]
 
     def _apply(self, images: Tensor, draws: Draws) -> Tensor:
-        views = images.clone(memory_format=torch.contiguous_format)
+        """One chunk's views: always new memory, never the images'."""
         if self.padding or self.flip:
             views = crop_and_flip(images, draws.shift, draws.flip, self.padding)
+        else:
+            views = images.clone(memory_format=torch.contiguous_format)
         if self.policy is not None:
             views = autoaugment(views, draws.ops, draws.levels, self.fill)
         return views

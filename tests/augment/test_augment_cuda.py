@@ -1,0 +1,65 @@
+"""On a GPU: the same bits as on the CPU, few launches, and a host that never waits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from augment_pillow import pictures
+
+from itl.augment import OPS, Augment, policies
+from itl.augment.policy import magnitudes
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+@pytest.fixture
+def deterministic() -> Iterator[None]:
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize("name", OPS)
+@pytest.mark.parametrize("shape", [(3, 32, 32), (1, 17, 29), (3, 224, 160)], ids=str)
+def test_an_operation_gives_the_same_bits(name: str, shape: tuple[int, int, int]) -> None:
+    images = pictures(*shape)
+    for strength in magnitudes(name, *shape[1:]).tolist():
+        per_sample = torch.full((len(images),), strength, dtype=torch.float64)
+        assert torch.equal(OPS[name](images.cuda(), per_sample).cpu(), OPS[name](images, per_sample))
+
+
+@pytest.mark.parametrize("policy", [None, *policies()])
+def test_views_have_the_same_bits_and_the_host_never_waits(policy: str | None) -> None:
+    images = pictures(3, 32, 32).repeat(100, 1, 1, 1)
+    augment = Augment(policy=policy)
+    draws, there = augment.draw(np.random.default_rng(0), len(images)), images.cuda()
+    augment(there, draws)  # the first call may load kernels, which waits
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        views = augment(there, draws)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert torch.equal(views.cpu(), augment(images, draws))
+
+
+@pytest.mark.usefixtures("deterministic")
+def test_deterministic_kernels_give_the_same_bits() -> None:
+    images = pictures(3, 32, 32).repeat(20, 1, 1, 1)
+    augment = Augment(policy="imagenet")
+    draws = augment.draw(np.random.default_rng(0), len(images))
+    assert torch.equal(augment(images.cuda(), draws).cpu(), augment(images, draws))
+
+
+def test_an_epoch_is_a_few_hundred_launches() -> None:
+    images = torch.randint(0, 256, (20_000, 3, 32, 32), dtype=torch.uint8, device="cuda")
+    augment = Augment(policy="cifar10")
+    draws = augment.draw(np.random.default_rng(0), len(images))
+    augment(images, draws)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA], acc_events=True) as profile:
+        augment(images, draws)
+        torch.cuda.synchronize()
+    launched = sum(e.count for e in profile.key_averages() if e.device_type == torch.autograd.DeviceType.CUDA)
+    assert 0 < launched < 600

@@ -1,0 +1,164 @@
+"""A view is what its draw says, however the batch is cut, and the draws have the policy's frequencies."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from augment_pillow import photographs, pictures, pillow_views
+
+from itl.augment import Augment, Draws, policies, view
+from itl.augment.policy import NAMES, POLICIES, SIGNED
+from itl.errors import UserError
+
+ALL = [Augment(), Augment(policy="cifar10"), Augment(policy="imagenet", padding=0, fill=128)]
+
+
+def chosen(shift: list[tuple[int, int]], flip: list[bool]) -> Draws:
+    none = torch.zeros(len(flip), 0, dtype=torch.int64)
+    return Draws(torch.tensor(shift), torch.tensor(flip), none, none)
+
+
+@pytest.mark.parametrize(("height", "width", "padding"), [(8, 11, 3), (11, 8, 4), (9, 9, 1)])
+def test_every_crop_and_flip_is_the_slice_of_the_padded_image(height: int, width: int, padding: int) -> None:
+    places = list(itertools.product(range(2 * padding + 1), range(2 * padding + 1), (False, True)))
+    for channels in (1, 3, 4):
+        images = torch.randint(1, 256, (len(places), channels, height, width), dtype=torch.uint8)
+        padded = torch.nn.functional.pad(images, (padding,) * 4)
+        expected = []
+        for image, (top, left, flip) in zip(padded, places, strict=True):
+            crop = image[:, top : top + height, left : left + width]
+            expected.append(crop.flip(-1) if flip else crop)
+        draws = chosen([(top, left) for top, left, _ in places], [flip for _, _, flip in places])
+        assert torch.equal(Augment(padding=padding)(images, draws), torch.stack(expected))
+
+
+@pytest.mark.parametrize("policy", policies())
+@pytest.mark.parametrize("shape", [(3, 32, 32), (1, 28, 28), (3, 19, 33)], ids=str)
+def test_a_whole_view_is_the_one_pillow_makes_from_the_same_draw(policy: str, shape: tuple[int, int, int]) -> None:
+    images = torch.cat([photographs(300, *shape), pictures(*shape)])
+    augment = Augment(policy=policy, fill=77)
+    draws = augment.draw(np.random.default_rng(3), len(images))
+    assert torch.equal(augment(images, draws), pillow_views(augment, images, draws))
+
+
+@pytest.mark.parametrize("augment", ALL, ids=lambda a: str(a.policy))
+def test_how_a_batch_is_cut_changes_no_bit(augment: Augment, monkeypatch: pytest.MonkeyPatch) -> None:
+    images = photographs(100, 3, 16, 16)
+    draws = augment.draw(np.random.default_rng(0), 100)
+    whole = augment(images, draws)
+    assert torch.equal(torch.cat([augment(images[i : i + 1], draws[i : i + 1]) for i in range(100)]), whole)
+    for size in (7, 32):
+        parts = [augment(images[i : i + size], draws[i : i + size]) for i in range(0, 100, size)]
+        assert torch.equal(torch.cat(parts), whole)
+    monkeypatch.setitem(view.CHUNK, "cpu", 5000)
+    assert torch.equal(augment(images, draws), whole)
+
+
+def test_a_views_neighbours_do_not_matter() -> None:
+    augment, images = Augment(policy="cifar10"), photographs(60, 3, 16, 16)
+    draws, order = augment.draw(np.random.default_rng(1), 60), torch.randperm(60)
+    mixed = Draws(draws.shift[order], draws.flip[order], draws.ops[order], draws.levels[order])
+    assert torch.equal(augment(images[order], mixed), augment(images, draws)[order])
+
+
+@pytest.mark.parametrize("augment", [*ALL, Augment(padding=0, flip=False)], ids=str)
+def test_bytes_in_bytes_out_and_the_input_is_left_alone(augment: Augment) -> None:
+    images = photographs(20, 3, 12, 16)
+    before = images.clone()
+    out = augment(images, augment.draw(np.random.default_rng(0), 20))
+    assert (out.dtype, out.shape, out.device) == (images.dtype, images.shape, images.device)
+    assert out.data_ptr() != images.data_ptr()
+    assert torch.equal(images, before)
+    assert augment(images[:0], augment.draw(np.random.default_rng(0), 0)).shape == (0, 3, 12, 16)
+
+
+def test_strided_images_give_the_same_views() -> None:
+    augment, images = Augment(policy="cifar10", padding=0, flip=False), photographs(20, 3, 12, 16)
+    draws = augment.draw(np.random.default_rng(0), 20)
+    channels_last = images.to(memory_format=torch.channels_last)
+    assert torch.equal(augment(channels_last, draws), augment(images, draws))
+
+
+def test_draws_are_the_generators_alone_and_can_be_cut_and_joined() -> None:
+    augment = Augment(policy="imagenet")
+    one, two = (augment.draw(np.random.default_rng(5), 50) for _ in range(2))
+    joined = Draws.cat([one[:13], one[13:14], one[14:]])
+    assert len(one) == len(joined) == 50
+    for name in ("shift", "flip", "ops", "levels"):
+        assert torch.equal(getattr(one, name), getattr(two, name))
+        assert torch.equal(getattr(one, name), getattr(joined, name))
+        assert getattr(one, name).device.type == "cpu"
+
+
+def within(count: float, n: int, p: float) -> bool:
+    """Whether a binomial count lies within five standard deviations."""
+    return abs(count - n * p) <= 5 * np.sqrt(n * p * (1 - p)) + 1e-9
+
+
+def test_crops_and_flips_are_uniform() -> None:
+    n, augment = 80_000, Augment(padding=2)
+    draws = augment.draw(np.random.default_rng(0), n)
+    cells = np.bincount((draws.shift[:, 0] * 5 + draws.shift[:, 1]).numpy(), minlength=25)
+    assert ((cells - n / 25) ** 2 / (n / 25)).sum() < 52.6  # chi-square, 24 degrees of freedom, p = 0.0006
+    assert within(int(draws.flip.sum()), n, 0.5)
+
+
+@pytest.mark.parametrize("policy", policies())
+def test_operations_magnitudes_and_signs_have_the_policys_frequencies(policy: str) -> None:
+    n, table = 200_000, POLICIES[policy]
+    draws = Augment(policy=policy).draw(np.random.default_rng(0), n)
+    for slot in range(2):
+        expected: dict[tuple[str, int], float] = {}
+        for name, chance, level in (steps[slot] for steps in table):
+            for sign in (1, -1) if name in SIGNED and level else (1,):
+                key = (name, sign * level)
+                expected[key] = expected.get(key, 0) + chance / len(table) / (2 if name in SIGNED and level else 1)
+        expected["Identity", 0] = 1 - sum(chance for _, chance, _ in (steps[slot] for steps in table)) / len(table)
+        pairs = zip(draws.ops[:, slot].tolist(), draws.levels[:, slot].tolist(), strict=True)
+        counts: dict[tuple[str, int], int] = {}
+        for op, level in pairs:
+            counts[NAMES[op], level] = counts.get((NAMES[op], level), 0) + 1
+        assert set(counts) == {key for key, p in expected.items() if p > 0}
+        assert all(within(counts.get(key, 0), n, p) for key, p in expected.items())
+
+
+def test_the_two_steps_come_from_one_sub_policy_and_are_independent() -> None:
+    # Only one sub-policy of cifar10 has Rotate, with TranslateX after it at 0.3; no other pair may follow Rotate.
+    draws = Augment(policy="cifar10").draw(np.random.default_rng(0), 100_000)
+    rotated = draws.ops[:, 0] == NAMES.index("Rotate")
+    then = draws.ops[rotated, 1]
+    assert set(then.tolist()) == {0, NAMES.index("TranslateX")}
+    assert within(int((then > 0).sum()), int(rotated.sum()), 0.3)
+
+
+def test_an_unknown_policy_names_the_known_ones() -> None:
+    with pytest.raises(UserError, match="unknown AutoAugment policy 'cifar'; did you mean cifar10"):
+        Augment(policy="cifar")
+
+
+@pytest.mark.parametrize(
+    ("images", "says"),
+    [
+        (torch.zeros(2, 3, 8, 8), "uint8 images"),
+        (torch.zeros(2, 8, 8, dtype=torch.uint8), "uint8 images"),
+        (torch.zeros(2, 4, 8, 8, dtype=torch.uint8), "1 or 3 channels, not 4"),
+        (torch.zeros(3, 3, 8, 8, dtype=torch.uint8), "3 images but draws for 2"),
+    ],
+)
+def test_what_cannot_be_augmented_is_said_in_one_line(images: torch.Tensor, says: str) -> None:
+    augment = Augment(policy="cifar10")
+    with pytest.raises(UserError, match=says) as caught:
+        augment(images, augment.draw(np.random.default_rng(0), 2))
+    assert "\n" not in str(caught.value)
+
+
+def test_settings_out_of_range_are_refused() -> None:
+    with pytest.raises(UserError, match="padding"):
+        Augment(padding=-1)
+    with pytest.raises(UserError, match="fill"):
+        Augment(fill=256)
+    with pytest.raises(UserError, match="no AutoAugment steps"):
+        Augment(policy="cifar10")(torch.zeros(1, 3, 8, 8, dtype=torch.uint8), chosen([(4, 4)], [False]))
