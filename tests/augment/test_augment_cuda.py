@@ -31,14 +31,15 @@ def test_an_operation_gives_the_same_bits(name: str, shape: tuple[int, int, int]
         assert torch.equal(OPS[name](images.cuda(), per_sample).cpu(), OPS[name](images, per_sample))
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 @pytest.mark.parametrize("policy", [None, *policies()])
 def test_views_have_the_same_bits_and_the_host_never_waits(policy: str | None) -> None:
     images = pictures(3, 32, 32).repeat(100, 1, 1, 1)
     augment = Augment(policy=policy)
     draws, there = augment.draw(np.random.default_rng(0), len(images)), images.cuda()
     augment(there, draws)  # the first call may load kernels, which waits
-    torch.cuda.set_sync_debug_mode("error")
     try:
+        torch.cuda.set_sync_debug_mode("error")
         views = augment(there, draws)
     finally:
         torch.cuda.set_sync_debug_mode("default")
@@ -62,4 +63,4 @@ def test_an_epoch_is_a_few_hundred_launches() -> None:
         augment(images, draws)
         torch.cuda.synchronize()
     launched = sum(e.count for e in profile.key_averages() if e.device_type == torch.autograd.DeviceType.CUDA)
-    assert 0 < launched < 600
+    assert 0 < launched < 500, f"{launched} launches and copies"
