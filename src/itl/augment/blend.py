@@ -42,20 +42,21 @@ def grey(images: Tensor) -> Tensor:
     if images.shape[1] == 1:
         return images.int()
     red, green, blue = torch.split(images.int(), 1, dim=1)
-    return (red * 19595 + green * 38470 + blue * 7471 + 0x8000).bitwise_right_shift_(16)
+    luma = (red * 19595).add_(green, alpha=38470).add_(blue, alpha=7471)
+    return luma.add_(0x8000).bitwise_right_shift_(16)
 
 
 def smooth(images: Tensor) -> Tensor:
     """Pillow's SMOOTH: the 3x3 mean with a weight of 5 in the middle; the border is copied: int32 [n, C, H, W].
 
     Pillow sums float32 thirteenths and rounds. A thirteenth is never nearer than 1/26 to the half at which rounding
-    turns, so the integer round((sum of weights times pixels) / 13) is the same; 40330 / 2**20 stands for 1 / 26, which
-    is exact up to the largest numerator, 2 * 13 * 255 + 13.
+    turns, so the integer round(total / 13) = (2 total + 13) // 26 is the same; 40330 / 2**20 stands for 1 / 26, which
+    is exact up to the largest total, 13 * 255.
     """
     wide = images.int()
-    rows = wide[..., :-2] + wide[..., 1:-1] + wide[..., 2:]
-    total = rows[..., :-2, :] + rows[..., 1:-1, :] + rows[..., 2:, :] + wide[..., 1:-1, 1:-1] * 4
-    wide[..., 1:-1, 1:-1] = ((total * 2 + 13) * 40330).bitwise_right_shift_(20)
+    rows = (wide[..., :-2] + wide[..., 1:-1]).add_(wide[..., 2:])
+    total = (rows[..., :-2, :] + rows[..., 1:-1, :]).add_(rows[..., 2:, :]).add_(wide[..., 1:-1, 1:-1], alpha=4)
+    wide[..., 1:-1, 1:-1] = total.mul_(2 * 40330).add_(13 * 40330).bitwise_right_shift_(20)
     return wide
 
 

@@ -29,7 +29,10 @@ def affine(images: Tensor, fixed: Tensor, fill: int) -> Tensor:
     ((f0 x + f1 y + f2) >> 16, (f3 x + f4 y + f5) >> 16). Coordinates must stay below 2**15, as in Pillow.
     """
     n, channels, height, width = images.shape
-    f = send(fixed, images.device).view(n, 6, 1, 1)
+    # One ring of fill around the image turns "outside" into a clamp; in it, every coordinate is one more.
+    ringed = pad(images, (1, 1, 1, 1), value=fill).flatten(2)
+    ring = torch.tensor([0, 0, ONE, 0, 0, ONE], dtype=torch.int32)
+    f = send(fixed + ring, images.device).view(n, 6, 1, 1)
     x = torch.arange(width, dtype=torch.int32, device=images.device)
     y = torch.arange(height, dtype=torch.int32, device=images.device).view(-1, 1)
     column, row = f[:, 0] * x + f[:, 2], f[:, 4] * y + f[:, 5]
@@ -38,11 +41,9 @@ def affine(images: Tensor, fixed: Tensor, fill: int) -> Tensor:
         column = column + f[:, 1] * y
     if bool(fixed[:, 3].any()):
         row = row + f[:, 3] * x
-    # One ring of fill around the image turns "outside" into a clamp.
-    column = column.bitwise_right_shift_(16).clamp_(-1, width)
-    row = row.bitwise_right_shift_(16).clamp_(-1, height)
-    source = (row.mul_(width + 2).add_(width + 3) + column).long()
-    ringed = pad(images, (1, 1, 1, 1), value=fill).flatten(2)
+    column = column.bitwise_right_shift_(16).clamp_(0, width + 1)
+    row = row.bitwise_right_shift_(16).clamp_(0, height + 1)
+    source = (row.mul_(width + 2) + column).long()
     index = source.flatten(1).unsqueeze(1).expand(n, channels, -1)
     return ringed.gather(2, index).view_as(images)
 

@@ -15,7 +15,7 @@ from itl.augment.ops import autoaugment
 from itl.errors import UserError, unknown
 
 # Bytes of images augmented at once: enough that every operation finds many samples, and still little memory.
-CHUNK = {"cpu": 16 << 20, "cuda": 256 << 20}
+CHUNK = {"cpu": 32 << 20, "cuda": 256 << 20}
 
 
 @dataclass(frozen=True)
