@@ -1,0 +1,98 @@
+"""The same step as one CUDA graph for each shape, replayed over the round's inputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from itl.engine.device import Engine
+from itl.engine.loop import Batch, Span, Stage, Stepper
+
+WARM_UP = 2  # eager runs before capture: cuDNN chooses its algorithms, autograd allocates
+WORTH = 8  # a shape that runs fewer steps than this in a stage is not worth a graph
+
+
+def shape_of(group: Batch) -> tuple[Any, ...]:
+    """What a step's inputs look like: steps of one shape share one graph."""
+    return tuple((name, tuple(t.shape[1:]), t.dtype) for name, t in sorted(group.items()))
+
+
+@dataclass
+class Captured:
+    """A graph, the inputs `[capacity, ...]` it reads, and the counter `[1]` of which of them its next replay takes."""
+
+    graph: torch.cuda.CUDAGraph
+    inputs: Batch
+    counter: Tensor
+
+    def fill(self, group: Batch) -> None:
+        """Put a group's inputs where the graph reads them."""
+        for name, tensor in group.items():
+            self.inputs[name][: tensor.shape[0]].copy_(tensor)
+        self.counter.zero_()
+
+    def holds(self, group: Batch) -> bool:
+        """Whether the group's steps fit."""
+        return group["lr"].shape[0] <= self.inputs["lr"].shape[0]
+
+
+class CapturedStepper(Stepper):
+    """A stepper whose steps are graph replays; a device-side counter says which batch is next."""
+
+    def __init__(self, stage: Stage, engine: Engine) -> None:
+        super().__init__(stage, engine)
+        self.graphs: dict[tuple[Any, ...], Captured] = {}
+        self.stream = torch.cuda.Stream(engine.device)
+
+    def run(self, span: Span) -> None:
+        """Replay the span's steps; a shape that is new is captured first if it will be seen often."""
+        graphs = [self._graph(group) for group in span.groups]
+        for graph, group in zip(graphs, span.groups, strict=True):
+            if graph is not None:
+                graph.fill(group)
+        at = [0] * len(span.groups)
+        for group, count in span.order:
+            graph = graphs[group]
+            for _ in range(count):
+                if graph is not None:
+                    graph.graph.replay()
+                else:
+                    self.step({name: t[at[group]] for name, t in span.groups[group].items()})
+                at[group] += 1
+
+    def _graph(self, group: Batch) -> Captured | None:
+        shape = shape_of(group)
+        known = self.graphs.get(shape)
+        if known is not None and known.holds(group):
+            return known
+        if group["lr"].shape[0] * self.stage.rounds.count < WORTH:
+            return None
+        self.graphs[shape] = self._capture(group)
+        return self.graphs[shape]
+
+    def _capture(self, group: Batch) -> Captured:
+        inputs = {name: t.clone() for name, t in group.items()}
+        counter = torch.zeros(1, dtype=torch.int64, device=self.engine.device)
+
+        def body() -> None:
+            self.step({name: t.index_select(0, counter).squeeze(0) for name, t in inputs.items()})
+
+        kept = [t.detach().clone() for t in self.touched()]
+        here = torch.cuda.current_stream(self.engine.device)
+        self.stream.wait_stream(here)
+        with torch.cuda.stream(self.stream):
+            for _ in range(WARM_UP):
+                body()
+        here.wait_stream(self.stream)
+        for leaf in self.leaves:
+            leaf.grad = None
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):
+            body()
+            counter.add_(1)
+        with torch.no_grad():
+            torch._foreach_copy_([t.detach() for t in self.touched()], kept)
+        return Captured(graph, inputs, counter)

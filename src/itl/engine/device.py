@@ -1,0 +1,79 @@
+"""Where and how precisely the arithmetic runs."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from itl.errors import UserError
+
+PRECISIONS = ("bf16", "tf32", "fp32")
+
+
+@dataclass(frozen=True)
+class Engine:
+    """The machine a run is on: device, precision of the specialist's arithmetic, capture and exact mode.
+
+    `bf16` is autocast with float32 master weights and batch-norm statistics; the tangent part always runs in float32
+    (`tf32` kernels are allowed unless the precision is `fp32`). `exact` asks for deterministic kernels: same device,
+    same threads, same bits.
+    """
+
+    device: torch.device
+    precision: str = "fp32"
+    capture: bool = False
+    exact: bool = False
+    budget: int = 256 << 20  # bytes of augmented views held at once
+    resident: int | None = None  # bytes of images kept on the device; None: what its memory allows
+
+    def __post_init__(self) -> None:
+        """Set the process-wide switches this engine relies on."""
+        if self.device.type == "cuda":
+            tf32 = self.precision != "fp32"
+            torch.backends.cuda.matmul.allow_tf32 = tf32
+            torch.backends.cudnn.allow_tf32 = tf32
+            torch.backends.cudnn.benchmark = not self.exact
+            torch.backends.cudnn.deterministic = self.exact
+
+    def autocast(self) -> contextlib.AbstractContextManager[object]:
+        """The context of a full-precision or bf16 forward pass."""
+        if self.precision == "bf16":
+            return torch.autocast(self.device.type, torch.bfloat16, cache_enabled=False)
+        return contextlib.nullcontext()
+
+    def place(self, net: nn.Module) -> nn.Module:
+        """`net` on the device, in the memory layout its convolutions like best."""
+        layout = torch.channels_last if self.device.type == "cuda" else torch.contiguous_format
+        return net.to(self.device).to(memory_format=layout)  # type: ignore[call-overload, no-any-return]
+
+    def send(self, tensor: Tensor) -> Tensor:
+        """`tensor` on the device, without waiting for it."""
+        if self.device.type == "cuda" and tensor.device.type == "cpu":
+            tensor = tensor.pin_memory()
+        return tensor.to(self.device, non_blocking=True)
+
+
+def choose_engine(
+    device: str = "auto", precision: str | None = None, *, exact: bool = False, capture: bool | None = None
+) -> Engine:
+    """The engine for a device name (`auto`, `cpu`, `cuda`, `cuda:1`), with that device's default precision."""
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        where = torch.device(device)
+    except RuntimeError:
+        raise UserError(f"unknown device '{device}'; use auto, cpu or cuda") from None
+    if where.type not in ("cpu", "cuda"):
+        raise UserError(f"device '{device}' is not supported; use auto, cpu or cuda")
+    if where.type == "cuda" and not torch.cuda.is_available():
+        raise UserError("no CUDA device is available here; use --device cpu")
+    if precision is None:
+        precision = "bf16" if where.type == "cuda" else "fp32"
+    if precision not in PRECISIONS:
+        raise UserError(f"precision must be one of {', '.join(PRECISIONS)}, not '{precision}'")
+    if capture is None:
+        capture = where.type == "cuda"
+    return Engine(where, precision, capture and where.type == "cuda", exact)

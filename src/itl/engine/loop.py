@@ -1,0 +1,223 @@
+"""The training loop: plan a round of epochs, put its inputs on the device, replay one step over them.
+
+It takes callables and has never heard of a task. A step has static shapes, reads its batch out of tensors that hold
+the whole round, and never waits for the host: the loss, a flag for non-finite ones and the step's own position stay on
+the device, and are read once a round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from itl.engine.device import Engine
+
+Batch = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Span:
+    """Steps whose inputs are ready on the device.
+
+    `groups` holds the inputs of all steps of one shape together, every tensor `[steps, ...]`; `order` tells in which
+    order the groups' steps are taken, as (group, how many), each group front to back.
+    """
+
+    groups: list[Batch]
+    order: list[tuple[int, int]]
+
+    @property
+    def steps(self) -> int:
+        """How many steps the span has."""
+        return sum(count for _, count in self.order)
+
+    def with_rates(self, rates: Tensor, send: Callable[[Tensor], Tensor]) -> Span:
+        """The same span with each step's learning rate among its inputs. `rates` is `[steps]`, in step order."""
+        parts: list[list[Tensor]] = [[] for _ in self.groups]
+        first = 0
+        for group, count in self.order:
+            parts[group].append(rates[first : first + count])
+            first += count
+        groups = [{**g, "lr": send(torch.cat(p))} for g, p in zip(self.groups, parts, strict=True)]
+        return Span(groups, self.order)
+
+
+@dataclass(frozen=True)
+class Descent:
+    """How a stage descends: SGD with a constant or cosine learning rate. `l2` is λ of λ‖w‖² (weight decay 2λ)."""
+
+    lr: float
+    momentum: float = 0.0
+    l2: float = 0.0
+    schedule: str = "constant"
+
+    def rates(self, first: int, steps: int, total: int) -> Tensor:
+        """The learning rate of steps `first` to `first + steps` of `total`: float32 `[steps]`."""
+        if self.schedule == "constant":
+            return torch.full((steps,), self.lr)
+        k = torch.arange(first, first + steps, dtype=torch.float64)
+        return (self.lr * 0.5 * (1 + torch.cos(torch.pi * k / total))).float()
+
+
+class Rounds(Protocol):
+    """What a stage's epochs are made of, in rounds of one or more. `plan` is pure CPU work, done one round ahead."""
+
+    count: int  # rounds
+    total: int  # steps in all of them
+
+    def plan(self, index: int) -> Any:
+        """Everything random or sequential about a round, as index arrays."""
+        ...
+
+    def load(self, plan: Any) -> Iterable[Span]:
+        """The planned round's inputs, on the device."""
+        ...
+
+    def commit(self, plan: Any) -> None:
+        """The round has been trained: take over what it changed outside the step (the memory's images)."""
+        ...
+
+    def epoch(self, index: int) -> int:
+        """How many epochs are done when round `index` is."""
+        ...
+
+    def first(self, index: int) -> int:
+        """How many steps were done when round `index` begins."""
+        ...
+
+
+@dataclass
+class Stage:
+    """One optimisation: over which tensors, through which rounds, with what loss.
+
+    `loss(batch)` returns a scalar. `changed` lists what a step changes besides the parameters (batch-norm statistics,
+    stored logits): capturing a step runs it a few times, and these are put back afterwards. `adjust` is a hook on the
+    gradients before the optimiser's step.
+    """
+
+    name: str
+    parameters: dict[str, Tensor]
+    descent: Descent
+    rounds: Rounds
+    loss: Callable[[Batch], Tensor]
+    changed: list[Tensor] = field(default_factory=list)
+    autocast: bool = True
+    capturable: bool = True
+    adjust: Callable[[Batch], None] | None = None
+
+
+class Diverged(RuntimeError):
+    """A loss was not finite. Carries the stage and the epoch (from 1) it happened in."""
+
+    def __init__(self, stage: str, epoch: int) -> None:
+        super().__init__(f"non-finite loss in {stage}, epoch {epoch}")
+        self.stage, self.epoch = stage, epoch
+
+
+class Stepper:
+    """One step of a stage, and the device-side state it needs."""
+
+    def __init__(self, stage: Stage, engine: Engine) -> None:
+        self.stage, self.engine = stage, engine
+        device = engine.device
+        self.leaves = list(stage.parameters.values())
+        self.lr = torch.tensor(stage.descent.lr, device=device)
+        self.total = torch.zeros((), device=device)
+        self.bad = torch.zeros((), device=device)
+        self.optimiser = torch.optim.SGD(
+            self.leaves, lr=self.lr, momentum=stage.descent.momentum, weight_decay=2 * stage.descent.l2, fused=True
+        )
+        # The fused kernel leaves weights and momentum alone where this flag is 1: no update after a non-finite loss.
+        self.optimiser.found_inf = self.bad  # type: ignore[attr-defined]
+        self.momentum: dict[str, Tensor] = {}
+        if stage.descent.momentum:
+            for name, leaf in stage.parameters.items():
+                self.momentum[name] = torch.zeros_like(leaf)
+                self.optimiser.state[leaf]["momentum_buffer"] = self.momentum[name]
+
+    def step(self, batch: Batch) -> None:
+        """Forward, backward, update; nothing here waits for the device."""
+        self.lr.copy_(batch["lr"])
+        if self.stage.autocast:
+            with self.engine.autocast():
+                loss = self.stage.loss(batch)
+        else:
+            loss = self.stage.loss(batch)
+        grads = torch.autograd.grad(loss, self.leaves)
+        for leaf, grad in zip(self.leaves, grads, strict=True):
+            leaf.grad = grad
+        if self.stage.adjust is not None:
+            self.stage.adjust(batch)
+        loss = loss.detach().float()
+        torch.maximum(self.bad, (~torch.isfinite(loss)).float(), out=self.bad)
+        self.optimiser.step()
+        self.total.add_(loss)
+
+    def run(self, span: Span) -> None:
+        """All steps of a span, in its order."""
+        at = [0] * len(span.groups)
+        for group, count in span.order:
+            for _ in range(count):
+                self.step({name: t[at[group]] for name, t in span.groups[group].items()})
+                at[group] += 1
+
+    def touched(self) -> list[Tensor]:
+        """Every tensor a step changes."""
+        return [*self.leaves, *self.momentum.values(), *self.stage.changed, self.lr, self.total, self.bad]
+
+    def close(self, epoch: int, steps: int) -> float:
+        """The round's mean loss; raises `Diverged` if one of its losses was not finite. The round's one wait."""
+        total, bad = torch.stack([self.total, self.bad]).tolist()
+        if bad:
+            raise Diverged(self.stage.name, epoch)
+        self.total.zero_()
+        return float(total) / max(steps, 1)
+
+
+def train(
+    stage: Stage,
+    engine: Engine,
+    *,
+    start: int = 0,
+    momentum: dict[str, Tensor] | None = None,
+    after: Callable[[int, float, dict[str, Tensor]], None] | None = None,
+) -> None:
+    """Run a stage from round `start` (with the momentum it had there) to its end.
+
+    `after(round, mean loss, momentum)` is called when a round is done and committed. Raises `Diverged` within the
+    round in which a loss was not finite.
+    """
+    rounds = stage.rounds
+    if start >= rounds.count:
+        return
+    stepper = _stepper(stage, engine)
+    for name, value in (momentum or {}).items():
+        stepper.momentum[name].copy_(value)
+    plan = rounds.plan(start)
+    for index in range(start, rounds.count):
+        done = rounds.first(index)
+        for span in rounds.load(plan):
+            rates = stage.descent.rates(done, span.steps, rounds.total)
+            stepper.run(span.with_rates(rates, engine.send))
+            done += span.steps
+        # The device is busy with this round now: the host draws the next one meanwhile.
+        ahead = rounds.plan(index + 1) if index + 1 < rounds.count else None
+        loss = stepper.close(rounds.epoch(index), done - rounds.first(index))
+        rounds.commit(plan)
+        plan = ahead
+        if after is not None:
+            after(index, loss, stepper.momentum)
+    for leaf in stepper.leaves:
+        leaf.grad = None
+
+
+def _stepper(stage: Stage, engine: Engine) -> Stepper:
+    if engine.capture and stage.capturable:
+        from itl.engine.capture import CapturedStepper  # imported here: it builds on this module
+
+        return CapturedStepper(stage, engine)
+    return Stepper(stage, engine)

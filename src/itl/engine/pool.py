@@ -1,0 +1,56 @@
+"""Images where the steps can reach them: on the device when they fit, else on the host with copies ahead of use."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from itl.engine.device import Engine
+
+
+class Source(Protocol):
+    """Anything that hands out uint8 images by row."""
+
+    def __len__(self) -> int: ...
+
+    def gather(self, index: Tensor) -> Tensor:
+        """Images `[k, channels, height, width]` for rows `[k]`."""
+        ...
+
+
+def available(engine: Engine) -> int:
+    """Bytes of images that may live on the device: a quarter of what is free, or the engine's own bound."""
+    if engine.resident is not None:
+        return engine.resident
+    if engine.device.type == "cuda":
+        return torch.cuda.mem_get_info(engine.device)[0] // 4
+    return 1 << 62  # the host's own memory holds them anyway
+
+
+class Pool:
+    """A source of images seen from the device."""
+
+    def __init__(self, source: Source, engine: Engine) -> None:
+        self.engine = engine
+        self.source: Source | None = source
+        self.pixels: Tensor | None = None
+        size = source.gather(torch.zeros(1, dtype=torch.int64)).numel() * len(source)
+        if engine.device.type == "cpu" and engine.resident is None:
+            return  # gathering from the source is already the cheapest way
+        if size <= available(engine):
+            self.pixels = engine.send(source.gather(torch.arange(len(source))))
+            self.source = None
+
+    @property
+    def resident(self) -> bool:
+        """Whether the images live on the device."""
+        return self.pixels is not None or self.engine.device.type == "cpu"
+
+    def gather(self, index: Tensor) -> Tensor:
+        """Images `[k, channels, height, width]` uint8 on the device for CPU rows `[k]`."""
+        if self.pixels is not None:
+            return self.pixels.index_select(0, self.engine.send(index))
+        assert self.source is not None
+        return self.engine.send(self.source.gather(index))

@@ -1,0 +1,7 @@
+"""The step at the end of a task: half-pipe, tangent learning, projection; and the paper's ablations of it."""
+
+from itl.generalists.learn import FineTuning, Generalist, Ground, Tangent, build, restore
+from itl.generalists.projection import projection_stage
+from itl.generalists.tangent import TangentModel
+
+__all__ = ["FineTuning", "Generalist", "Ground", "Tangent", "TangentModel", "build", "projection_stage", "restore"]

@@ -1,0 +1,185 @@
+"""The generalist's own learning on the memory: along the tangent plane, or by the ablation's fine-tuning."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from itl.augment import Augment
+from itl.engine.device import Engine
+from itl.engine.loop import Batch, Descent, Stage
+from itl.engine.random import Key
+from itl.engine.views import Normalise
+from itl.generalists.rounds import SampleRounds, in_parts
+from itl.generalists.tangent import TangentModel, frozen_copy
+from itl.memory import Memory
+from itl.nets import Net
+from itl.settings import Settings, TangentSettings
+from itl.specialists.losses import cross_entropy, squared_error
+
+
+@dataclass(frozen=True)
+class Ground:
+    """What a generalist stands on: the memory, its augmentation, the images' normalisation, the key of its draws."""
+
+    memory: Memory
+    augment: Augment
+    normalise: Normalise
+    engine: Engine
+    key: Key
+    settings: Settings
+
+
+class Generalist(Protocol):
+    """One way to learn from the memory at a task's end."""
+
+    stage: Stage
+
+    def logits(self, x: Tensor) -> Tensor:
+        """What the generalist predicts for normalised images `[n, c, h, w]`: `[n, classes]`."""
+        ...
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What must be kept to go on from here: the learned part and the point it is anchored to."""
+        ...
+
+
+def memory_rounds(ground: Ground, name: str, prepare: Callable[[Tensor, Tensor], Batch], weight: int) -> SampleRounds:
+    """Rounds over the memory for the stage called `name`, with the labels (and logits, where stored) of its slots."""
+    memory, settings, engine = ground.memory, ground.settings.tangent, ground.engine
+    labels = engine.send(torch.from_numpy(memory.slots.label.copy()))
+    widths = engine.send(torch.from_numpy(memory.slots.width.copy()))
+
+    def inputs(views: Tensor, rows: Tensor) -> Batch:
+        rows = engine.send(rows)
+        out = {**prepare(views, rows), "y": labels.index_select(0, rows)}
+        if memory.logits is not None and settings.alpha:
+            out["logits"] = memory.logits.index_select(0, rows)
+            out["width"] = widths.index_select(0, rows)
+        return out
+
+    return SampleRounds(
+        memory,
+        len(memory),
+        settings.epochs,
+        settings.steps,
+        settings.batch,
+        (*ground.key, name),
+        ground.augment,
+        inputs,
+        weight,
+        engine,
+    )
+
+
+def memory_loss(logits: Tensor, batch: Batch, settings: TangentSettings) -> Tensor:
+    """β CE(g, y) + α ‖g − b‖² (the second where logits are stored); λ‖w‖² is the optimiser's."""
+    loss = settings.beta * cross_entropy(logits, batch["y"], settings.reduction)
+    if "logits" in batch:
+        loss = loss + settings.alpha * squared_error(logits, batch["logits"], settings.reduction, batch["width"])
+    return loss
+
+
+def _descent(settings: TangentSettings) -> Descent:
+    return Descent(settings.lr, settings.momentum, settings.l2, settings.schedule)
+
+
+class Tangent:
+    """Tangent learning: minimise over w at the fixed point θ, which stays untouched (Algorithm 1, lines 9 and 10)."""
+
+    def __init__(self, net: Net, ground: Ground) -> None:
+        settings = ground.settings.tangent
+        self.anchor = frozen_copy(net)
+        self.model = TangentModel(self.anchor, settings.layers)  # type: ignore[arg-type]
+        self.w = {name: t.requires_grad_() for name, t in self.model.zero().items()}
+
+        def prepare(views: Tensor, rows: Tensor) -> Batch:
+            return {"h": in_parts(self.model.features, views, ground.normalise)}
+
+        def loss(batch: Batch) -> Tensor:
+            return memory_loss(self.model.logits(self.w, batch["h"]), batch, settings)
+
+        with torch.no_grad():
+            sample = self.model.features(ground.normalise(ground.memory.pixels[:1]))
+        rounds = memory_rounds(ground, "tangent", prepare, 4 * sample.numel())
+        self.stage = Stage("tangent", dict(self.w), _descent(settings), rounds, loss, autocast=False)
+
+    @torch.no_grad()
+    def logits(self, x: Tensor) -> Tensor:
+        """g(w; x) of normalised images: `[n, classes]`."""
+        return self.model(self.w, x)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """w and θ."""
+        anchor = {f"anchor.{name}": t for name, t in self.anchor.state_dict().items()}
+        return {**{f"w.{name}": t.detach() for name, t in self.w.items()}, **anchor}
+
+
+class FineTuning:
+    """The ablation's ways: fine-tune all of `net` on the memory (`full`), or its classifier alone (`linear`).
+
+    `net` is trained itself; for a projection the caller passes a copy.
+    """
+
+    def __init__(self, net: Net, ground: Ground, linear: bool) -> None:
+        settings = ground.settings.tangent
+        self.net, self.cloned = net, ground.settings.projects
+        name = "linear" if linear else "full"
+        net.train(not linear and settings.batch_norm == "train")
+
+        def features(views: Tensor, rows: Tensor) -> Batch:
+            with torch.no_grad(), ground.engine.autocast():
+                return {"h": in_parts(net.features, views, ground.normalise)}
+
+        def loss(batch: Batch) -> Tensor:
+            logits = net.classifier(batch["h"]) if linear else net(ground.normalise(batch["h"]))
+            return memory_loss(logits, batch, settings)
+
+        image = ground.memory.pixels[0].numel()
+        prepare = features if linear else (lambda views, rows: {"h": views})
+        rounds = memory_rounds(ground, name, prepare, 4 * net.classifier.in_features if linear else image)
+        trained = net.classifier.named_parameters("classifier") if linear else net.named_parameters()
+        changed = [] if linear else list(net.buffers())
+        self.stage = Stage(name, dict(trained), _descent(settings), rounds, loss, changed)
+
+    @torch.no_grad()
+    def logits(self, x: Tensor) -> Tensor:
+        """The fine-tuned network's logits, in evaluation mode."""
+        training = self.net.training
+        out: Tensor = self.net.eval()(x)
+        self.net.train(training)
+        return out
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The fine-tuned network."""
+        return {f"clone.{name}": t for name, t in self.net.state_dict().items()} if self.cloned else {}
+
+
+def build(net: Net, ground: Ground) -> Generalist:
+    """The generalist that the settings name, at the network's present (half-piped) weights."""
+    settings = ground.settings
+    if settings.generalist == "tangent":
+        return Tangent(net, ground)
+    subject = copy.deepcopy(net) if settings.projects else net
+    return FineTuning(subject, ground, settings.generalist == "linear")
+
+
+def restore(net: Net, ground: Ground, kept: dict[str, Tensor]) -> Generalist:
+    """The generalist as `tensors` gave it to be kept, in the middle of its stage or after it."""
+    anchor = {name.partition(".")[2]: t for name, t in kept.items() if name.startswith(("anchor.", "clone."))}
+    if not anchor:
+        return build(net, ground)  # fine-tuning of the network itself: its state is the network's
+    twin = copy.deepcopy(net)
+    twin.load_state_dict(anchor)
+    if ground.settings.generalist != "tangent":
+        return FineTuning(twin, ground, ground.settings.generalist == "linear")
+    generalist = Tangent(twin, ground)
+    with torch.no_grad():
+        for name, w in generalist.w.items():
+            w.copy_(kept[f"w.{name}"])
+    return generalist

@@ -1,0 +1,49 @@
+"""Projected distillation: from (θ, w) to one set of weights θ', along the memory (or the task)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from itl.augment import Augment
+from itl.engine.loop import Batch, Descent, Stage
+from itl.engine.pool import Source
+from itl.generalists.learn import Ground
+from itl.generalists.rounds import SampleRounds, in_parts
+from itl.nets import Net
+from itl.specialists.losses import squared_error
+
+
+def projection_stage(
+    net: Net, teacher: Callable[[Tensor], Tensor], ground: Ground, over: tuple[Source, int], augment: Augment
+) -> Stage:
+    """Minimise ‖p(θ'; x) − g(w; x)‖² + λ‖θ'‖² over θ', starting at the network's present weights.
+
+    `teacher` gives the frozen generalist's logits for normalised images; it is asked in large batches, ahead of the
+    steps. `over` is X, the data that defines the projection (a source and how many of its rows), `augment` its views.
+    """
+    settings, normalise = ground.settings.projection, ground.normalise
+    net.train(settings.batch_norm == "train")
+
+    def prepare(views: Tensor, rows: Tensor) -> Batch:
+        with torch.no_grad():
+            return {"x": views, "target": in_parts(teacher, views, normalise)}
+
+    def loss(batch: Batch) -> Tensor:
+        return squared_error(net(normalise(batch["x"])), batch["target"], settings.reduction)
+
+    rounds = SampleRounds(
+        *over,
+        settings.epochs,
+        settings.steps,
+        settings.batch,
+        (*ground.key, "projection"),
+        augment,
+        prepare,
+        8 * ground.memory.pixels[0].numel(),
+        ground.engine,
+    )
+    descent = Descent(settings.lr, settings.momentum, settings.l2, settings.schedule)
+    return Stage("projection", dict(net.named_parameters()), descent, rounds, loss, list(net.buffers()))

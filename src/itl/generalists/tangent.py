@@ -1,0 +1,59 @@
+"""The tangent model g(w; x) = p(θ; x) + ∇p(θ; x) w: linear in w, so that cross-entropy is convex in it."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, jvp
+
+from itl.nets import Net
+
+Vector = dict[str, Tensor]
+
+
+class TangentModel:
+    """A network linearised at its present weights over its last `layers` layers (None: all of them).
+
+    The network is put in evaluation mode: batch norm is linearised on its running statistics. Everything here is a
+    pure function of (θ, w) and the input; the network's weights are never changed.
+    """
+
+    def __init__(self, net: Net, layers: int | None = 2) -> None:
+        net.eval()
+        self.net = net
+        self.trunk, self.head = net.split(layers)
+        self.params: Vector = {name: p.detach() for name, p in self.head.named_parameters()}
+        self.buffers: Vector = dict(self.head.named_buffers())
+
+    def zero(self) -> Vector:
+        """w = 0, the point of contact: one tensor for each of the head's parameters."""
+        return {name: torch.zeros_like(p) for name, p in self.params.items()}
+
+    @torch.no_grad()
+    def features(self, x: Tensor) -> Tensor:
+        """What enters the head: the frozen trunk's output for images `[n, c, h, w]`."""
+        return self.trunk(x)  # type: ignore[no-any-return]
+
+    def head_at(self, params: Vector, features: Tensor) -> Tensor:
+        """The head as a pure function of its parameters: logits `[n, classes]`."""
+        return functional_call(self.head, {**params, **self.buffers}, (features,))  # type: ignore[no-any-return]
+
+    def logits(self, w: Vector, features: Tensor) -> Tensor:
+        """g(w; x) `[n, classes]` from the trunk's features, by one forward-mode Jacobian-vector product."""
+        value, along = jvp(lambda params: self.head_at(params, features), (self.params,), (w,))
+        return value + along  # type: ignore[no-any-return]
+
+    def __call__(self, w: Vector, x: Tensor) -> Tensor:
+        """g(w; x) `[n, classes]` of images `[n, c, h, w]`."""
+        return self.logits(w, self.features(x))
+
+
+def frozen_copy(net: nn.Module) -> nn.Module:
+    """A copy of a network in evaluation mode whose weights nothing trains."""
+    twin = copy.deepcopy(net).eval()
+    for p in twin.parameters():
+        p.requires_grad_(False)
+        p.grad = None
+    return twin

@@ -1,0 +1,341 @@
+"""The front door: a learner is taught one task after another and keeps one network and one small memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from itl import generalists, methods, metrics, nets, specialists
+from itl.augment import Augment
+from itl.engine.device import Engine, choose_engine
+from itl.engine.loop import Diverged, Stage, train
+from itl.engine.pool import Pool
+from itl.engine.random import generator, torch_generator
+from itl.engine.views import Normalise
+from itl.errors import UserError
+from itl.generalists import Generalist, Ground
+from itl.memory import Memory
+from itl.observer import Clock, Observer
+from itl.settings import Settings
+from itl.specialists.rounds import ReplayRounds, specialist_stage
+from itl.streams import Images, Stream, Task, Traits
+from itl.streams.arrays import as_labels, as_pixels, statistics
+
+BATCH = 512  # images evaluated at once
+
+# The stages of a task, in order. A learner's position is one of them and how many of its rounds are done.
+STAGES = ("specialist", "memory", "generalist", "projection", "done")
+
+
+class Learner:
+    """Learns tasks one after another by a method of the registry.
+
+    `buffer` is the memory's size in images. `classes=N` fixes the classifier as the benchmark does; None lets it grow
+    with the classes taught. `settings` are dotted overrides of the method's defaults, which depend on the stream the
+    first task comes from. Nothing random is hidden: `seed` and the position in the stream determine every draw.
+    """
+
+    def __init__(
+        self,
+        method: str = "itl",
+        buffer: int = 200,
+        seed: int = 0,
+        classes: int | None = None,
+        *,
+        settings: Mapping[str, Any] | None = None,
+        device: str = "auto",
+        observer: Observer | None = None,
+    ) -> None:
+        methods.get(method)
+        if buffer < 0:
+            raise UserError(f"the buffer's size must not be negative, not {buffer}")
+        self.method, self.buffer, self.seed, self.classes = method, buffer, seed, classes
+        self.overrides = dict(settings or {})
+        methods.settings_for(method, None, buffer, self.overrides)  # a mistake is said now, not after the first task
+        self.device = device
+        self.observer = observer or Observer()
+        self.clock = Clock()
+        self.tasks: list[tuple[int, ...]] = []  # the output columns of each task begun
+        self.position: tuple[str, int] = ("done", 0)
+        self.flight: dict[str, Tensor] = {}  # what an unfinished stage needs beside the network and the memory
+        self._ready = False
+        self._generalist: Generalist | None = None
+
+    # ------------------------------------------------------------------ Algorithm 1
+
+    def learn(self, task: Task | Any, labels: Any = None) -> None:
+        """Learn one task: a `Task` of a stream, or images and labels (NumPy arrays or tensors)."""
+        task = task if isinstance(task, Task) else self._as_task(task, labels)
+        self._begin(task)
+        try:
+            self._train_specialist(task)  # p_t = argmin L(f_{t-1}; B_{t-1} ∪ D_t)
+            self._update_memory(task)  # B_t = B_{t-1} ⊕ D_t
+            self._half_pipe(task)  # redraw the classifier
+            self._learn_generalist()  # w_t = argmin L(p_t + V(w); B_t)
+            self._project(task)  # f_t = π(p_t + V(w_t); B_t)
+        except Diverged as error:
+            raise UserError(self._explain(error)) from error
+        self._finish()
+
+    def _train_specialist(self, task: Task) -> None:
+        if not self._due("specialist"):
+            return
+        rounds = ReplayRounds(
+            specialist=self.specialist,
+            pool=self._pool(task),
+            labels=task.train.labels.numpy(),
+            memory=self.memory,
+            task=len(self.tasks) - 1,
+            width=self.net.classifier.out_features,
+            key=self._key(),
+            augment_task=self._augment(task.traits, self.settings.augment.task),
+            augment_memory=self._augment(task.traits, self.settings.augment.memory),
+            engine=self.engine,
+        )
+        self.net.train()
+        self._run(specialist_stage(rounds, self.net, self.normalise), "specialist")
+        self._move("memory")
+
+    def _update_memory(self, task: Task) -> None:
+        if not self._due("memory"):
+            return
+        with self.clock.section("memory"):
+            rng = generator(*self._key(), "memory")
+            labels = task.train.labels.numpy()
+            self.memory.end_task(self._pool(task), labels, len(self.tasks) - 1, self.net.classifier.out_features, rng)
+        self._move("generalist")
+        self.observer.memory_updated(self, task)
+
+    def _half_pipe(self, task: Task) -> None:
+        """Redraw the classifier (only it), and set out the generalist at that point."""
+        if self.settings.generalist == "none" or self.position[0] not in ("generalist", "projection"):
+            return
+        ground = Ground(
+            memory=self.memory,
+            augment=self._augment(task.traits, self.settings.augment.memory),
+            normalise=self.normalise,
+            engine=self.engine,
+            key=self._key(),
+            settings=self.settings,
+        )
+        if self.position == ("generalist", 0):
+            self.flight = {f"before.{n}": p.detach().clone() for n, p in self.net.classifier.named_parameters()}
+            if self.settings.jumps:
+                self.net.redraw_classifier(torch_generator(*self._key(), "half-pipe"))
+            self._generalist = generalists.build(self.net, ground)
+        else:
+            self._generalist = generalists.restore(self.net, ground, self.flight)
+        self._ground = ground
+
+    def _learn_generalist(self) -> None:
+        if self._generalist is None or not self._due("generalist"):
+            return
+        self._run(self._generalist.stage, "tangent")
+        self.flight |= self._generalist.tensors()
+        self._move("projection")
+
+    def _project(self, task: Task) -> None:
+        if self._generalist is None or not self._due("projection"):
+            return
+        if not self.settings.projects:
+            if self.settings.generalist == "tangent":  # it leaves no weights to go on from: back to the specialist
+                before = {n: self.flight[f"before.{n}"] for n, _ in self.net.classifier.named_parameters()}
+                self.net.classifier.load_state_dict(before)
+            return
+        teacher, over = self._generalist, self.settings.projection.over
+        source = self.memory if over == "memory" else self._pool(task)
+        augment = self._augment(task.traits, getattr(self.settings.augment, over))
+        size = len(self.memory) if over == "memory" else len(task.train)
+        stage = generalists.projection_stage(self.net, teacher.logits, self._ground, (source, size), augment)
+        self._generalist = None  # from here on the network itself is what is evaluated
+        self._run(stage, "projection")
+
+    # ------------------------------------------------------------------ using it
+
+    def evaluate(self, stream: Stream) -> metrics.Scores:
+        """Class-IL and Task-IL on every task of a stream, in percent."""
+        scores = [metrics.score(self.logits(task.test), task.test.labels, task.classes) for task in stream]
+        return metrics.Scores.of(scores, seen=len(self.tasks))
+
+    def predict(self, images: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Labels `[n]` and probabilities `[n, classes]` of uint8 images (any layout that `learn` takes)."""
+        pixels = images if isinstance(images, Images) else Images(as_pixels(images), torch.zeros(len(images)).long())
+        probabilities = self.logits(pixels).softmax(1).cpu().numpy()
+        return probabilities.argmax(1), probabilities
+
+    @torch.no_grad()
+    def logits(self, images: Images) -> Tensor:
+        """Logits `[n, classes]` (on the CPU) of whatever model the present stage has: specialist, tangent or expert."""
+        self._must_be_ready()
+        training = self.net.training
+        self.net.eval()
+        out = []
+        for first in range(0, len(images), BATCH):
+            rows = torch.arange(first, min(first + BATCH, len(images)))
+            x = self.normalise(self.engine.send(images.gather(rows)))
+            if self._generalist is not None:
+                out.append(self._generalist.logits(x).float())
+            else:
+                with self.engine.autocast():
+                    out.append(self.net(x).float())
+        self.net.train(training)
+        return torch.cat(out).cpu()
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write the learner, as it stands, into a model folder (a new generation; the old one stays until it is whole)."""
+        from itl.saving import save
+
+        save(self, folder)
+
+    # ------------------------------------------------------------------ setting out
+
+    def _begin(self, task: Task) -> None:
+        """Build network and memory at the first task; open the next task unless one is unfinished."""
+        if not self._ready:
+            shape = tuple(int(n) for n in task.train.source.shape[1:])
+            self._set_up(task.stream, shape, task.traits, self.classes or max(task.classes) + 1)
+        if tuple(task.train.source.shape[1:]) != tuple(self.memory.pixels.shape[1:]):
+            shapes = f"{list(task.train.source.shape[1:])}, the learner's are {list(self.memory.pixels.shape[1:])}"
+            raise UserError(f"this task's images are {shapes}; bring them to one shape")
+        width = max(self.net.classifier.out_features, max(task.classes) + 1)
+        if self.classes is not None and width > self.classes:
+            raise UserError(f"a task with class {width - 1} does not fit a learner of {self.classes} classes")
+        if self.position[0] == "done":
+            self.net.grow_classifier(width, torch_generator(self.seed, "outputs", width))
+            self.memory.grow_logits(width)
+            self.tasks.append(task.classes)
+            self.position = ("specialist", 0)
+        self._check_memory()
+
+    def _set_up(self, stream: str, shape: tuple[int, ...], traits: Traits, outputs: int) -> None:
+        self.stream, self.traits = stream, traits
+        self.settings: Settings = methods.settings_for(self.method, stream or None, self.buffer, self.overrides)
+        s = self.settings
+        self.specialist = specialists.build(s.specialist)
+        self.engine: Engine = choose_engine(self.device, s.precision, exact=s.exact, capture=s.capture)
+        self.normalise = Normalise(traits.mean, traits.std, self.engine)
+        net = nets.build(
+            s.net.name,
+            outputs,
+            channels=shape[0],
+            width=s.net.width,
+            strided=s.net.strided,
+            generator=torch_generator(self.seed, "network"),
+        )
+        self.net = self.engine.place(net)
+        stored = outputs if s.memory.logits or self.specialist.stores_logits else None
+        size = 0 if s.memory.policy == "none" else self.buffer
+        self.memory = Memory(size, s.memory.policy, shape, stored, self.engine)
+        self._check_settings()
+        self._ready = True
+
+    def _check_settings(self) -> None:
+        s, policy = self.settings, self.settings.memory.policy
+        if policy == "none" and (self.specialist.needs_memory or s.generalist != "none"):
+            raise UserError(f"method {self.method} needs a memory; set memory.policy=stratified or reservoir")
+        if self.specialist.stores_logits and policy != "reservoir":
+            raise UserError(f"{self.specialist.name} stores logits step by step; set memory.policy=reservoir")
+        if s.tangent.alpha and not self.specialist.stores_logits:
+            raise UserError(
+                f"tangent.alpha needs stored logits, which {self.specialist.name} does not keep; set it to 0"
+            )
+        self.net.split(s.tangent.layers)  # a count that the network does not have is refused
+
+    def _check_memory(self) -> None:
+        classes = len({c for task in self.tasks for c in task})
+        if self.settings.memory.policy != "none" and self.memory.size < classes:
+            raise UserError(
+                f"a buffer of {self.memory.size} cannot hold one image of each of {classes} classes; use --buffer {classes} or more"
+            )
+
+    def _as_task(self, images: Any, labels: Any) -> Task:
+        """Images and labels as a task; what is known of the data is measured once, on the first."""
+        data = Images(as_pixels(images), as_labels(labels))
+        if not len(data):
+            raise UserError("there are no images to learn from")
+        if int(data.labels.min()) < 0:
+            raise UserError("labels must be 0 or more: they are the classifier's outputs")
+        if self._ready:
+            traits = self.traits
+        else:
+            traits = Traits(
+                *statistics(data, None, None),
+                flip=False,
+                padding=min(4, data.source.shape[-1] // 8),
+                policy=None,
+                tasks=0,
+            )
+        return Task(
+            len(self.tasks), tuple(sorted(set(data.labels.tolist()))), data, data.take(torch.arange(0)), "", traits
+        )
+
+    # ------------------------------------------------------------------ running a stage
+
+    def _run(self, stage: Stage, section: str) -> None:
+        """Train a stage from where it stands to its end, telling the observer."""
+        start = self.position[1]
+        momentum = {n.removeprefix("momentum."): t for n, t in self.flight.items() if n.startswith("momentum.")}
+        self._stage = stage
+        self.observer.stage_begins(self, stage)
+
+        def after(index: int, loss: float, moments: dict[str, Tensor]) -> None:
+            self.position = (self.position[0], index + 1)
+            self.flight = {n: t for n, t in self.flight.items() if not n.startswith("momentum.")}
+            self.flight |= {f"momentum.{n}": t for n, t in moments.items()}
+            if self._generalist is not None:
+                self.flight |= self._generalist.tensors()
+            with self.clock.section("evaluation"):
+                self.observer.round_ends(self, stage, stage.rounds.epoch(index), loss)
+
+        with self.clock.section(section):
+            train(stage, self.engine, start=start, momentum=momentum, after=after)
+        self.flight = {n: t for n, t in self.flight.items() if not n.startswith("momentum.")}
+        with self.clock.section("evaluation"):
+            self.observer.stage_ends(self, stage)
+
+    def _due(self, stage: str) -> bool:
+        return self.position[0] == stage
+
+    def _move(self, stage: str) -> None:
+        self.position = (stage, 0)
+
+    def _finish(self) -> None:
+        self.flight, self._generalist = {}, None
+        self.position = ("done", 0)
+        with self.clock.section("evaluation"):
+            self.observer.task_ends(self)
+
+    def _key(self) -> tuple[int, int]:
+        return (self.seed, len(self.tasks))
+
+    def _pool(self, task: Task) -> Pool:
+        """The task's images as the device sees them, kept while the same task is being learned."""
+        if getattr(self, "_pooled", (None,))[0] is not task.train:
+            self._pooled = (task.train, Pool(task.train, self.engine))
+        return self._pooled[1]
+
+    def _augment(self, traits: Traits, policy: str | None) -> Augment:
+        s = self.settings.augment
+        return Augment(
+            padding=traits.padding if s.padding is None else s.padding,
+            flip=traits.flip if s.flip is None else s.flip,
+            policy=traits.policy if policy == "stream" else policy,
+            fill=s.fill,
+        )
+
+    def _must_be_ready(self) -> None:
+        if not self._ready:
+            raise UserError("this learner has learned nothing yet; call learn first")
+
+    def _explain(self, error: Diverged) -> str:
+        part = {"specialist": "specialist", "projection": "projection"}.get(error.stage, "tangent")
+        lr = getattr(self.settings, part).lr
+        return (
+            f"task {len(self.tasks)}, {error.stage}, epoch {error.epoch}: the loss is not finite; "
+            f"lower {part}.lr (now {lr:g}) or {part}.momentum. The last good state is kept"
+        )

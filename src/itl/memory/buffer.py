@@ -1,0 +1,68 @@
+"""The buffer itself: images and stored logits on the device, what is known of them on the CPU."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from itl.engine.device import Engine
+from itl.engine.pool import Pool
+from itl.memory.slots import Slots
+from itl.memory.stratified import stratified
+
+
+class Memory:
+    """A fixed-size buffer of raw uint8 images `[size, channels, height, width]`, augmented anew at every draw.
+
+    One slot more than `size` exists on the device: the dummy, which takes the writes that go nowhere, so that a step's
+    writes have a static shape. `logits` `[size + 1, classes]` is there for methods that store them.
+    """
+
+    def __init__(self, size: int, policy: str, shape: tuple[int, int, int], logits: int | None, engine: Engine) -> None:
+        self.policy, self.engine = policy, engine
+        self.slots = Slots.empty(size)
+        self.pixels = torch.zeros((size + 1, *shape), dtype=torch.uint8, device=engine.device)
+        self.logits: Tensor | None = None
+        if logits is not None:
+            self.logits = torch.zeros((size + 1, logits), device=engine.device)
+
+    def __len__(self) -> int:
+        return self.slots.count
+
+    @property
+    def size(self) -> int:
+        """How many images it can hold."""
+        return self.slots.size
+
+    @property
+    def labels(self) -> np.ndarray:
+        """The classes of the images held, `[len]`."""
+        return self.slots.label[: self.slots.count]
+
+    def gather(self, index: Tensor) -> Tensor:
+        """Images `[k, channels, height, width]` of slots `[k]`."""
+        return self.pixels.index_select(0, self.engine.send(index))
+
+    def put(self, targets: np.ndarray, pool: Pool, rows: np.ndarray) -> None:
+        """Copy the task's `rows` into slots `targets` (all different). Their description is the caller's business."""
+        if len(targets):
+            where = self.engine.send(torch.from_numpy(targets))
+            self.pixels.index_copy_(0, where, pool.gather(torch.from_numpy(rows)))
+
+    def end_task(self, pool: Pool, labels: np.ndarray, task: int, width: int, rng: np.random.Generator) -> None:
+        """B_t ← B_{t-1} ⊕ D_t for the policies that choose at the task's end."""
+        if self.policy == "stratified":
+            targets, rows = stratified(self.slots, labels, rng)
+            self.put(targets, pool, rows)
+            self.slots.write(targets, labels[rows], task, rows, width)
+
+    def grow_logits(self, classes: int) -> None:
+        """Make room for the stored logits of more classes; what is stored keeps counting on its own columns only."""
+        if self.logits is not None and classes > self.logits.shape[1]:
+            more = torch.zeros((self.logits.shape[0], classes - self.logits.shape[1]), device=self.engine.device)
+            self.logits = torch.cat([self.logits, more], 1)
+
+    def ragged(self, classes: int) -> bool:
+        """Whether some stored logits have fewer columns than the network has outputs now."""
+        return bool((self.slots.width[: self.slots.count] < classes).any())

@@ -1,0 +1,59 @@
+"""What the memory knows of each of its slots: class, task, row, when it was written. Plain arrays on the CPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+EMPTY = -1
+
+
+@dataclass
+class Slots:
+    """One entry for each slot of a memory of fixed size; filled from the front.
+
+    `label` is the class's output column, `task` the task it came with, `row` its row in that task's training data,
+    `written` the step (counted over the whole run) at which it was written, `width` how many outputs the network had
+    then. `seen` counts the samples offered to a reservoir, `clock` the steps trained.
+    """
+
+    label: np.ndarray
+    task: np.ndarray
+    row: np.ndarray
+    written: np.ndarray
+    width: np.ndarray
+    count: int = 0
+    seen: int = 0
+    clock: int = 0
+    extra: dict[str, np.ndarray] = field(default_factory=dict)
+
+    @classmethod
+    def empty(cls, size: int) -> Slots:
+        """Slots of a memory that holds nothing yet."""
+        return cls(*(np.full(size, EMPTY, np.int64) for _ in range(5)))
+
+    @property
+    def size(self) -> int:
+        """How many images the memory can hold."""
+        return len(self.label)
+
+    def copy(self) -> Slots:
+        """An independent copy."""
+        arrays = (a.copy() for a in (self.label, self.task, self.row, self.written, self.width))
+        extra = {name: a.copy() for name, a in self.extra.items()}
+        return Slots(*arrays, self.count, self.seen, self.clock, extra)
+
+    def classes(self) -> np.ndarray:
+        """The classes held, ascending."""
+        return np.unique(self.label[: self.count])
+
+    def of_class(self, label: int) -> np.ndarray:
+        """The filled slots that hold a class."""
+        return np.flatnonzero(self.label[: self.count] == label)
+
+    def write(self, slots: np.ndarray, label: np.ndarray, task: int, rows: np.ndarray, width: int) -> None:
+        """Note that `slots` (all different) now hold `rows` of `task`, at the present clock."""
+        self.label[slots], self.task[slots], self.row[slots] = label, task, rows
+        self.written[slots], self.width[slots] = self.clock, width
+        self.count = max(self.count, int(slots.max(initial=EMPTY)) + 1)

@@ -1,0 +1,165 @@
+"""Methods by name: specialist × generalist, with the published settings for each stream and buffer size, as data.
+
+A row of the paper's tables is a set of defaults and nothing else; any of them can be overridden (`--set key=value`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from itl.errors import unknown
+from itl.settings import Settings, build
+
+Values = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Method:
+    """A named set of defaults. `tuned` refines them for a stream, or for (stream, buffer size)."""
+
+    name: str
+    about: str
+    reference: str
+    settings: Values
+    tuned: Mapping[tuple[str, int | None], Values] = field(default_factory=dict)
+
+    def defaults(self, stream: str | None, buffer: int) -> dict[str, Any]:
+        """The settings for a stream and buffer; a buffer between two published sizes takes the nearest one's."""
+        out = dict(self.settings)
+        if stream is None:
+            return out
+        out |= NETS.get(stream, {})
+        out |= self.tuned.get((stream, None), {})
+        sizes = [size for where, size in self.tuned if where == stream and size is not None]
+        if sizes:
+            nearest = min(sizes, key=lambda size: abs(size - buffer))
+            out |= self.tuned[stream, nearest]
+        return out
+
+
+ITL_PAPER = (
+    "Liu, Golatkar, Soatto, Achille: Integral Continual Learning Along the Tangent Vector Field of Tasks, CVPR 2024"
+)
+DER_PAPER = (
+    "Buzzega, Boschini, Porrello, Abati, Calderara: Dark Experience for General Continual Learning, NeurIPS 2020"
+)
+ER_PAPER = (
+    "Riemer et al.: Learning to Learn without Forgetting by Maximizing Transfer and Minimizing Interference, ICLR 2019"
+)
+
+SMALL = {"net.name": "resnet8", "net.width": 16}
+NETS: dict[str, Values] = {
+    "seq-digits": {**SMALL, "specialist.epochs": 20, "specialist.lr": 0.03},
+    "seq-mnist": SMALL,
+    "seq-fmnist": SMALL,
+}
+
+PLAIN = {"augment.task": None, "augment.memory": None}
+NOT_ON_TASK = {"augment.task": None}
+NONE = {"generalist": "none"}
+RESERVOIR = {"memory.policy": "reservoir"}
+
+OFFLINE_ER = {"specialist.name": "er", "memory.policy": "stratified", "specialist.lr": 0.01, "specialist.momentum": 0.9}
+DERPP = {"specialist.name": "derpp", **RESERVOIR, "memory.logits": True, "specialist.draws": 2, "specialist.lr": 0.03}
+TANGENT = {"generalist": "tangent", "projection.lr": 0.03, "tangent.epochs": 120, "projection.epochs": 120}
+LOGITS = {"tangent.alpha": 1.0}
+
+# The benchmark's published alpha, beta and learning rates (batches of 32 + 32).
+DERPP_TUNED: dict[tuple[str, int | None], Values] = {
+    ("seq-cifar10", 200): {"specialist.alpha": 0.1, "specialist.beta": 0.5},
+    ("seq-cifar10", 500): {"specialist.alpha": 0.2, "specialist.beta": 0.5},
+    ("seq-cifar10", 5120): {"specialist.alpha": 0.1, "specialist.beta": 1.0},
+    ("seq-tinyimagenet", 200): {"specialist.alpha": 0.1, "specialist.beta": 1.0},
+    ("seq-tinyimagenet", 500): {"specialist.alpha": 0.2, "specialist.beta": 0.5},
+    ("seq-tinyimagenet", 5120): {"specialist.alpha": 0.1, "specialist.beta": 0.5},
+}
+ER_TUNED: dict[tuple[str, int | None], Values] = {
+    ("seq-tinyimagenet", 200): {"specialist.epochs": 100, "specialist.lr": 0.1},
+    ("seq-tinyimagenet", 500): {"specialist.epochs": 100, "specialist.lr": 0.03},
+    ("seq-tinyimagenet", 5120): {"specialist.epochs": 100, "specialist.lr": 0.1},
+}
+HUNDRED: dict[tuple[str, int | None], Values] = {
+    key: {**value, "specialist.epochs": 100} if key[0] == "seq-tinyimagenet" else value
+    for key, value in DERPP_TUNED.items()
+}
+DIGITS: dict[tuple[str, int | None], Values] = {}
+ALPHA_BETA = {"specialist.alpha": 0.1, "specialist.beta": 0.5}
+
+
+def _ablation(name: str, about: str, values: Values) -> Method:
+    return Method(name, about, f"{ITL_PAPER}; ablation", {**OFFLINE_ER, **TANGENT, **values}, DIGITS)
+
+
+METHODS: dict[str, Method] = {
+    m.name: m
+    for m in (
+        Method(
+            "sgd",
+            "fine-tuning on each task, no memory: the lower bound",
+            DER_PAPER,
+            {"specialist.name": "sgd", "memory.policy": "none", "specialist.lr": 0.1, **PLAIN, **NONE},
+            {("seq-tinyimagenet", None): {"specialist.lr": 0.03, "specialist.epochs": 100}},
+        ),
+        Method(
+            "er",
+            "experience replay from a reservoir",
+            ER_PAPER,
+            {"specialist.name": "er", **RESERVOIR, "specialist.lr": 0.1, **PLAIN, **NONE},
+            ER_TUNED,
+        ),
+        Method(
+            "derpp",
+            "dark experience replay: stored logits and labels from a reservoir",
+            DER_PAPER,
+            {**DERPP, **ALPHA_BETA, **PLAIN, **NONE},
+            HUNDRED,
+        ),
+        Method("itl", "offline ER, then the tangent generalist", ITL_PAPER, {**OFFLINE_ER, **TANGENT}, DIGITS),
+        Method(
+            "itl-na",
+            "itl without AutoAugment on the tasks",
+            ITL_PAPER,
+            {**OFFLINE_ER, **TANGENT, **NOT_ON_TASK},
+            DIGITS,
+        ),
+        Method(
+            "itl-l",
+            "DER++, then the tangent generalist with stored logits",
+            ITL_PAPER,
+            {**DERPP, **ALPHA_BETA, **TANGENT, **LOGITS},
+            DERPP_TUNED,
+        ),
+        Method(
+            "itl-l-na",
+            "itl-l without AutoAugment on the tasks",
+            ITL_PAPER,
+            {**DERPP, **ALPHA_BETA, **TANGENT, **LOGITS, **NOT_ON_TASK},
+            DERPP_TUNED,
+        ),
+        _ablation("b", "baseline: offline ER alone", {"generalist": "none"}),
+        _ablation("b+ff", "then full fine-tuning on the memory", {"generalist": "full"}),
+        _ablation("b+lf", "then fine-tuning of the classifier on the memory", {"generalist": "linear"}),
+        _ablation(
+            "b+hp+lf", "the half-pipe jump before linear fine-tuning", {"generalist": "linear", "half_pipe": True}
+        ),
+        _ablation(
+            "b+hp+ff+pd",
+            "half-pipe, full fine-tuning of a clone, projection",
+            {"generalist": "full", "half_pipe": True, "project": True},
+        ),
+    )
+}
+
+
+def get(name: str) -> Method:
+    """The method called `name`."""
+    if name not in METHODS:
+        raise unknown("method", name, METHODS)
+    return METHODS[name]
+
+
+def settings_for(name: str, stream: str | None, buffer: int, overrides: Values | None = None) -> Settings:
+    """A method's settings on a stream, with the user's own on top."""
+    return build(get(name).defaults(stream, buffer), overrides or {})

@@ -1,0 +1,57 @@
+"""The one surface every network has: named layers in order, the last of them its classifier."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import torch
+from torch import Tensor, nn
+
+from itl.errors import UserError
+from itl.nets.init import draw
+
+
+class Net(nn.Module):
+    """A network that is a sequence of named layers, `layers[-1]` being its linear classifier.
+
+    Input `[n, channels, height, width]` float, output logits `[n, classes]`. "The last k layers" of the paper are the
+    last k of `layers`; what lies between two of them without parameters (the pooling) belongs to the later one.
+    """
+
+    layers: tuple[str, ...]
+    classifier: nn.Linear
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits `[n, classes]` of images `[n, channels, height, width]`."""
+        return self.classifier(self.features(x))
+
+    def features(self, x: Tensor) -> Tensor:
+        """What the classifier sees: `[n, features]`."""
+        for name in self.layers[:-1]:
+            x = getattr(self, name)(x)
+        return x
+
+    def split(self, last: int | None) -> tuple[nn.Sequential, nn.Sequential]:
+        """The network as (trunk, head), the head being its last `last` layers (None: all). Parameters are shared."""
+        if last is not None and not 1 <= last <= len(self.layers):
+            raise UserError(f"this network has {len(self.layers)} layers ({', '.join(self.layers)}), not {last}")
+        cut = 0 if last is None else len(self.layers) - last
+        parts = [(name, getattr(self, name)) for name in self.layers]
+        return nn.Sequential(OrderedDict(parts[:cut])), nn.Sequential(OrderedDict(parts[cut:]))
+
+    def redraw_classifier(self, generator: torch.Generator) -> None:
+        """The half-pipe jump: the classifier, and nothing else, back to a fresh random initialisation (in place)."""
+        draw(self.classifier, generator)
+
+    def grow_classifier(self, classes: int, generator: torch.Generator) -> None:
+        """Give the classifier outputs up to `classes`; the old ones keep their weights."""
+        old = self.classifier
+        if classes <= old.out_features:
+            return
+        new = nn.Linear(old.in_features, classes, bias=old.bias is not None)
+        draw(new, generator)
+        new = new.to(old.weight.device, old.weight.dtype)
+        with torch.no_grad():
+            new.weight[: old.out_features] = old.weight
+            new.bias[: old.out_features] = old.bias
+        self.classifier = new

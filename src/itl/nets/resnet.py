@@ -1,0 +1,113 @@
+"""The ResNet family of the benchmark: 3x3 stem, no max-pool, convolutions without bias (He et al., 2016)."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from itl.nets.base import Net
+
+
+def conv3x3(inputs: int, outputs: int, stride: int = 1) -> nn.Conv2d:
+    """A 3x3 convolution without bias."""
+    return nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+
+
+class Shortcut(nn.Sequential):
+    """The identity, or a 1x1 convolution and batch norm where the shape changes."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        if stride == 1 and inputs == outputs:
+            super().__init__()
+        else:
+            super().__init__(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+
+
+class BasicBlock(nn.Module):
+    """Two 3x3 convolutions and a shortcut (ResNet-18 and -34)."""
+
+    expansion = 1
+
+    def __init__(self, inputs: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.conv1, self.bn1 = conv3x3(inputs, width, stride), nn.BatchNorm2d(width)
+        self.conv2, self.bn2 = conv3x3(width, width), nn.BatchNorm2d(width)
+        self.shortcut = Shortcut(inputs, width, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`[n, inputs, h, w]` to `[n, width, h/stride, w/stride]`."""
+        out = F.relu(self.bn1(self.conv1(x)))
+        return F.relu(self.bn2(self.conv2(out)) + self.shortcut(x))
+
+
+class Bottleneck(nn.Module):
+    """1x1, 3x3, 1x1 with four times the width at its end (ResNet-50)."""
+
+    expansion = 4
+
+    def __init__(self, inputs: int, width: int, stride: int) -> None:
+        super().__init__()
+        outputs = width * self.expansion
+        self.conv1, self.bn1 = nn.Conv2d(inputs, width, 1, bias=False), nn.BatchNorm2d(width)
+        self.conv2, self.bn2 = conv3x3(width, width, stride), nn.BatchNorm2d(width)
+        self.conv3, self.bn3 = nn.Conv2d(width, outputs, 1, bias=False), nn.BatchNorm2d(outputs)
+        self.shortcut = Shortcut(inputs, outputs, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`[n, inputs, h, w]` to `[n, 4 width, h/stride, w/stride]`."""
+        out = F.relu(self.bn1(self.conv1(x)))
+        out = F.relu(self.bn2(self.conv2(out)))
+        return F.relu(self.bn3(self.conv3(out)) + self.shortcut(x))
+
+
+class Stem(nn.Module):
+    """The first convolution: 3x3 stride 1 for small images; 7x7 stride 2 and max-pool for large ones (`strided`)."""
+
+    def __init__(self, channels: int, width: int, strided: bool) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(channels, width, 7, 2, 3, bias=False) if strided else conv3x3(channels, width)
+        self.bn = nn.BatchNorm2d(width)
+        self.strided = strided
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`[n, channels, h, w]` to `[n, width, h, w]`, or a quarter of the size when strided."""
+        x = F.relu(self.bn(self.conv(x)))
+        return F.max_pool2d(x, 3, 2, 1) if self.strided else x
+
+
+class Pool(nn.Module):
+    """Global average pooling: `[n, c, h, w]` to `[n, c]`."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The mean over the image."""
+        return x.mean((2, 3))
+
+
+class ResNet(Net):
+    """Stem, one layer for each entry of `blocks` (each halving the image but the first), pooling, classifier."""
+
+    def __init__(
+        self,
+        block: type[BasicBlock] | type[Bottleneck],
+        blocks: tuple[int, ...],
+        width: int,
+        classes: int,
+        channels: int,
+        strided: bool,
+    ) -> None:
+        super().__init__()
+        self.stem = Stem(channels, width, strided)
+        inputs, names = width, ["stem"]
+        for k, count in enumerate(blocks):
+            outputs = width * 2**k
+            strides = [1 if k == 0 else 2] + [1] * (count - 1)
+            layer = nn.Sequential()
+            for stride in strides:
+                layer.append(block(inputs, outputs, stride))
+                inputs = outputs * block.expansion
+            if k == len(blocks) - 1:
+                layer.append(Pool())  # parameter-free: the classifier sees a vector
+            names.append(f"layer{k + 1}")
+            self.add_module(names[-1], layer)
+        self.classifier = nn.Linear(inputs, classes)
+        self.layers = (*names, "classifier")

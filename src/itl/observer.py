@@ -1,0 +1,59 @@
+"""What a learner tells while it learns, and how its seconds are counted."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from itl.engine.loop import Stage
+    from itl.learner import Learner
+    from itl.streams import Task
+
+
+class Observer:
+    """Told of everything that happens; does nothing by itself. Subclass what you need."""
+
+    def stage_begins(self, learner: Learner, stage: Stage) -> None:
+        """A stage starts, or goes on where it was interrupted."""
+
+    def round_ends(self, learner: Learner, stage: Stage, epoch: int, loss: float) -> None:
+        """A round of epochs is done: `epoch` of the stage's are complete, `loss` is the round's mean."""
+
+    def stage_ends(self, learner: Learner, stage: Stage) -> None:
+        """A stage is complete; `learner.logits` still speaks for its model."""
+
+    def memory_updated(self, learner: Learner, task: Task) -> None:
+        """The specialist is trained and the memory has taken its samples; the half-pipe is next."""
+
+    def task_ends(self, learner: Learner) -> None:
+        """The task is learned: the network is the expert f_t."""
+
+
+class Clock:
+    """Seconds by section. A section inside another stops the outer one meanwhile."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = defaultdict(float)
+        self._open: list[str] = []
+        self._since = 0.0
+
+    @contextmanager
+    def section(self, name: str) -> Iterator[None]:
+        """Count the time inside towards `name`."""
+        self._count()
+        self._open.append(name)
+        try:
+            yield
+        finally:
+            self._count()
+            self._open.pop()
+
+    def _count(self) -> None:
+        now = time.perf_counter()
+        if self._open:
+            self.seconds[self._open[-1]] += now - self._since
+        self._since = now

@@ -1,0 +1,217 @@
+"""Every setting of a learner, validated. A method is a set of defaults for these (methods.py)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from itl.errors import UserError, unknown
+
+Rate = Annotated[float, Field(gt=0, le=100, allow_inf_nan=False)]
+Weight = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
+Momentum = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1, le=1_000_000)]
+Reduction = Literal["mean", "sum", "classes"]
+Schedule = Literal["constant", "cosine"]
+
+
+class Part(BaseModel):
+    """A group of settings: unknown names and wrong types are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Network(Part):
+    """Which network. `width` null: the member's own number of filters."""
+
+    name: str = "resnet18"
+    width: Annotated[int, Field(ge=1, le=1024)] | None = None
+    strided: bool = False
+
+
+class MemorySettings(Part):
+    """Which images the memory keeps, and whether logits beside them."""
+
+    policy: Literal["stratified", "reservoir", "none"] = "stratified"
+    logits: bool = False
+
+
+class AugmentSettings(Part):
+    """What a training view is. `task` and `memory` name AutoAugment's policy, null for none, "stream" for the one that
+    suits the stream; `padding` and `flip` null: what suits the stream. `fill` is AutoAugment's grey for uncovered pixels.
+    """
+
+    task: str | None = "stream"
+    memory: str | None = "stream"
+    padding: Annotated[int, Field(ge=0, le=64)] | None = None
+    flip: bool | None = None
+    fill: Annotated[int, Field(ge=0, le=255)] = 0
+
+
+class SpecialistSettings(Part):
+    """Training on the task with replay. `draws` is how many independent memory batches a step takes; `steps` cuts a
+    task's training short. `reduction` "mean" is the benchmark's, "sum" what the paper's appendix writes.
+    """
+
+    name: str = "er"
+    epochs: Count = 50
+    steps: Count | None = None
+    batch: Count = 32
+    replay: Count = 32
+    lr: Rate = 0.1
+    momentum: Momentum = 0.0
+    weight_decay: Weight = 0.0
+    schedule: Schedule = "constant"
+    reduction: Reduction = "mean"
+    draws: Annotated[int, Field(ge=1, le=8)] = 1
+    alpha: Weight = 0.0
+    beta: Weight = 0.0
+
+
+class TangentSettings(Part):
+    """The generalist's learning on the memory: along the tangent plane, or by the ablation's fine-tuning.
+
+    `layers` is how many of the network's last layers the tangent model moves (null: all); `alpha` weighs the stored
+    logits' term (ITL-L), `beta` the cross-entropy; `l2` is λ. `batch_norm` concerns full fine-tuning only: the tangent
+    model is always linearised in evaluation mode.
+    """
+
+    epochs: Count = 60
+    steps: Count | None = None
+    batch: Count = 32
+    lr: Rate = 0.01
+    momentum: Momentum = 0.9
+    l2: Weight = 1e-5
+    schedule: Schedule = "constant"
+    reduction: Reduction = "mean"
+    layers: Annotated[int, Field(ge=1, le=64)] | None = 2
+    alpha: Weight = 0.0
+    beta: Weight = 1.0
+    batch_norm: Literal["train", "eval"] = "train"
+
+
+class ProjectionSettings(Part):
+    """Distilling the tangent model into one set of weights, over the memory (X = B) or the task (X = D)."""
+
+    epochs: Count = 60
+    steps: Count | None = None
+    batch: Count = 32
+    lr: Rate = 0.01
+    momentum: Momentum = 0.0
+    l2: Weight = 1e-5
+    schedule: Schedule = "constant"
+    reduction: Reduction = "mean"
+    batch_norm: Literal["train", "eval"] = "train"
+    over: Literal["memory", "task"] = "memory"
+
+
+class Settings(Part):
+    """All of a learner's settings. `half_pipe` and `project` null: what the generalist has in the paper."""
+
+    generalist: Literal["none", "full", "linear", "tangent"] = "tangent"
+    half_pipe: bool | None = None
+    project: bool | None = None
+    net: Network = Network()
+    memory: MemorySettings = MemorySettings()
+    augment: AugmentSettings = AugmentSettings()
+    specialist: SpecialistSettings = SpecialistSettings()
+    tangent: TangentSettings = TangentSettings()
+    projection: ProjectionSettings = ProjectionSettings()
+    precision: Literal["bf16", "tf32", "fp32"] | None = None
+    exact: bool = False
+    capture: bool | None = None
+
+    @property
+    def jumps(self) -> bool:
+        """Whether the classifier is redrawn before the generalist learns."""
+        return self.generalist == "tangent" if self.half_pipe is None else self.half_pipe
+
+    @property
+    def projects(self) -> bool:
+        """Whether the generalist is distilled back into the network."""
+        return self.generalist == "tangent" if self.project is None else self.project
+
+
+def names(part: type[BaseModel] = Settings, prefix: str = "") -> list[str]:
+    """Every setting's dotted name."""
+    out = []
+    for name, field in part.model_fields.items():
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            out += names(kind, f"{prefix}{name}.")
+        else:
+            out.append(prefix + name)
+    return out
+
+
+def parse(pairs: Iterable[str]) -> dict[str, Any]:
+    """`key=value` words as a flat dict; values are JSON where they parse as such, else text."""
+    out: dict[str, Any] = {}
+    for pair in pairs:
+        key, sign, value = pair.partition("=")
+        if not sign or not key:
+            raise UserError(f"a setting is written key=value, not '{pair}'")
+        out[key.strip()] = _value(value.strip())
+    return out
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        words = {"true": True, "false": False, "none": "none", "null": None}
+        try:
+            return float(text)  # .1, 1e-5
+        except ValueError:
+            return words.get(text.lower(), text)
+
+
+def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """A nested dict as dotted names."""
+    out: dict[str, Any] = {}
+    for key, value in nested.items():
+        if isinstance(value, Mapping):
+            out |= flatten(value, f"{prefix}{key}.")
+        else:
+            out[prefix + key] = value
+    return out
+
+
+def build(*layers: Mapping[str, Any]) -> Settings:
+    """Settings from dotted or nested dicts, later ones winning over earlier ones. Mistakes are `UserError`s."""
+    flat: dict[str, Any] = {}
+    for layer in layers:
+        flat |= flatten(layer)
+    known = names()
+    nested: dict[str, Any] = {}
+    for key, value in flat.items():
+        if key not in known:
+            raise unknown("setting", key, known)
+        *path, last = key.split(".")
+        place = nested
+        for step in path:
+            place = place.setdefault(step, {})
+        place[last] = value
+    try:
+        settings = Settings.model_validate(nested)
+    except ValidationError as error:
+        raise UserError(_explain(error)) from None
+    return _check(settings)
+
+
+def _explain(error: ValidationError) -> str:
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"] if str(part) in "|".join(names()))
+    return f"setting {where} = {first['input']!r} is not valid: {first['msg'][0].lower()}{first['msg'][1:]}"
+
+
+def _check(settings: Settings) -> Settings:
+    """Refuse combinations that mean nothing."""
+    if settings.generalist == "none" and (settings.project or settings.half_pipe):
+        raise UserError(
+            "generalist=none leaves nothing to project or to jump for; set generalist=tangent, full or linear"
+        )
+    return settings

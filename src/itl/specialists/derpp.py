@@ -1,0 +1,35 @@
+"""DER++: dark experience replay with labels (Buzzega et al., 2020). ITL-L's specialist."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from itl.specialists.base import Specialist, View
+from itl.specialists.losses import cross_entropy, squared_error
+
+
+class DERpp(Specialist):
+    """CE(now) + α ‖p(x) − z‖² on one memory draw + β CE on another, each with its own forward.
+
+    With `draws=1` both terms share one memory batch, as the ITL paper's appendix writes it. The logits stored with a
+    sample are those of its augmented, train-mode view at the step that offers it to the reservoir.
+    """
+
+    name = "derpp"
+    stores_logits = True
+
+    def loss(self, net: nn.Module, now: View, pasts: tuple[View, ...]) -> Tensor:
+        """The three terms; on an empty memory only the first."""
+        how, alpha, beta = self.settings.reduction, self.settings.alpha, self.settings.beta
+        logits = net(now.x)
+        now.logits = logits.detach()
+        loss = cross_entropy(logits, now.y, how)
+        if not pasts:
+            return loss
+        first, last = pasts[0], pasts[-1]
+        assert first.logits is not None
+        replayed = net(first.x)
+        loss = loss + alpha * squared_error(replayed, first.logits, how, first.widths)
+        if last is not first:
+            replayed = net(last.x)
+        return loss + beta * cross_entropy(replayed, last.y, how)

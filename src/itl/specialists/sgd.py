@@ -1,0 +1,24 @@
+"""Plain fine-tuning: the lower bound."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from itl.specialists.base import Specialist, View
+from itl.specialists.losses import cross_entropy
+
+
+class SGD(Specialist):
+    """Cross-entropy on the task alone."""
+
+    name = "sgd"
+    needs_memory = False
+
+    @property
+    def draws(self) -> int:
+        """It looks at no memory."""
+        return 0
+
+    def loss(self, net: nn.Module, now: View, pasts: tuple[View, ...]) -> Tensor:
+        """CE(p(x), y)."""
+        return cross_entropy(net(now.x), now.y, self.settings.reduction)
