@@ -63,6 +63,7 @@ class Learner:
         self.tasks: list[tuple[int, ...]] = []  # the output columns of each task begun
         self.position: tuple[str, int] = ("done", 0)
         self.flight: dict[str, Tensor] = {}  # what an unfinished stage needs beside the network and the memory
+        self.notes: dict[str, Any] = {}  # the owner's own, saved with the learner (JSON)
         self._ready = False
         self._generalist: Generalist | None = None
 
@@ -194,11 +195,15 @@ class Learner:
 
     # ------------------------------------------------------------------ setting out
 
-    def _begin(self, task: Task) -> None:
-        """Build network and memory at the first task; open the next task unless one is unfinished."""
+    def prepare(self, task: Task) -> None:
+        """Build network and memory for the stream that `task` comes from, without learning yet."""
         if not self._ready:
             shape = tuple(int(n) for n in task.train.source.shape[1:])
             self._set_up(task.stream, shape, task.traits, self.classes or max(task.classes) + 1)
+
+    def _begin(self, task: Task) -> None:
+        """Open the next task, unless one is unfinished: then it must be this one."""
+        self.prepare(task)
         if tuple(task.train.source.shape[1:]) != tuple(self.memory.pixels.shape[1:]):
             shapes = f"{list(task.train.source.shape[1:])}, the learner's are {list(self.memory.pixels.shape[1:])}"
             raise UserError(f"this task's images are {shapes}; bring them to one shape")
@@ -206,11 +211,11 @@ class Learner:
         if self.classes is not None and width > self.classes:
             raise UserError(f"a task with class {width - 1} does not fit a learner of {self.classes} classes")
         if self.position[0] == "done":
+            self._check_memory(task)
             self.net.grow_classifier(width, torch_generator(self.seed, "outputs", width))
             self.memory.grow_logits(width)
             self.tasks.append(task.classes)
             self.position = ("specialist", 0)
-        self._check_memory()
 
     def _set_up(self, stream: str, shape: tuple[int, ...], traits: Traits, outputs: int) -> None:
         self.stream, self.traits = stream, traits
@@ -246,8 +251,8 @@ class Learner:
             )
         self.net.split(s.tangent.layers)  # a count that the network does not have is refused
 
-    def _check_memory(self) -> None:
-        classes = len({c for task in self.tasks for c in task})
+    def _check_memory(self, task: Task) -> None:
+        classes = len({c for known in (*self.tasks, task.classes) for c in known})
         if self.settings.memory.policy != "none" and self.memory.size < classes:
             raise UserError(
                 f"a buffer of {self.memory.size} cannot hold one image of each of {classes} classes; use --buffer {classes} or more"

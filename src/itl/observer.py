@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -31,6 +31,38 @@ class Observer:
 
     def task_ends(self, learner: Learner) -> None:
         """The task is learned: the network is the expert f_t."""
+
+
+class Observers(Observer):
+    """Several observers, told one after another."""
+
+    def __init__(self, observers: Sequence[Observer]) -> None:
+        self.observers = list(observers)
+
+    def stage_begins(self, learner: Learner, stage: Stage) -> None:
+        """Tell everyone."""
+        for one in self.observers:
+            one.stage_begins(learner, stage)
+
+    def round_ends(self, learner: Learner, stage: Stage, epoch: int, loss: float) -> None:
+        """Tell everyone."""
+        for one in self.observers:
+            one.round_ends(learner, stage, epoch, loss)
+
+    def stage_ends(self, learner: Learner, stage: Stage) -> None:
+        """Tell everyone."""
+        for one in self.observers:
+            one.stage_ends(learner, stage)
+
+    def memory_updated(self, learner: Learner, task: Task) -> None:
+        """Tell everyone."""
+        for one in self.observers:
+            one.memory_updated(learner, task)
+
+    def task_ends(self, learner: Learner) -> None:
+        """Tell everyone."""
+        for one in self.observers:
+            one.task_ends(learner)
 
 
 class Clock:

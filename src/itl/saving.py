@@ -46,6 +46,7 @@ def save(learner: Learner, folder: str | os.PathLike[str]) -> None:
         "position": list(learner.position),
         "slots": {"count": slots.count, "seen": slots.seen, "clock": slots.clock},
         "seconds": dict(learner.clock.seconds),
+        "notes": learner.notes,
     }
     store.write(folder, tensors, state)
 
@@ -92,6 +93,7 @@ def _restore(learner: Learner, tensors: dict[str, Tensor], state: dict[str, Any]
     stage, rounds = state["position"]
     learner.position = (str(stage), int(rounds))
     learner.clock.seconds.update(state["seconds"])
+    learner.notes = dict(state["notes"])
 
 
 def _under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,8 +14,10 @@ from itl.augment.geometry import crop_and_flip
 from itl.augment.ops import autoaugment
 from itl.errors import UserError, unknown
 
-# Bytes of images augmented at once: enough that every operation finds many samples, and still little memory.
-CHUNK = {"cpu": 32 << 20, "cuda": 256 << 20}
+# Bytes of images taken at once. On a CPU, few enough that the temporaries (up to eight times as large) are reused rather
+# than asked anew of the system; for a policy, yet many enough that each operation finds many samples.
+CROP_CHUNK = {"cpu": 2 << 20, "cuda": 256 << 20}
+POLICY_CHUNK = {"cpu": 10 << 20, "cuda": 256 << 20}
 
 
 @dataclass(frozen=True)
@@ -83,19 +85,13 @@ class Augment:
         never made to wait for a CUDA device. AutoAugment takes one channel (grey) or three (RGB).
         """
         self._check(images, draws)
-        size = max(1, CHUNK.get(images.device.type, CHUNK["cpu"]) // max(1, images[:1].numel()))
-        starts = range(0, max(1, len(images)), size)
-        views = [self._apply(images[i : i + size], draws[i : i + size]) for i in starts]
-        return torch.cat(views) if len(views) > 1 else views[0]
-
-    def _apply(self, images: Tensor, draws: Draws) -> Tensor:
-        """One chunk's views: always new memory, never the images'."""
+        views = images.clone(memory_format=torch.contiguous_format)
         if self.padding or self.flip:
-            views = crop_and_flip(images, draws.shift, draws.flip, self.padding)
-        else:
-            views = images.clone(memory_format=torch.contiguous_format)
+            for part in _chunks(images, CROP_CHUNK):
+                views[part] = crop_and_flip(images[part], draws.shift[part], draws.flip[part], self.padding)
         if self.policy is not None:
-            views = autoaugment(views, draws.ops, draws.levels, self.fill)
+            for part in _chunks(images, POLICY_CHUNK):
+                views[part] = autoaugment(views[part], draws.ops[part], draws.levels[part], self.fill)
         return views
 
     def _check(self, images: Tensor, draws: Draws) -> None:
@@ -107,3 +103,9 @@ class Augment:
             raise UserError(f"{len(images)} images but draws for {len(draws)}; draw for as many as there are images")
         if self.policy is not None and draws.ops.shape[1] == 0:
             raise UserError("these draws hold no AutoAugment steps; draw them from an Augment with the same settings")
+
+
+def _chunks(images: Tensor, limits: dict[str, int]) -> Iterator[slice]:
+    """Cuts a batch into slices of about `limits[device]` bytes. No view depends on where the cuts are."""
+    size = max(1, limits.get(images.device.type, limits["cpu"]) // max(1, images[:1].numel()))
+    return (slice(start, start + size) for start in range(0, len(images), size))

@@ -1,0 +1,179 @@
+"""Turns what a learner tells into a run's record: curves within stages, scores at their ends, the final result."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from itl import metrics
+from itl.observer import Observer
+from itl.results import FORMAT, Folder, environment
+from itl.streams import Images, Stream
+
+if TYPE_CHECKING:
+    from itl.engine.loop import Stage
+    from itl.learner import Learner
+    from itl.run import Config
+
+CURVE_IMAGES = 200  # of each task's test images, for the curves within a stage
+CURVE_POINTS = 25  # of each stage
+EXPERT = "expert"
+
+
+class Recorder(Observer):
+    """Evaluates and writes. Every line of metrics.jsonl says task, stage, epoch and, by `kind`, what was measured:
+
+    `untrained` (before the first task), `curve` (within a stage, on a fixed subset), `end` (a stage's end, whole test
+    set) and `expert` (a task's end). Accuracies are percent, one a task of the stream, seen or not.
+    """
+
+    def __init__(self, config: Config, stream: Stream, folder: Folder) -> None:
+        self.config, self.stream, self.folder = config, stream, folder
+        self.lines: list[dict[str, Any]] = []
+        self.subset = [_subset(task.test) for task in stream]
+        self.latest: metrics.Scores | None = None
+
+    def opens(self, learner: Learner) -> None:
+        """Take up the record where the saved state knows of it; a new run measures the untrained network first."""
+        known = int(learner.notes.get("lines", 0))
+        self.lines = self.folder.keep_lines(known)
+        if not self.lines:
+            self._write(learner, "untrained", None, 0, self._evaluate(learner))
+
+    def round_ends(self, learner: Learner, stage: Stage, epoch: int, loss: float) -> None:
+        """A point of the curve, at most `CURVE_POINTS` of them a stage."""
+        last = stage.rounds.epoch(stage.rounds.count - 1)
+        spacing = max(1, last // CURVE_POINTS)
+        if epoch % spacing == 0 or epoch == last:
+            scores = self._evaluate(learner, self.subset)
+            self._write(learner, "curve", stage.name, epoch, scores, loss)
+            self.latest = scores
+
+    def stage_ends(self, learner: Learner, stage: Stage) -> None:
+        """The stage's own model on the whole test set."""
+        self.latest = self._evaluate(learner)
+        epoch = stage.rounds.epoch(stage.rounds.count - 1)
+        self._write(learner, "end", stage.name, epoch, self.latest)
+
+    def task_ends(self, learner: Learner) -> None:
+        """The expert f_t, which is what counts."""
+        self.latest = self._evaluate(learner)
+        self._write(learner, EXPERT, EXPERT, 0, self.latest)
+
+    def closes(self, learner: Learner) -> dict[str, Any]:
+        """Write predictions and result.json once the stream is learned."""
+        self._predictions(learner)
+        result = self.result(learner)
+        self.folder.write("result.json", result)
+        return result
+
+    def result(self, learner: Learner) -> dict[str, Any]:
+        """What result.json holds, from the lines recorded so far."""
+        experts = [line for line in self.lines if line["kind"] == EXPERT]
+        whole = [line["class_il_tasks"] for line in experts]
+        masked = [line["task_il_tasks"] for line in experts]
+        untrained = next(line for line in self.lines if line["kind"] == "untrained")
+        seconds = {name: round(value, 3) for name, value in learner.clock.seconds.items()}
+        slots = learner.memory.slots
+        config = self.config
+        return {
+            "format": FORMAT,
+            "method": config.method,
+            "variant": config.variant,
+            "stream": config.stream,
+            "split": config.split,
+            "buffer": config.buffer,
+            "seed": config.seed,
+            "class_il": metrics.average(whole),
+            "task_il": metrics.average(masked),
+            "class_il_matrix": whole,
+            "task_il_matrix": masked,
+            "forgetting": metrics.forgetting(whole),
+            "forgetting_task_il": metrics.forgetting(masked),
+            "backward_transfer": metrics.backward_transfer(whole),
+            "backward_transfer_task_il": metrics.backward_transfer(masked),
+            "forward_transfer_task_il": metrics.forward_transfer(masked, untrained["task_il_tasks"]),
+            "average_incremental": metrics.average_incremental(whole),
+            "average_incremental_task_il": metrics.average_incremental(masked),
+            "stages": [self._stages(t + 1) for t in range(len(experts))],
+            "class_names": list(self.stream.class_names),
+            "tasks": [list(task.classes) for task in self.stream],
+            "memory": {
+                name: getattr(slots, name)[: slots.count].tolist() for name in ("label", "task", "row", "written")
+            },
+            "settings": learner.settings.model_dump(),
+            "seconds": {**seconds, "total": round(sum(seconds.values()), 3)},
+            "command": config.command,
+            **environment(learner.engine.device),
+        }
+
+    def _stages(self, task: int) -> dict[str, dict[str, float]]:
+        """What each stage of a task (from 1) reached: specialist, tangent (or the ablation's), expert."""
+        out = {}
+        for line in self.lines:
+            if line["task"] == task and line["kind"] in ("end", EXPERT) and line["stage"] != "projection":
+                out[line["stage"]] = {"class_il": line["class_il"], "task_il": line["task_il"]}
+        return out
+
+    def _evaluate(self, learner: Learner, images: list[Images] | None = None) -> metrics.Scores:
+        parts = images or [task.test for task in self.stream]
+        scores = [
+            metrics.score(learner.logits(part), part.labels, task.classes)
+            for part, task in zip(parts, self.stream, strict=True)
+        ]
+        return metrics.Scores.of(scores, seen=len(learner.tasks))
+
+    def _write(
+        self,
+        learner: Learner,
+        kind: str,
+        stage: str | None,
+        epoch: int,
+        scores: metrics.Scores,
+        loss: float | None = None,
+    ) -> None:
+        line = {
+            "kind": kind,
+            "task": len(learner.tasks),
+            "stage": stage,
+            "epoch": epoch,
+            "step": learner.memory.slots.clock,
+            "loss": loss,
+            "class_il": scores.class_il,
+            "task_il": scores.task_il,
+            "class_il_tasks": [s.class_il for s in scores.per_task],
+            "task_il_tasks": [s.task_il for s in scores.per_task],
+        }
+        self.lines.append(line)
+        self.folder.append(line)
+        learner.notes["lines"] = len(self.lines)
+
+    def _predictions(self, learner: Learner) -> None:
+        """Final predictions on the test set, in the stream's order of tasks."""
+        columns: dict[str, list[np.ndarray]] = {
+            "label": [],
+            "task": [],
+            "class_il": [],
+            "task_il": [],
+            "confidence": [],
+        }
+        for task in self.stream:
+            logits = learner.logits(task.test)
+            confidence = logits.softmax(1).amax(1)
+            for name, value in (
+                ("label", task.test.labels),
+                ("task", torch.full((len(logits),), task.index)),
+                ("class_il", logits.argmax(1)),
+                ("task_il", metrics.within(logits, task.classes)),
+            ):
+                columns[name].append(value.numpy().astype(np.int16))
+            columns["confidence"].append(confidence.numpy().astype(np.float16))
+        self.folder.predictions(**{name: np.concatenate(parts) for name, parts in columns.items()})
+
+
+def _subset(images: Images) -> Images:
+    """A fixed, evenly spread part of a task's test images."""
+    count = min(CURVE_IMAGES, len(images))
+    return images.take(torch.linspace(0, len(images) - 1, count).round().long())

@@ -1,0 +1,5 @@
+"""A run's record on disk, and the published numbers it is held against."""
+
+from itl.results.record import FORMAT, Folder, environment
+
+__all__ = ["FORMAT", "Folder", "environment"]

@@ -1,0 +1,106 @@
+"""A run's folder: config.json, metrics.jsonl, result.json, predictions.npz, model/."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from itl.errors import UserError
+
+FORMAT = 1
+
+
+class Folder:
+    """The files of one run. Small files are replaced in one step, so that a reader never sees half of one."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+
+    @property
+    def model(self) -> Path:
+        """Where the learner is saved."""
+        return self.path / "model"
+
+    def specialist(self, task: int) -> Path:
+        """Where the specialist of a task (from 1) is kept for `itl refine`."""
+        return self.path / "specialists" / f"task-{task:02d}"
+
+    def create(self, config: dict[str, Any]) -> None:
+        """Make the folder for a new run; one that holds a run already is never written over."""
+        if (self.path / "config.json").exists():
+            raise UserError(f"{self.path} holds a run already; choose another --out, or --resume to go on with it")
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self.write("config.json", config)
+        except OSError as error:
+            raise UserError(f"cannot write to {self.path}: {error.strerror or error}; choose another --out") from error
+
+    def read(self, name: str) -> Any:
+        """A JSON file of the folder."""
+        try:
+            return json.loads((self.path / name).read_text())
+        except FileNotFoundError:
+            raise UserError(f"{self.path} has no {name}; is it the folder of a run?") from None
+        except (OSError, ValueError) as error:
+            raise UserError(f"{self.path / name} cannot be read: {error}") from None
+
+    def write(self, name: str, value: Any) -> None:
+        """Replace a JSON file."""
+        draft = self.path / f".{name}.draft"
+        draft.write_text(json.dumps(value, indent=1) + "\n")
+        os.replace(draft, self.path / name)
+
+    def lines(self) -> list[dict[str, Any]]:
+        """What metrics.jsonl holds; a last line cut short by a crash is passed over."""
+        path = self.path / "metrics.jsonl"
+        out: list[dict[str, Any]] = []
+        if path.exists():
+            for line in path.read_text().splitlines():
+                try:
+                    out.append(json.loads(line))
+                except ValueError:
+                    break
+        return out
+
+    def keep_lines(self, count: int) -> list[dict[str, Any]]:
+        """Cut metrics.jsonl back to its first `count` lines (those that the saved state knows of) and return them."""
+        lines = self.lines()[:count]
+        draft = self.path / ".metrics.draft"
+        draft.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        os.replace(draft, self.path / "metrics.jsonl")
+        return lines
+
+    def append(self, line: dict[str, Any]) -> None:
+        """Add a line to metrics.jsonl."""
+        with (self.path / "metrics.jsonl").open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def predictions(self, **arrays: np.ndarray) -> None:
+        """Write predictions.npz."""
+        draft = self.path / ".predictions.npz"
+        np.savez_compressed(draft, **arrays)  # type: ignore[arg-type]
+        os.replace(draft, self.path / "predictions.npz")
+
+
+def environment(device: torch.device) -> dict[str, Any]:
+    """What the run ran on: `hardware` and `versions` of result.json. No host names, no paths."""
+    import itl
+
+    hardware: dict[str, Any] = {"device": device.type, "cpus": os.cpu_count(), "threads": torch.get_num_threads()}
+    if device.type == "cuda":
+        hardware["gpu"] = torch.cuda.get_device_name(device)
+    versions = {
+        "itl": itl.__version__,
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "numpy": np.__version__,
+    }
+    if torch.version.cuda:
+        versions["cuda"] = torch.version.cuda
+    return {"hardware": hardware, "versions": versions}

@@ -1,0 +1,169 @@
+"""An experiment: a learner over a stream, evaluated and recorded."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from itl import saving
+from itl.errors import UserError
+from itl.learner import Learner
+from itl.observer import Observer, Observers
+from itl.recorder import Recorder
+from itl.results import Folder
+from itl.streams import Stream, load
+
+SAVE_EVERY = 30.0  # seconds between two saves of an unfinished stage
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything needed to repeat a run; no paths. `settings` are the user's own, on top of the method's defaults."""
+
+    stream: str = "seq-digits"
+    method: str = "itl"
+    buffer: int = 50
+    seed: int = 0
+    settings: dict[str, Any] = field(default_factory=dict)
+    tasks: int | None = None
+    order: tuple[int, ...] | None = None
+    order_seed: int | None = None
+    split: str = "test"
+    variant: str | None = None
+    keep_specialists: bool = False
+
+    @classmethod
+    def of(cls, values: dict[str, Any]) -> Config:
+        """From config.json; entries of other names (what the run derived) are passed over."""
+        known = {k: v for k, v in values.items() if k in cls.__dataclass_fields__}
+        if known.get("order") is not None:
+            known["order"] = tuple(known["order"])
+        return cls(**known)
+
+    def load_stream(self, data: str | os.PathLike[str], download: bool = False, progress: Any = None) -> Stream:
+        """The stream this run is over."""
+        return load(
+            self.stream,
+            data,
+            tasks=self.tasks,
+            order=self.order,
+            order_seed=self.order_seed,
+            split=self.split,
+            download=download,
+            progress=progress,
+        )
+
+    @property
+    def name(self) -> str:
+        """A folder name for this run."""
+        split = "" if self.split == "test" else f"-{self.split}"
+        variant = f"-{self.variant}" if self.variant else ""
+        return f"{self.stream}-{self.method}{variant}-{self.buffer}{split}-seed{self.seed}"
+
+    @property
+    def command(self) -> str:
+        """The command line that repeats this run."""
+        words = ["itl", "run", "--stream", self.stream, "--method", self.method, "--buffer", self.buffer]
+        words += ["--seed", self.seed]
+        for key in ("tasks", "order_seed", "variant"):
+            if getattr(self, key) is not None:
+                words += [f"--{key.replace('_', '-')}", getattr(self, key)]
+        if self.order is not None:
+            words += ["--order", ",".join(map(str, self.order))]
+        if self.split != "test":
+            words += ["--split", self.split]
+        for key, value in self.settings.items():
+            words += ["--set", f"{key}={str(value).lower() if isinstance(value, bool | None) else value}"]
+        if self.keep_specialists:
+            words.append("--keep-specialists")
+        return shlex.join(str(word) for word in words)
+
+
+def run(
+    config: Config,
+    stream: Stream,
+    out: str | os.PathLike[str],
+    *,
+    device: str = "auto",
+    observers: Sequence[Observer] = (),
+    resume: bool = False,
+    save: bool = True,
+) -> dict[str, Any]:
+    """Teach a learner the stream and write the run's folder; returns what result.json holds.
+
+    `resume` goes on with an interrupted run in `out` (a finished one is returned as it is). `save=False` keeps no model.
+    """
+    folder = Folder(out)
+    if resume and (folder.path / "result.json").exists():
+        return dict(folder.read("result.json"))
+    recorder = Recorder(config, stream, folder)
+    keeper = _Keeper(config, folder, save)
+    everyone = Observers([recorder, *observers, keeper])
+    learner = _learner(config, stream, folder, device, everyone, resume)
+    recorder.opens(learner)
+    begun = len(learner.tasks) - (learner.position[0] != "done")
+    for task in stream.tasks[begun:]:
+        learner.learn(task)
+    return recorder.closes(learner)
+
+
+def _learner(config: Config, stream: Stream, folder: Folder, device: str, observer: Observer, resume: bool) -> Learner:
+    """A new learner in a new folder, or the one saved in it."""
+    if resume and (folder.path / "config.json").exists():
+        before = Config.of(folder.read("config.json"))
+        if before != config:
+            differs = [k for k, v in asdict(config).items() if v != asdict(before)[k]]
+            raise UserError(f"{folder.path} is a run with another {', '.join(differs)}; resume it with its own options")
+        if (folder.model / "CURRENT").exists():
+            return saving.load(folder.model, device=device, observer=observer)
+    learner = Learner(
+        config.method,
+        config.buffer,
+        config.seed,
+        stream.classes,
+        settings=config.settings,
+        device=device,
+        observer=observer,
+    )
+    learner.prepare(stream.tasks[0])
+    if not (resume and (folder.path / "config.json").exists()):
+        folder.create({**asdict(config), "command": config.command, "resolved": learner.settings.model_dump()})
+    return learner
+
+
+class _Keeper(Observer):
+    """Saves the learner at the end of stages and every half minute between, and specialists where asked to."""
+
+    def __init__(self, config: Config, folder: Folder, save: bool) -> None:
+        self.config, self.folder, self.save = config, folder, save
+        self.saved = time.monotonic()
+
+    def round_ends(self, learner: Learner, stage: Any, epoch: int, loss: float) -> None:
+        if time.monotonic() - self.saved > SAVE_EVERY:
+            self._save(learner)
+
+    def memory_updated(self, learner: Learner, task: Any) -> None:
+        if self.config.keep_specialists:
+            learner.save(self.folder.specialist(len(learner.tasks)))
+
+    def task_ends(self, learner: Learner) -> None:
+        self._save(learner)
+
+    def _save(self, learner: Learner) -> None:
+        if self.save:
+            learner.save(self.folder.model)
+        self.saved = time.monotonic()
+
+
+def fresh_folder(root: str | os.PathLike[str], name: str) -> Path:
+    """A folder under `root` for a run called `name` that holds none yet: name, name-2, name-3, …"""
+    path, number = Path(root) / name, 1
+    while (path / "config.json").exists():
+        number += 1
+        path = Path(root) / f"{name}-{number}"
+    return path
