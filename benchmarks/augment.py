@@ -65,9 +65,8 @@ def pillow_op(image: Image.Image, name: str, magnitude: float, fill: int = 0) ->
     }[name]()
 
 
-def pillow_way(images: np.ndarray, policy: str | None, meaning: dict[str, list[float]]) -> np.ndarray:
-    """All images (uint8 [n, H, W, C]) one at a time: float32 [n, C, H, W]."""
-    views = []
+def pillow_way(images: np.ndarray, policy: str | None, meaning: dict[str, list[float]]) -> None:
+    """All images (uint8 [n, H, W, C]) one at a time, each to float32 [C, H, W]; not even collated."""
     for pixels in images:
         top, left, flip = random.randint(0, 8), random.randint(0, 8), random.random() < 0.5
         image = pillow_crop_and_flip(Image.fromarray(pixels), top, left, flip, padding=4)
@@ -76,15 +75,17 @@ def pillow_way(images: np.ndarray, policy: str | None, meaning: dict[str, list[f
                 negative = name in SIGNED and random.random() < 0.5
                 image = pillow_op(image, name, -meaning[name][level] if negative else meaning[name][level])
         channels_first = np.asarray(image).transpose(2, 0, 1).astype(np.float32) / 255
-        views.append((channels_first - MEAN) / STD)
-    return np.stack(views)
+        channels_first -= MEAN
+        channels_first /= STD
 
 
-def our_way(images: torch.Tensor, augment: Augment, rng: np.random.Generator) -> torch.Tensor:
-    """All images (uint8 [n, C, H, W]) at once: float32 [n, C, H, W]."""
+def our_way(images: torch.Tensor, augment: Augment, rng: np.random.Generator) -> None:
+    """All images (uint8 [n, C, H, W]) at once, then handed over in batches of float32, as training takes them."""
+    scale = torch.from_numpy(1 / (255 * STD)).to(images.device)
+    bias = torch.from_numpy(-MEAN / STD).to(images.device)
     views = augment(images, augment.draw(rng, len(images)))
-    scale, bias = torch.from_numpy(1 / (255 * STD)), torch.from_numpy(-MEAN / STD)
-    return views.float().mul_(scale.to(images.device)).add_(bias.to(images.device))
+    for batch in torch.split(views, 500):
+        batch.float().mul_(scale).add_(bias)
 
 
 def best_seconds(work: Callable[[], object], device: str, repeats: int) -> float:

@@ -53,7 +53,8 @@ def test_how_a_batch_is_cut_changes_no_bit(augment: Augment, monkeypatch: pytest
     for size in (7, 32):
         parts = [augment(images[i : i + size], draws[i : i + size]) for i in range(0, 100, size)]
         assert torch.equal(torch.cat(parts), whole)
-    monkeypatch.setitem(view.CHUNK, "cpu", 5000)
+    monkeypatch.setitem(view.CROP_CHUNK, "cpu", 5000)
+    monkeypatch.setitem(view.POLICY_CHUNK, "cpu", 9000)
     assert torch.equal(augment(images, draws), whole)
 
 

@@ -14,8 +14,8 @@ from itl.augment.geometry import crop_and_flip
 from itl.augment.ops import autoaugment
 from itl.errors import UserError, unknown
 
-# Bytes of images taken at once. On a CPU, few enough that the temporaries (up to eight times as large) are reused rather
-# than asked anew of the system; for a policy, yet many enough that each operation finds many samples.
+# Bytes of images taken at once. On a CPU, few enough that the temporaries (up to eight times as large) are reused and
+# not asked anew of the system; for a policy, yet many enough that each operation finds many samples.
 CROP_CHUNK = {"cpu": 2 << 20, "cuda": 256 << 20}
 POLICY_CHUNK = {"cpu": 10 << 20, "cuda": 256 << 20}
 
