@@ -188,7 +188,7 @@ class Learner:
         return torch.cat(out).cpu()
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write the learner, as it stands, into a model folder (a new generation; the old one stays until it is whole)."""
+        """Write the learner, as it stands, into a model folder: a new generation; the old one stays until it is whole."""
         from itl.saving import save
 
         save(self, folder)
@@ -198,8 +198,8 @@ class Learner:
     def prepare(self, task: Task) -> None:
         """Build network and memory for the stream that `task` comes from, without learning yet."""
         if not self._ready:
-            shape = tuple(int(n) for n in task.train.source.shape[1:])
-            self._set_up(task.stream, shape, task.traits, self.classes or max(task.classes) + 1)
+            channels, height, width = task.train.source.shape[1:]
+            self._set_up(task.stream, (channels, height, width), task.traits, self.classes or max(task.classes) + 1)
 
     def _begin(self, task: Task) -> None:
         """Open the next task, unless one is unfinished: then it must be this one."""
@@ -217,7 +217,7 @@ class Learner:
             self.tasks.append(task.classes)
             self.position = ("specialist", 0)
 
-    def _set_up(self, stream: str, shape: tuple[int, ...], traits: Traits, outputs: int) -> None:
+    def _set_up(self, stream: str, shape: tuple[int, int, int], traits: Traits, outputs: int) -> None:
         self.stream, self.traits = stream, traits
         self.settings: Settings = methods.settings_for(self.method, stream or None, self.buffer, self.overrides)
         s = self.settings
@@ -321,7 +321,7 @@ class Learner:
     def _pool(self, task: Task) -> Pool:
         """The task's images as the device sees them, kept while the same task is being learned."""
         if getattr(self, "_pooled", (None,))[0] is not task.train:
-            self._pooled = (task.train, Pool(task.train, self.engine))
+            self._pooled = (task.train, Pool(task.train, len(task.train), self.engine))
         return self._pooled[1]
 
     def _augment(self, traits: Traits, policy: str | None) -> Augment:

@@ -96,7 +96,7 @@ def run(
 ) -> dict[str, Any]:
     """Teach a learner the stream and write the run's folder; returns what result.json holds.
 
-    `resume` goes on with an interrupted run in `out` (a finished one is returned as it is). `save=False` keeps no model.
+    `resume` goes on with an interrupted run in `out` (a finished one is returned as it is); `save=False`: no model.
     """
     folder = Folder(out)
     if resume and (folder.path / "result.json").exists():

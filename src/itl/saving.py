@@ -72,7 +72,8 @@ def load(
             device=device,
             observer=observer,
         )
-        traits = Traits(**{k: tuple(v) if isinstance(v, list) else v for k, v in state["traits"].items()})
+        kept: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in state["traits"].items()}
+        traits = Traits(**kept)
         learner._set_up(state["stream"], tuple(state["shape"]), traits, state["outputs"])
         _restore(learner, tensors, state)
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
@@ -87,8 +88,8 @@ def _restore(learner: Learner, tensors: dict[str, Tensor], state: dict[str, Any]
     memory.pixels[: memory.size].copy_(tensors["memory.pixels"])
     if memory.logits is not None:
         memory.logits[: memory.size].copy_(tensors["memory.logits"])
-    arrays = [np.array(tensors[f"slots.{name}"]) for name in ARRAYS]
-    memory.slots = Slots(*arrays, **state["slots"])
+    arrays: dict[str, Any] = {name: np.array(tensors[f"slots.{name}"]) for name in ARRAYS}
+    memory.slots = Slots(**arrays, **state["slots"])
     learner.tasks = [tuple(task) for task in state["tasks"]]
     stage, rounds = state["position"]
     learner.position = (str(stage), int(rounds))

@@ -41,7 +41,7 @@ class MemorySettings(Part):
 
 class AugmentSettings(Part):
     """What a training view is. `task` and `memory` name AutoAugment's policy, null for none, "stream" for the one that
-    suits the stream; `padding` and `flip` null: what suits the stream. `fill` is AutoAugment's grey for uncovered pixels.
+    suits the stream; `padding` and `flip` null: what suits the stream. `fill` is AutoAugment's grey where it uncovers.
     """
 
     task: str | None = "stream"

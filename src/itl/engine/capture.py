@@ -54,14 +54,14 @@ class CapturedStepper(Stepper):
             if graph is not None:
                 graph.fill(group)
         at = [0] * len(span.groups)
-        for group, count in span.order:
-            graph = graphs[group]
-            for _ in range(count):
+        for g, count in span.order:
+            graph = graphs[g]
+            for k in range(at[g], at[g] + count):
                 if graph is not None:
                     graph.graph.replay()
                 else:
-                    self.step({name: t[at[group]] for name, t in span.groups[group].items()})
-                at[group] += 1
+                    self.step({name: t[k] for name, t in span.groups[g].items()})
+            at[g] += count
 
     def _graph(self, group: Batch) -> Captured | None:
         shape = shape_of(group)

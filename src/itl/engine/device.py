@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from itl.errors import UserError
 
+Module = TypeVar("Module", bound=nn.Module)
 PRECISIONS = ("bf16", "tf32", "fp32")
 
 
@@ -44,10 +46,12 @@ class Engine:
             return torch.autocast(self.device.type, torch.bfloat16, cache_enabled=False)
         return contextlib.nullcontext()
 
-    def place(self, net: nn.Module) -> nn.Module:
+    def place(self, net: Module) -> Module:
         """`net` on the device, in the memory layout its convolutions like best."""
         layout = torch.channels_last if self.device.type == "cuda" else torch.contiguous_format
-        return net.to(self.device).to(memory_format=layout)  # type: ignore[call-overload, no-any-return]
+        net.to(self.device)
+        net.to(memory_format=layout)  # type: ignore[call-overload]
+        return net
 
     def send(self, tensor: Tensor) -> Tensor:
         """`tensor` on the device, without waiting for it."""

@@ -13,8 +13,6 @@ from itl.engine.device import Engine
 class Source(Protocol):
     """Anything that hands out uint8 images by row."""
 
-    def __len__(self) -> int: ...
-
     def gather(self, index: Tensor) -> Tensor:
         """Images `[k, channels, height, width]` for rows `[k]`."""
         ...
@@ -30,17 +28,17 @@ def available(engine: Engine) -> int:
 
 
 class Pool:
-    """A source of images seen from the device."""
+    """The first `count` images of a source, seen from the device."""
 
-    def __init__(self, source: Source, engine: Engine) -> None:
+    def __init__(self, source: Source, count: int, engine: Engine) -> None:
         self.engine = engine
         self.source: Source | None = source
         self.pixels: Tensor | None = None
-        size = source.gather(torch.zeros(1, dtype=torch.int64)).numel() * len(source)
+        size = source.gather(torch.zeros(1, dtype=torch.int64)).numel() * count
         if engine.device.type == "cpu" and engine.resident is None:
             return  # gathering from the source is already the cheapest way
         if size <= available(engine):
-            self.pixels = engine.send(source.gather(torch.arange(len(source))))
+            self.pixels = engine.send(source.gather(torch.arange(count)))
             self.source = None
 
     @property

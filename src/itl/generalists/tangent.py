@@ -42,7 +42,7 @@ class TangentModel:
 
     def logits(self, w: Vector, features: Tensor) -> Tensor:
         """g(w; x) `[n, classes]` from the trunk's features, by one forward-mode Jacobian-vector product."""
-        value, along = jvp(lambda params: self.head_at(params, features), (self.params,), (w,))
+        value, along = jvp(lambda params: self.head_at(params, features), (self.params,), (w,))  # type: ignore[misc]
         return value + along  # type: ignore[no-any-return]
 
     def __call__(self, w: Vector, x: Tensor) -> Tensor:

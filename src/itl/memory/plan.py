@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +14,7 @@ from itl.memory.slots import Slots
 
 @dataclass(frozen=True)
 class ReplayPlan:
-    """Index arrays of one epoch; step k takes `batch[k]` task samples and, per draw, `replay[k]` slots, in this order.
+    """Index arrays of one epoch; step k takes `batch[k]` task samples and, per draw, `replay[k]` slots.
 
     `rows` `[n]`: the task's rows in step order. `targets` `[n]`: the slot each is written to, the dummy (= size) for
     nowhere. For each draw, `[sum of replay]`: `slots`, `labels`, `widths`, and `origin`, where the slot's image is to be
@@ -62,7 +63,7 @@ def plan_epoch(
     if online:
         held = np.minimum(slots.size, slots.seen + starts[:-1])
         targets = reservoir(slots.seen, slots.size, len(rows), generator(*key, "reservoir"))
-        for a, b in zip(starts[:-1], starts[1:], strict=True):
+        for a, b in itertools.pairwise(starts):
             targets[a:b] = last_wins(targets[a:b], slots.size)
     counts = np.minimum(replay, held) if draws else np.zeros(steps, np.int64)
     picks = [_picks(generator(*key, "replay", d), held, counts) for d in range(draws)]

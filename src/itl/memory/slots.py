@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -26,7 +26,6 @@ class Slots:
     count: int = 0
     seen: int = 0
     clock: int = 0
-    extra: dict[str, np.ndarray] = field(default_factory=dict)
 
     @classmethod
     def empty(cls, size: int) -> Slots:
@@ -40,9 +39,16 @@ class Slots:
 
     def copy(self) -> Slots:
         """An independent copy."""
-        arrays = (a.copy() for a in (self.label, self.task, self.row, self.written, self.width))
-        extra = {name: a.copy() for name, a in self.extra.items()}
-        return Slots(*arrays, self.count, self.seen, self.clock, extra)
+        return Slots(
+            self.label.copy(),
+            self.task.copy(),
+            self.row.copy(),
+            self.written.copy(),
+            self.width.copy(),
+            self.count,
+            self.seen,
+            self.clock,
+        )
 
     def classes(self) -> np.ndarray:
         """The classes held, ascending."""

@@ -1,4 +1,4 @@
-"""Networks: the ResNet family, all with one surface (features, classifier, redraw the classifier, the last k layers)."""
+"""Networks: the ResNet family, with one surface: features, classifier, redraw the classifier, the last k layers."""
 
 from __future__ import annotations
 

@@ -23,7 +23,8 @@ class Net(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits `[n, classes]` of images `[n, channels, height, width]`."""
-        return self.classifier(self.features(x))
+        logits: Tensor = self.classifier(self.features(x))
+        return logits
 
     def features(self, x: Tensor) -> Tensor:
         """What the classifier sees: `[n, features]`."""

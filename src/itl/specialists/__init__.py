@@ -1,4 +1,4 @@
-"""Specialists by name. A new one is one file and one line here, or an entry point `itl.specialists` of another package."""
+"""Specialists by name. A new one is one file and one line here, or another package's entry point `itl.specialists`."""
 
 from __future__ import annotations
 

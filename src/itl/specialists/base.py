@@ -13,7 +13,7 @@ from itl.settings import SpecialistSettings
 
 @dataclass
 class View:
-    """A batch as a method sees it: images `[n, c, h, w]` float, labels `[n]`, and the logits `[n, classes]` beside them.
+    """A batch as a method sees it: images `[n, c, h, w]` float, labels `[n]`, logits `[n, classes]` beside them.
 
     For a batch from memory `logits` are the stored ones (`widths` `[n]`: how many columns they had, None for all). For
     the task's batch a method that stores logits leaves there what is to be stored.

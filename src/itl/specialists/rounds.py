@@ -119,7 +119,7 @@ class ReplayRounds:
         return Span([_stack(parts) for parts in groups.values()], order)
 
     def _inputs(self, plan: Epoch, now: slice, past: slice) -> Batch:
-        """Flat inputs of the samples in `now` and the replayed ones in `past`; names of the latter end in their draw."""
+        """Flat inputs of the samples in `now` and the replayed ones in `past`, whose names end in their draw."""
         replay, send = plan.replay, self.engine.send
         rows = torch.from_numpy(replay.rows[now])
         out = {
@@ -153,7 +153,7 @@ def _range(sizes: np.ndarray, first: int, stop: int) -> tuple[int, int]:
 
 
 def _cut(flat: Batch, batch: np.ndarray, past: np.ndarray, run: np.ndarray) -> Batch:
-    """The inputs of a run of steps of one shape, `[steps, samples, ...]`. A step without replay has none of its inputs."""
+    """The inputs of a run of steps of one shape, `[steps, samples, ...]`; a step without replay has none for it."""
     out: Batch = {}
     for name, tensor in flat.items():
         sizes = past if name[-1].isdigit() else batch
