@@ -188,7 +188,7 @@ class Learner:
         return torch.cat(out).cpu()
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write the learner, as it stands, into a model folder: a new generation; the old one stays until it is whole."""
+        """Write the learner, as it stands, into a model folder; the old state stays there until the new one is whole."""
         from itl.saving import save
 
         save(self, folder)
@@ -255,7 +255,8 @@ class Learner:
         classes = len({c for known in (*self.tasks, task.classes) for c in known})
         if self.settings.memory.policy != "none" and self.memory.size < classes:
             raise UserError(
-                f"a buffer of {self.memory.size} cannot hold one image of each of {classes} classes; use --buffer {classes} or more"
+                f"a buffer of {self.memory.size} cannot hold one image of each of {classes} classes; "
+                f"use --buffer {classes} or more"
             )
 
     def _as_task(self, images: Any, labels: Any) -> Task:
@@ -268,16 +269,11 @@ class Learner:
         if self._ready:
             traits = self.traits
         else:
-            traits = Traits(
-                *statistics(data, None, None),
-                flip=False,
-                padding=min(4, data.source.shape[-1] // 8),
-                policy=None,
-                tasks=0,
-            )
-        return Task(
-            len(self.tasks), tuple(sorted(set(data.labels.tolist()))), data, data.take(torch.arange(0)), "", traits
-        )
+            mean, std = statistics(data, None, None)
+            padding = min(4, data.source.shape[-1] // 8)
+            traits = Traits(mean, std, flip=False, padding=padding, policy=None, tasks=0)
+        classes = tuple(sorted(set(data.labels.tolist())))
+        return Task(len(self.tasks), classes, data, data.take(torch.arange(0)), "", traits)
 
     # ------------------------------------------------------------------ running a stage
 

@@ -17,7 +17,7 @@ class ReplayPlan:
     """Index arrays of one epoch; step k takes `batch[k]` task samples and, per draw, `replay[k]` slots.
 
     `rows` `[n]`: the task's rows in step order. `targets` `[n]`: the slot each is written to, the dummy (= size) for
-    nowhere. For each draw, `[sum of replay]`: `slots`, `labels`, `widths`, and `origin`, where the slot's image is to be
+    nowhere. For each draw, `[sum of replay]`: `slots`, `labels`, `widths`, and `origin`, where the slot's image is
     found: below `size` a slot as it was when the epoch began, else `size + row` of the task. `after` is what the memory
     knows of its slots when the epoch is over; `changed` the (slots, rows) whose images are new by then.
     """

@@ -30,7 +30,8 @@ class Slots:
     @classmethod
     def empty(cls, size: int) -> Slots:
         """Slots of a memory that holds nothing yet."""
-        return cls(*(np.full(size, EMPTY, np.int64) for _ in range(5)))
+        label, task, row, written, width = (np.full(size, EMPTY, np.int64) for _ in range(5))
+        return cls(label, task, row, written, width)
 
     @property
     def size(self) -> int:
