@@ -188,7 +188,7 @@ class Learner:
         return torch.cat(out).cpu()
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write the learner, as it stands, into a model folder; the old state stays there until the new one is whole."""
+        """Write the learner, as it stands, into a model folder; the old state stays until the new one is whole."""
         from itl.saving import save
 
         save(self, folder)
