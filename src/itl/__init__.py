@@ -1,9 +1,30 @@
 """Continual learning that people can use: Integral Tangent Learning, its baselines and its benchmark."""
 
-from itl import streams
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from itl.errors import UserError
-from itl.learner import Learner
-from itl.saving import load
+
+if TYPE_CHECKING:
+    from itl import streams
+    from itl.learner import Learner
+    from itl.saving import load
 
 __all__ = ["Learner", "UserError", "load", "streams"]
 __version__ = "0.1.0"
+
+# Imported when first asked for: torch takes seconds, and `itl --help` should not.
+_HOMES = {"Learner": "itl.learner", "load": "itl.saving", "streams": "itl.streams"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'itl' has no attribute '{name}'")
+    module = import_module(_HOMES[name])
+    return module if name == "streams" else getattr(module, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -250,6 +250,8 @@ class Learner:
                 f"tangent.alpha needs stored logits, which {self.specialist.name} does not keep; set it to 0"
             )
         self.net.split(s.tangent.layers)  # a count that the network does not have is refused
+        for views in (s.augment.task, s.augment.memory):
+            self._augment(self.traits, views)  # and so is an unknown policy, before anything is trained
 
     def _check_memory(self, task: Task) -> None:
         classes = len({c for known in (*self.tasks, task.classes) for c in known})

@@ -6,7 +6,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from itl.engine.loop import Stage
@@ -31,6 +31,9 @@ class Observer:
 
     def task_ends(self, learner: Learner) -> None:
         """The task is learned: the network is the expert f_t."""
+
+    def recorded(self, line: dict[str, Any]) -> None:
+        """A run's `Recorder` has evaluated: its line of metrics.jsonl. A resumed run first repeats its own."""
 
 
 class Observers(Observer):
@@ -63,6 +66,11 @@ class Observers(Observer):
         """Tell everyone."""
         for one in self.observers:
             one.task_ends(learner)
+
+    def recorded(self, line: dict[str, Any]) -> None:
+        """Tell everyone."""
+        for one in self.observers:
+            one.recorded(line)
 
 
 class Clock:

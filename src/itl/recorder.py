@@ -29,8 +29,9 @@ class Recorder(Observer):
     set) and `expert` (a task's end). Accuracies are percent, one a task of the stream, seen or not.
     """
 
-    def __init__(self, config: Config, stream: Stream, folder: Folder) -> None:
+    def __init__(self, config: Config, stream: Stream, folder: Folder, listener: Observer | None = None) -> None:
         self.config, self.stream, self.folder = config, stream, folder
+        self.listener = listener or Observer()  # told of every line, so that a display need not evaluate again
         self.lines: list[dict[str, Any]] = []
         self.subset = [_subset(task.test) for task in stream]
         self.latest: metrics.Scores | None = None
@@ -39,6 +40,8 @@ class Recorder(Observer):
         """Take up the record where the saved state knows of it; a new run measures the untrained network first."""
         known = int(learner.notes.get("lines", 0))
         self.lines = self.folder.keep_lines(known)
+        for line in self.lines:
+            self.listener.recorded(line)
         if not self.lines:
             self._write(learner, "untrained", None, 0, self._evaluate(learner))
 
@@ -149,6 +152,7 @@ class Recorder(Observer):
         self.lines.append(line)
         self.folder.append(line)
         learner.notes["lines"] = len(self.lines)
+        self.listener.recorded(line)
 
     def _predictions(self, learner: Learner) -> None:
         """Final predictions on the test set, in the stream's order of tasks."""

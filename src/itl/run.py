@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import time
@@ -78,7 +79,7 @@ class Config:
         if self.split != "test":
             words += ["--split", self.split]
         for key, value in self.settings.items():
-            words += ["--set", f"{key}={str(value).lower() if isinstance(value, bool | None) else value}"]
+            words += ["--set", f"{key}={value if isinstance(value, str) else json.dumps(value)}"]
         if self.keep_specialists:
             words.append("--keep-specialists")
         return shlex.join(str(word) for word in words)
@@ -99,9 +100,12 @@ def run(
     `resume` goes on with an interrupted run in `out` (a finished one is returned as it is); `save=False`: no model.
     """
     folder = Folder(out)
-    if resume and (folder.path / "result.json").exists():
-        return dict(folder.read("result.json"))
-    recorder = Recorder(config, stream, folder)
+    resume = resume and (folder.path / "config.json").exists()
+    if resume:
+        _check_same(config, folder)
+        if (folder.path / "result.json").exists():
+            return dict(folder.read("result.json"))
+    recorder = Recorder(config, stream, folder, Observers(observers))
     keeper = _Keeper(config, folder, save)
     everyone = Observers([recorder, *observers, keeper])
     learner = _learner(config, stream, folder, device, everyone, resume)
@@ -114,13 +118,8 @@ def run(
 
 def _learner(config: Config, stream: Stream, folder: Folder, device: str, observer: Observer, resume: bool) -> Learner:
     """A new learner in a new folder, or the one saved in it."""
-    if resume and (folder.path / "config.json").exists():
-        before = Config.of(folder.read("config.json"))
-        if before != config:
-            differs = [k for k, v in asdict(config).items() if v != asdict(before)[k]]
-            raise UserError(f"{folder.path} is a run with another {', '.join(differs)}; resume it with its own options")
-        if (folder.model / "CURRENT").exists():
-            return saving.load(folder.model, device=device, observer=observer)
+    if resume and (folder.model / "CURRENT").exists():
+        return saving.load(folder.model, device=device, observer=observer)
     learner = Learner(
         config.method,
         config.buffer,
@@ -131,9 +130,27 @@ def _learner(config: Config, stream: Stream, folder: Folder, device: str, observ
         observer=observer,
     )
     learner.prepare(stream.tasks[0])
-    if not (resume and (folder.path / "config.json").exists()):
+    _check_memory(learner, stream)
+    if not resume:
         folder.create({**asdict(config), "command": config.command, "resolved": learner.settings.model_dump()})
     return learner
+
+
+def _check_same(config: Config, folder: Folder) -> None:
+    """A run goes on, or is taken as done, only under the options it was begun with."""
+    before = Config.of(folder.read("config.json"))
+    if before != config:
+        differs = [k for k, v in asdict(config).items() if v != asdict(before)[k]]
+        raise UserError(f"{folder.path} is a run with another {', '.join(differs)}; resume it with its own options")
+
+
+def _check_memory(learner: Learner, stream: Stream) -> None:
+    """A memory too small for the last task is refused before the first is trained and anything is written."""
+    if learner.settings.memory.policy != "none" and learner.memory.size < stream.classes:
+        raise UserError(
+            f"a buffer of {learner.memory.size} cannot hold one image of each of {stream.name}'s {stream.classes} "
+            f"classes; use --buffer {stream.classes} or more"
+        )
 
 
 class _Keeper(Observer):

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from itl.errors import UserError, unknown
 
@@ -16,6 +16,7 @@ Momentum = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
 Reduction = Literal["mean", "sum", "classes"]
 Schedule = Literal["constant", "cosine"]
+Policy = Annotated[str | None, BeforeValidator(lambda given: None if given == "none" else given)]  # as people write it
 
 
 class Part(BaseModel):
@@ -44,8 +45,8 @@ class AugmentSettings(Part):
     suits the stream; `padding` and `flip` null: what suits the stream. `fill` is AutoAugment's grey where it uncovers.
     """
 
-    task: str | None = "stream"
-    memory: str | None = "stream"
+    task: Policy = "stream"
+    memory: Policy = "stream"
     padding: Annotated[int, Field(ge=0, le=64)] | None = None
     flip: bool | None = None
     fill: Annotated[int, Field(ge=0, le=255)] = 0
