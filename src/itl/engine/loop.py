@@ -7,6 +7,7 @@ the device, and are read once a round.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -111,7 +112,7 @@ class Stage:
 
 
 class Diverged(RuntimeError):
-    """A loss was not finite. Carries the stage and the epoch (from 1) it happened in."""
+    """A loss or a weight was not finite. Carries the stage and the epoch (from 1) it happened in."""
 
     def __init__(self, stage: str, epoch: int) -> None:
         super().__init__(f"non-finite loss in {stage}, epoch {epoch}")
@@ -170,9 +171,10 @@ class Stepper:
         return [*self.leaves, *self.momentum.values(), *self.stage.changed, self.lr, self.total, self.bad]
 
     def close(self, epoch: int, steps: int) -> float:
-        """The round's mean loss; raises `Diverged` if one of its losses was not finite. The round's one wait."""
-        total, bad = torch.stack([self.total, self.bad]).tolist()
-        if bad:
+        """The round's mean loss; raises `Diverged` if a loss, or now a weight, is not finite. The round's one wait."""
+        length = torch.nn.utils.get_total_norm(self.leaves).float()  # the last update has no loss after it to tell
+        total, bad, norm = torch.stack([self.total, self.bad, length]).tolist()
+        if bad or not math.isfinite(norm):
             raise Diverged(self.stage.name, epoch)
         self.total.zero_()
         return float(total) / max(steps, 1)

@@ -1,0 +1,85 @@
+"""Randomness keyed by purpose, and drawing without replacement."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import numpy as np
+import pytest
+import torch
+
+from itl.engine.random import choose, generator, torch_generator
+
+
+def chi_square(counts: np.ndarray) -> float:
+    """Pearson's statistic of counts that should be equal, as standard deviations above its mean."""
+    expected = counts.sum() / counts.size
+    freedom = counts.size - 1
+    return float((((counts - expected) ** 2 / expected).sum() - freedom) / (2 * freedom) ** 0.5)
+
+
+def test_the_same_key_gives_the_same_numbers_whatever_was_drawn_before() -> None:
+    first = generator(3, 1, "specialist", 0, "order").random(5)
+    generator(3, 1, "tangent").random(100)
+    np.random.default_rng(0).random(7)
+    assert np.array_equal(generator(3, 1, "specialist", 0, "order").random(5), first)
+    assert torch.equal(
+        torch.rand(4, generator=torch_generator(1, "a")), torch.rand(4, generator=torch_generator(1, "a"))
+    )
+
+
+def test_keys_that_differ_anywhere_give_other_numbers() -> None:
+    keys = [
+        (0,),
+        (1,),
+        ("0",),
+        (0, 0),
+        (0, 1),
+        (1, 0),
+        (0, "order"),
+        (0, "views"),
+        (0, 1, "a"),
+        (0, "1", "a"),
+        (0, "1/a"),
+    ]
+    keys += [(12, 3), (1, 23)]  # not merely glued together
+    numbers = {generator(*key).integers(2**62) for key in keys}
+    assert len(numbers) == len(keys)
+    drawn = {torch.randint(2**62, (1,), generator=torch_generator(*key)).item() for key in keys}
+    assert len(drawn) == len(keys)
+
+
+@pytest.mark.parametrize(
+    ("size", "count"), [(1, 1), (5, 5), (8, 3), (40, 3), (1000, 32), (5120, 32), (130, 32), (3, 0)]
+)
+def test_a_draw_has_no_number_twice(size: int, count: int) -> None:
+    picks = choose(generator(size, count), 200, size, count)
+    assert picks.shape == (200, count)
+    assert picks.dtype == np.int64
+    if count:
+        assert picks.min() >= 0
+        assert picks.max() < size
+    assert all(len(set(row)) == count for row in picks.tolist())
+
+
+@pytest.mark.parametrize("size", [4, 12], ids=["by shuffling", "by drawing again"])
+def test_every_ordered_draw_is_equally_likely(size: int) -> None:
+    count = 3
+    picks = choose(generator("uniform", size), 40_000, size, count)
+    codes = picks @ (size ** np.arange(count))
+    possible = [int(np.dot(p, size ** np.arange(count))) for p in permutations(range(size), count)]
+    counts = np.array([np.count_nonzero(codes == code) for code in possible])
+    assert counts.sum() == len(picks)
+    assert abs(chi_square(counts)) < 4
+
+
+@pytest.mark.parametrize(("size", "count"), [(64, 32), (500, 32)])
+def test_every_slot_is_drawn_equally_often_at_each_place(size: int, count: int) -> None:
+    picks = choose(generator("places", size), 20_000, size, count)
+    for place in (0, count // 2, count - 1):
+        assert abs(chi_square(np.bincount(picks[:, place], minlength=size))) < 4.5
+
+
+def test_more_than_there_are_cannot_be_chosen() -> None:
+    with pytest.raises(ValueError, match="4 different numbers below 3"):
+        choose(generator(0), 1, 3, 4)

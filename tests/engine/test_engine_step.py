@@ -1,0 +1,184 @@
+"""One step of the engine against SGD written out, its schedules, and what a non-finite loss does."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+from torch import Tensor
+
+from itl.engine.device import Engine
+from itl.engine.loop import Batch, Descent, Diverged, Span, Stage, train
+from itl.settings import SpecialistSettings
+from itl.specialists import View, build
+from tiny_world import tiny_net
+
+CPU = Engine(torch.device("cpu"))
+
+
+@dataclass
+class GivenRounds:
+    """Rounds whose steps' inputs are given: `rounds[r]` is a list of batches of one shape."""
+
+    rounds: list[list[Batch]]
+    committed: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.count, self.total = len(self.rounds), sum(map(len, self.rounds))
+
+    def plan(self, index: int) -> int:
+        return index
+
+    def load(self, plan: int) -> Iterator[Span]:
+        steps = self.rounds[plan]
+        yield Span([{name: torch.stack([s[name] for s in steps]) for name in steps[0]}], [(0, len(steps))])
+
+    def commit(self, plan: int) -> None:
+        self.committed.append(plan)
+
+    def epoch(self, index: int) -> int:
+        return index + 1
+
+    def first(self, index: int) -> int:
+        return sum(map(len, self.rounds[:index]))
+
+
+def leaf(*values: float) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64, requires_grad=True)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("schedule", ["constant", "cosine"])
+def test_steps_are_sgd_with_momentum_and_twice_lambda_as_weight_decay(momentum: float, schedule: str) -> None:
+    """v ← μ v + ∇(loss + λ‖w‖²); w ← w − η v, by hand, in float64."""
+    target = torch.randn(5, 3, dtype=torch.float64)
+    w = leaf(1.0, -2.0, 3.0)
+    rounds = GivenRounds([[{"t": t} for t in target[:2]], [{"t": t} for t in target[2:]]])
+    descent = Descent(0.1, momentum, l2=0.05, schedule=schedule)
+    train(Stage("stage", {"w": w}, descent, rounds, lambda b: ((w - b["t"]) ** 2).sum()), CPU)
+
+    by_hand, velocity = [1.0, -2.0, 3.0], [0.0, 0.0, 0.0]
+    for k, t in enumerate(target.tolist()):
+        rate = 0.1 if schedule == "constant" else 0.1 * (1 + math.cos(math.pi * k / 5)) / 2
+        for i in range(3):
+            velocity[i] = momentum * velocity[i] + 2 * (by_hand[i] - t[i]) + 2 * 0.05 * by_hand[i]
+            by_hand[i] -= rate * velocity[i]
+    assert w.tolist() == pytest.approx(by_hand, rel=1e-6)  # the learning rate is a float32
+    assert rounds.committed == [0, 1]
+
+
+@pytest.mark.parametrize("name", ["sgd", "er", "derpp"])
+def test_a_specialists_steps_are_those_of_pytorchs_sgd(name: str) -> None:
+    method = build(SpecialistSettings(name=name, alpha=0.3, beta=0.7))
+    ours, theirs = tiny_net(classes=4).train(), tiny_net(classes=4).train()
+    batches = [
+        {"x": torch.randn(5, 1, 8, 8), "p": torch.randn(3, 1, 8, 8), "y": torch.arange(5) % 4, "z": torch.randn(3, 4)}
+        for _ in range(4)
+    ]
+
+    def loss(net: torch.nn.Module, b: Batch) -> Tensor:
+        pasts = (View(b["p"], b["y"][:3], b["z"]),) if method.draws else ()
+        return method.loss(net, View(b["x"], b["y"]), pasts)
+
+    stage = Stage(
+        "specialist",
+        dict(ours.named_parameters()),
+        Descent(0.05, 0.9, 1e-3),
+        GivenRounds([batches]),
+        lambda b: loss(ours, b),
+    )
+    train(stage, CPU)
+    optimiser = torch.optim.SGD(theirs.parameters(), lr=0.05, momentum=0.9, weight_decay=2e-3)
+    for batch in batches:
+        optimiser.zero_grad()
+        loss(theirs, batch).backward()
+        optimiser.step()
+    for (key, a), (_, b) in zip(ours.state_dict().items(), theirs.state_dict().items(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5, msg=key)
+    assert all(p.grad is None for p in ours.parameters())  # nothing is left behind
+
+
+def test_the_cosine_falls_from_the_rate_to_nothing_over_all_rounds() -> None:
+    descent = Descent(0.4, schedule="cosine")
+    whole = descent.rates(0, 100, 100)
+    assert whole[0] == pytest.approx(0.4)
+    assert whole[50] == pytest.approx(0.2)
+    assert whole[25] == pytest.approx(0.2 * (1 + math.sqrt(0.5)), rel=1e-6)
+    assert 0 < whole[99] < 1e-3
+    assert bool((whole.diff() < 0).all())
+    pieces = torch.cat([descent.rates(0, 30, 100), descent.rates(30, 70, 100)])
+    assert torch.equal(pieces, whole)
+    assert torch.equal(Descent(0.4).rates(7, 3, 100), torch.full((3,), 0.4))
+
+
+def test_each_step_gets_its_own_rate_though_steps_are_grouped_by_shape() -> None:
+    """Span.order is the order of time: group 0 twice, group 1 once, group 0 again."""
+    span = Span([{"x": torch.zeros(3, 2)}, {"x": torch.zeros(1, 5)}], [(0, 2), (1, 1), (0, 1)])
+    rated = span.with_rates(torch.tensor([1.0, 2.0, 3.0, 4.0]), lambda t: t)
+    assert rated.groups[0]["lr"].tolist() == [1.0, 2.0, 4.0]
+    assert rated.groups[1]["lr"].tolist() == [3.0]
+
+
+def test_a_round_reports_its_mean_loss() -> None:
+    w, told = leaf(0.0), []
+    rounds = GivenRounds([[{"t": torch.tensor(v)} for v in (1.0, 3.0)], [{"t": torch.tensor(5.0)}]])
+    stage = Stage("stage", {"w": w}, Descent(1e-12), rounds, lambda b: (w + b["t"]).sum())
+    train(stage, CPU, after=lambda index, loss, momentum: told.append((index, loss)))
+    assert told == [(0, pytest.approx(2.0)), (1, pytest.approx(5.0))]
+
+
+def poisoned(poison: float, momentum: float = 0.9) -> tuple[Tensor, GivenRounds, Stage]:
+    """Three rounds of two steps; the first step of the second has a loss that is not finite."""
+    w = torch.tensor([1.0, 2.0], requires_grad=True)
+    values = [[1.0, 1.0], [poison, 1.0], [1.0, 1.0]]
+    rounds = GivenRounds([[{"t": torch.tensor(v)} for v in row] for row in values])
+    return w, rounds, Stage("projection", {"w": w}, Descent(0.1, momentum), rounds, lambda b: ((w * b["t"]) ** 2).sum())
+
+
+@pytest.mark.parametrize("poison", [math.nan, math.inf])
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_after_a_loss_that_is_not_finite_the_weights_stay_as_they_were(poison: float, momentum: float) -> None:
+    kept: list[Tensor] = []
+    w, rounds, stage = poisoned(poison, momentum)
+    with pytest.raises(Diverged) as caught:
+        train(stage, CPU, after=lambda *_: kept.append(w.detach().clone()))
+    assert (caught.value.stage, caught.value.epoch) == ("projection", 2)
+    assert len(kept) == 1  # the round is not reported as done,
+    assert rounds.committed == [0]  # nor are its writes taken over,
+    assert torch.equal(w, kept[0])  # and its second, healthy step changed nothing either
+
+
+def test_a_weight_that_is_not_finite_is_noticed_even_if_no_loss_was() -> None:
+    """The root's slope at 0 is infinite while its value is 0: the last step of a stage has no loss after it."""
+    w = torch.tensor([0.0, 1.0], requires_grad=True)
+    told: list[int] = []
+    rounds = GivenRounds([[{"t": torch.tensor(1.0)}]])
+    with pytest.raises(Diverged):
+        train(
+            Stage("specialist", {"w": w}, Descent(0.1), rounds, lambda b: (w.sqrt() * b["t"]).sum()),
+            CPU,
+            after=lambda *_: told.append(1),
+        )
+    assert not told
+
+
+def test_a_stage_goes_on_from_any_round_with_the_momentum_it_had_there() -> None:
+    def stage() -> tuple[Tensor, Stage]:
+        w = leaf(1.0, -1.0)
+        rounds = GivenRounds([[{"t": torch.tensor(float(k))}] * 2 for k in range(4)])
+        return w, Stage(
+            "s", {"w": w}, Descent(0.05, 0.9, schedule="cosine"), rounds, lambda b: ((w - b["t"]) ** 2).sum()
+        )
+
+    states: list[tuple[Tensor, dict[str, Tensor]]] = []
+    w, whole = stage()
+    train(whole, CPU, after=lambda i, _, m: states.append((w.detach().clone(), {n: t.clone() for n, t in m.items()})))
+    for done in (1, 2, 3, 4):
+        again, rest = stage()
+        with torch.no_grad():
+            again.copy_(states[done - 1][0])
+        train(rest, CPU, start=done, momentum=states[done - 1][1])
+        assert torch.equal(again, w)

@@ -1,0 +1,124 @@
+"""Each specialist's loss against the same computation written out number by number."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from itl.settings import SpecialistSettings
+from itl.specialists import View, build
+from itl.specialists.losses import cross_entropy, squared_error
+from tiny_world import tiny_net
+
+
+def specialist(name: str, **settings: object):  # type: ignore[no-untyped-def]
+    return build(SpecialistSettings(name=name, **settings))  # type: ignore[arg-type]
+
+
+def ce(logits: Tensor, y: Tensor) -> list[float]:
+    """−log softmax at the label, one number a sample."""
+    out = []
+    for row, label in zip(logits.tolist(), y.tolist(), strict=True):
+        top = max(row)
+        out.append(top + math.log(sum(math.exp(v - top) for v in row)) - row[label])
+    return out
+
+
+def squares(logits: Tensor, stored: Tensor, widths: list[int] | None = None) -> list[list[float]]:
+    """(logit − stored)², a list a sample, with as many entries as the stored logits had columns."""
+    rows = zip(logits.tolist(), stored.tolist(), widths or [logits.shape[1]] * len(logits), strict=True)
+    return [[(a - b) ** 2 for a, b in zip(p[:width], z[:width], strict=True)] for p, z, width in rows]
+
+
+def mean(values: list[float]) -> float:
+    return sum(values) / len(values)
+
+
+@pytest.fixture
+def net() -> nn.Module:
+    return tiny_net(classes=4).train()
+
+
+def view(n: int, seed: int, logits: bool = False, widths: list[int] | None = None) -> View:
+    rng = torch.Generator().manual_seed(seed)
+    x, y = torch.randn(n, 1, 8, 8, generator=rng), torch.randint(0, 4, (n,), generator=rng)
+    stored = torch.randn(n, 4, generator=rng) if logits else None
+    return View(x, y, stored, None if widths is None else torch.tensor(widths))
+
+
+def test_sgd_is_the_cross_entropy_of_the_task_alone(net: nn.Module) -> None:
+    now = view(5, 0)
+    expected = mean(ce(net(now.x), now.y))
+    assert specialist("sgd").loss(net, now, ()).item() == pytest.approx(expected, rel=1e-5)
+    assert specialist("sgd").draws == 0
+    assert specialist("sgd", reduction="sum").loss(net, now, ()).item() == pytest.approx(5 * expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("draws", [0, 1, 2])
+def test_er_is_one_mean_over_the_joined_batch_in_one_forward(net: nn.Module, draws: int) -> None:
+    now, pasts = view(5, 0), tuple(view(3, k) for k in range(1, draws + 1))
+    together = net(torch.cat([now.x, *(p.x for p in pasts)]))  # batch norm sees the mixture
+    expected = ce(together, torch.cat([now.y, *(p.y for p in pasts)]))
+    assert specialist("er").loss(net, now, pasts).item() == pytest.approx(mean(expected), rel=1e-5)
+    assert specialist("er", reduction="sum").loss(net, now, pasts).item() == pytest.approx(sum(expected), rel=1e-5)
+    if draws:
+        apart = mean(ce(net(now.x), now.y) + [v for p in pasts for v in ce(net(p.x), p.y)])
+        assert abs(apart - mean(expected)) > 1e-4  # two forwards would be another loss
+
+
+REDUCTIONS = {
+    "mean": (mean, lambda rows: mean([v for row in rows for v in row])),
+    "sum": (sum, lambda rows: sum(v for row in rows for v in row)),
+    "classes": (mean, lambda rows: mean([sum(row) for row in rows])),
+}
+
+
+@pytest.mark.parametrize("how", list(REDUCTIONS))
+@pytest.mark.parametrize("draws", [1, 2])
+@pytest.mark.parametrize("widths", [None, [2, 4, 2]])
+def test_derpp_is_three_terms_each_with_its_own_forward(
+    net: nn.Module, how: str, draws: int, widths: list[int] | None
+) -> None:
+    now = view(5, 0)
+    pasts = (view(3, 1, logits=True, widths=widths), view(3, 2, logits=True, widths=widths))[:draws]
+    over_samples, over_all = REDUCTIONS[how]
+    expected = (
+        over_samples(ce(net(now.x), now.y))
+        + 0.3 * over_all(squares(net(pasts[0].x), pasts[0].logits, widths))
+        + 0.7 * over_samples(ce(net(pasts[-1].x), pasts[-1].y))
+    )
+    method = specialist("derpp", alpha=0.3, beta=0.7, draws=draws, reduction=how)
+    assert method.loss(net, now, pasts).item() == pytest.approx(expected, rel=1e-4)
+
+
+def test_derpp_on_an_empty_memory_is_plain_training(net: nn.Module) -> None:
+    now = view(5, 0)
+    expected = mean(ce(net(now.x), now.y))
+    assert specialist("derpp", alpha=9.0, beta=9.0).loss(net, now, ()).item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_derpp_leaves_the_train_mode_logits_of_the_task_to_be_stored(net: nn.Module) -> None:
+    now = view(5, 0)
+    expected = net(now.x).detach()
+    specialist("derpp").loss(net, now, ())
+    assert now.logits is not None
+    assert not now.logits.requires_grad
+    torch.testing.assert_close(now.logits, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_no_gradient_comes_from_columns_that_the_stored_logits_did_not_have() -> None:
+    logits = torch.randn(2, 4, requires_grad=True)
+    squared_error(logits, torch.zeros(2, 4), "mean", torch.tensor([1, 3])).backward()
+    counted = torch.tensor([[True, False, False, False], [True, True, True, False]])
+    assert torch.equal(logits.grad != 0, counted)
+    torch.testing.assert_close(logits.grad, torch.where(counted, 2 * logits.detach() / 4, 0.0))
+
+
+def test_losses_are_taken_in_float32_after_a_forward_in_less() -> None:
+    logits, y = torch.randn(4, 3).bfloat16(), torch.tensor([0, 1, 2, 0])
+    assert cross_entropy(logits, y).dtype == torch.float32
+    assert squared_error(logits, logits).dtype == torch.float32
+    assert cross_entropy(logits, y).item() == pytest.approx(mean(ce(logits.float(), y)), rel=1e-6)
