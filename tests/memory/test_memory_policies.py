@@ -1,0 +1,210 @@
+"""Which images a memory keeps: strata balanced to within one, and a reservoir in which all are equally likely."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from itl.engine.random import generator
+from itl.memory import Slots
+from itl.memory.plan import plan_epoch
+from itl.memory.reservoir import last_wins, reservoir
+from itl.memory.stratified import quotas, stratified
+
+
+def chi_square(counts: np.ndarray) -> float:
+    """Pearson's statistic of counts that should be equal, as standard deviations above its mean."""
+    expected = counts.sum() / counts.size
+    freedom = counts.size - 1
+    return float((((counts - expected) ** 2 / expected).sum() - freedom) / (2 * freedom) ** 0.5)
+
+
+# ---------------------------------------------------------------------- stratified
+
+
+def taught(size: int, tasks: list[list[int]], key: str = "stream") -> list[Slots]:
+    """The slots after each task, a task being the number of images of each new class."""
+    slots, first, out = Slots.empty(size), 0, []
+    for number, counts in enumerate(tasks):
+        labels = np.repeat(np.arange(first, first + len(counts)), counts)
+        first += len(counts)
+        labels = generator(key, number, "mix").permutation(labels)
+        targets, rows = stratified(slots, labels, generator(key, size, number))
+        assert len(set(targets)) == len(targets)
+        assert len(set(rows)) == len(rows)
+        slots.write(targets, labels[rows], number, rows, first)
+        out.append(slots.copy())
+    return out
+
+
+def held(slots: Slots) -> np.ndarray:
+    return np.unique(slots.label[: slots.count], return_counts=True)[1]
+
+
+@pytest.mark.parametrize("size", [10, 11, 20, 37, 50, 200])
+@pytest.mark.parametrize("per_task", [1, 2, 3])
+def test_strata_are_balanced_to_within_one_over_a_whole_stream(size: int, per_task: int) -> None:
+    tasks = [[90] * per_task for _ in range(9 // per_task)]
+    for number, slots in enumerate(taught(size, tasks), 1):
+        counts = held(slots)
+        assert len(counts) == number * per_task
+        assert counts.max() - counts.min() <= 1
+        assert counts.sum() == slots.count == min(size, 90 * number * per_task)
+
+
+def test_what_a_class_of_few_images_cannot_fill_goes_to_the_others() -> None:
+    after = taught(30, [[100, 3], [100, 100], [2, 100]])
+    assert [sorted(held(slots).tolist()) for slots in after] == [[3, 27], [3, 9, 9, 9], [2, 3, 6, 6, 6, 7]]
+
+
+def test_a_memory_larger_than_the_data_holds_all_of_it_once() -> None:
+    slots = taught(100, [[5, 6], [7]])[-1]
+    assert slots.count == 18
+    assert len({(t, r) for t, r in zip(slots.task[:18], slots.row[:18], strict=True)}) == 18
+    assert (slots.label[18:] == -1).all()
+
+
+def test_old_images_are_given_up_not_exchanged() -> None:
+    """An old class keeps a part of what it held: nothing of a past task can come back or be rewritten."""
+    after = taught(20, [[50, 50], [50, 50], [50]])
+    for before, now in pairwise(after):
+        for label in before.classes():
+            kept = {(t, r) for t, r, c in zip(now.task, now.row, now.label, strict=True) if c == label}
+            had = {(t, r) for t, r, c in zip(before.task, before.row, before.label, strict=True) if c == label}
+            assert kept <= had
+        unmoved = (now.task == before.task) & (now.row == before.row)
+        assert (now.written[unmoved] == before.written[unmoved]).all()
+
+
+def test_every_image_of_a_class_is_equally_likely_to_be_kept() -> None:
+    counts = np.zeros(20)
+    for run in range(1500):
+        last = taught(12, [[20, 20], [20, 20]], key=f"run {run}")[-1]
+        rows = last.row[:12][last.label[:12] == 0]
+        labels = generator(f"run {run}", 0, "mix").permutation(np.repeat([0, 1], 20))
+        place = np.cumsum(labels == 0) - 1  # the how-manieth image of class 0 a row is
+        counts[place[rows]] += 1
+    assert abs(chi_square(counts)) < 4
+
+
+def test_who_gets_the_remainder_is_drawn() -> None:
+    extra = np.zeros(3)
+    for run in range(600):
+        extra += quotas(np.array([50, 50, 50]), 10, generator("remainder", run)) - 3
+    assert extra.sum() == 600
+    assert abs(chi_square(extra)) < 4
+
+
+def test_a_class_taught_again_keeps_its_share_and_mixes_old_and_new() -> None:
+    slots = taught(20, [[50, 50]])[0]
+    labels = np.repeat([1, 2], 50)
+    targets, rows = stratified(slots, labels, generator("again"))
+    slots.write(targets, labels[rows], 1, rows, 3)
+    assert sorted(held(slots).tolist()) == [6, 7, 7]
+    assert set(slots.task[slots.label == 1]) <= {0, 1}
+    assert (slots.task[slots.label == 0] == 0).all()
+
+
+# ---------------------------------------------------------------------- reservoir
+
+
+def test_the_reservoir_is_the_textbooks_given_the_same_draws() -> None:
+    for seen, size, count in ((0, 5, 40), (3, 5, 10), (100, 7, 200), (0, 50, 20)):
+        draws = generator("book", seen).random(count)
+        slots = reservoir(seen, size, count, generator("book", seen))
+        for k in range(count):
+            n = seen + k  # samples before this one
+            if n < size:
+                assert slots[k] == n
+            else:
+                j = int(draws[k] * (n + 1))
+                assert slots[k] == (j if j < size else size)
+
+
+def test_every_sample_of_a_stream_is_equally_likely_to_be_held() -> None:
+    """By its place in the order of offering, over several epochs' plans in uneven batches, with last_wins in between."""
+    size, runs, counts = 5, 2000, np.zeros(24)
+    for run in range(runs):
+        slots, place, begun = Slots.empty(size), np.full(size, -1), 0
+        for part, length in enumerate((9, 4, 11)):
+            none = np.zeros(length, np.int64)
+            options = {"width": 1, "batch": 4, "replay": 2, "draws": 0, "online": True}
+            made = plan_epoch(slots, none, key=("uniform", run, part), task=part, **options)
+            slots = made.after
+            new = slots.task == part
+            place[new] = begun + np.argsort(made.rows)[slots.row[new]]
+            begun += length
+        counts[place] += 1
+    assert counts.sum() == runs * size
+    assert abs(chi_square(counts)) < 4
+
+
+def test_of_several_writes_to_one_slot_in_a_batch_the_last_remains() -> None:
+    assert last_wins(np.array([2, 9, 2, 0, 2, 0]), dummy=9).tolist() == [9, 9, 9, 9, 2, 0]
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        targets = rng.integers(0, 6, 8)
+        left, sequential, at_once = last_wins(targets, 5), np.full(5, -1), np.full(6, -1)
+        for k, slot in enumerate(targets):
+            if slot < 5:
+                sequential[slot] = k
+        real = left < 5
+        assert len(set(left[real])) == real.sum()
+        at_once[left] = np.arange(8)
+        assert (at_once[:5] == sequential).all()
+
+
+# ---------------------------------------------------------------------- the plan
+
+
+def plan(slots: Slots, count: int = 50, **options: object):  # type: ignore[no-untyped-def]
+    given = {"key": ("plan", 0), "task": 1, "width": 4, "batch": 8, "replay": 6, "draws": 2, "online": True, **options}
+    return plan_epoch(slots, np.arange(count) % 4, **given)
+
+
+def test_a_batch_from_memory_holds_no_slot_twice_and_only_filled_ones() -> None:
+    made = plan(Slots.empty(20))
+    assert made.replay.tolist() == [0, 6, 6, 6, 6, 6, 6]
+    for picks in made.slots:
+        first = 0
+        for k, count in enumerate(made.replay):
+            here = picks[first : first + count]
+            assert len(set(here)) == count
+            assert (here < min(20, 8 * k)).all()
+            first += count
+    assert not np.array_equal(made.slots[0], made.slots[1])  # the two draws are independent
+
+
+def test_a_small_memory_is_replayed_whole() -> None:
+    made = plan(Slots.empty(4))
+    assert made.replay.tolist() == [0, 4, 4, 4, 4, 4, 4]
+    assert sorted(made.slots[0][:4]) == [0, 1, 2, 3]
+
+
+def test_planning_leaves_the_memory_as_it_is() -> None:
+    slots = taught(10, [[30, 30]])[0]
+    before = slots.copy()
+    made = plan(slots)
+    for name in ("label", "task", "row", "written", "width"):
+        assert np.array_equal(getattr(slots, name), getattr(before, name))
+    assert (slots.count, slots.seen, slots.clock) == (before.count, before.seen, before.clock)
+    assert made.after.seen == 50
+    assert made.after.clock == 7
+
+
+def test_an_offline_memory_takes_nothing_during_the_epoch() -> None:
+    slots = taught(10, [[30, 30]])[0]
+    made = plan(slots, online=False)
+    assert (made.targets == 10).all()
+    assert len(made.changed[0]) == 0
+    assert np.array_equal(made.after.row, slots.row)
+    assert made.after.seen == 0
+
+
+def test_every_slot_tells_the_step_it_was_written_at() -> None:
+    made = plan(Slots.empty(20))
+    position = {int(row): k for k, row in enumerate(made.rows)}
+    for slot in range(made.after.count):
+        assert made.after.written[slot] == position[int(made.after.row[slot])] // 8 + 1
