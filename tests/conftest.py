@@ -1,4 +1,4 @@
-"""What every test shares: no random state left over from the test before, and torch's own deprecations."""
+"""What every test shares: one thread, no random state left over from the test before, torch's own deprecations."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import torch
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    torch.set_num_threads(1)  # tensors this small only lose by being shared out
     # torch builds its forward-mode decompositions with its own deprecated torch.jit.script when jvp is first called.
     config.addinivalue_line("filterwarnings", "ignore:`torch.jit:DeprecationWarning")
 

@@ -68,9 +68,9 @@ def tiny_net(classes: int = 3, channels: int = 1, seed: int = 0, dtype: torch.dt
 
 
 def photograph(learner: Learner) -> dict[str, Tensor]:
-    """A copy of everything that a learner's future depends on."""
+    """A copy of everything that a learner's future depends on (which batch norm's count of batches is not)."""
     size, memory = learner.memory.size, learner.memory
-    out = {f"net.{name}": t.clone() for name, t in learner.net.state_dict().items()}
+    out = {f"net.{n}": t.clone() for n, t in learner.net.state_dict().items() if not n.endswith("_tracked")}
     out["pixels"] = memory.pixels[:size].clone()
     if memory.logits is not None:
         out["logits"] = memory.logits[:size].clone()

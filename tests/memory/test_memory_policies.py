@@ -124,7 +124,7 @@ def test_the_reservoir_is_the_textbooks_given_the_same_draws() -> None:
 
 
 def test_every_sample_of_a_stream_is_equally_likely_to_be_held() -> None:
-    """By its place in the order of offering, over several epochs' plans in uneven batches, with last_wins in between."""
+    """By its place in the order of offering, over several epochs' plans in uneven batches and with last_wins."""
     size, runs, counts = 5, 2000, np.zeros(24)
     for run in range(runs):
         slots, place, begun = Slots.empty(size), np.full(size, -1), 0
