@@ -1,0 +1,134 @@
+"""Settings: validated, named in their errors, and never silently wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+from itl import Learner, UserError
+from itl.settings import build, flatten, names, parse
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_wrong_value_is_refused_in_one_line_that_names_the_setting(name: str) -> None:
+    with pytest.raises(UserError) as caught:
+        build({name: [object]})
+    assert f"setting {name} =" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("specialist.lr", 0),
+        ("specialist.lr", -0.1),
+        ("specialist.lr", float("nan")),
+        ("specialist.lr", float("inf")),
+        ("specialist.lr", "fast"),
+        ("specialist.epochs", 0),
+        ("specialist.epochs", 1.5),
+        ("specialist.momentum", 1.0),
+        ("specialist.draws", 0),
+        ("specialist.reduction", "median"),
+        ("tangent.layers", 0),
+        ("tangent.l2", -1),
+        ("projection.over", "world"),
+        ("projection.schedule", "linear"),
+        ("augment.padding", -1),
+        ("augment.fill", 256),
+        ("net.width", 0),
+        ("memory.policy", "herding"),
+        ("generalist", "tangents"),
+        ("precision", "fp8"),
+        ("half_pipe", "perhaps"),
+    ],
+)
+def test_values_out_of_range_are_refused(name: str, value: object) -> None:
+    with pytest.raises(UserError, match=f"setting {name} = "):
+        build({name: value})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "near"),
+    [
+        ("specialist.learning_rate", "specialist"),
+        ("specialist.lrr", "specialist.lr"),
+        ("tangent.epoch", "tangent.epochs"),
+        ("generalists", "generalist"),
+        ("projecton.over", "projection.over"),
+    ],
+)
+def test_an_unknown_setting_names_the_nearest(wrong: str, near: str) -> None:
+    with pytest.raises(UserError, match=f"unknown setting '{wrong}'; did you mean .*{near}"):
+        build({wrong: 1})
+
+
+def test_words_become_values() -> None:
+    pairs = ["specialist.lr=.1", "specialist.epochs=3", "half_pipe=true", "project=False", "tangent.layers=null"]
+    pairs += [
+        "tangent.l2=1e-5",
+        "memory.policy=none",
+        "net.name = resnet8",
+        "augment.task=none",
+        "specialist.steps=NULL",
+    ]
+    given = parse(pairs)
+    assert given["specialist.lr"] == 0.1
+    assert given["half_pipe"] is True
+    assert given["project"] is False
+    assert given["tangent.layers"] is None
+    assert given["specialist.steps"] is None
+    settings = build({"generalist": "tangent"}, given)
+    assert settings.tangent.l2 == 1e-5
+    assert settings.memory.policy == "none"
+    assert settings.net.name == "resnet8"
+    assert settings.augment.task is None
+
+
+@pytest.mark.parametrize("word", ["specialist.lr", "=3", ""])
+def test_a_setting_without_a_value_is_refused(word: str) -> None:
+    with pytest.raises(UserError, match="a setting is written key=value"):
+        parse([word])
+
+
+def test_later_layers_win_whether_nested_or_dotted() -> None:
+    settings = build({"specialist": {"lr": 0.1, "epochs": 3}}, {"specialist.lr": 0.2}, {"specialist": {"batch": 5}})
+    assert (settings.specialist.lr, settings.specialist.epochs, settings.specialist.batch) == (0.2, 3, 5)
+    assert flatten({"a": {"b": {"c": 1}}, "d": 2}) == {"a.b.c": 1, "d": 2}
+
+
+@pytest.mark.parametrize("extra", [{"project": True}, {"half_pipe": True}])
+def test_a_projection_of_nothing_is_refused(extra: dict[str, bool]) -> None:
+    with pytest.raises(UserError, match="generalist=none"):
+        build({"generalist": "none", **extra})
+
+
+@pytest.mark.parametrize(
+    ("given", "jumps", "projects"),
+    [
+        ({"generalist": "tangent"}, True, True),
+        ({"generalist": "full"}, False, False),
+        ({"generalist": "linear"}, False, False),
+        ({"generalist": "none"}, False, False),
+        ({"generalist": "tangent", "half_pipe": False}, False, True),
+        ({"generalist": "linear", "project": True}, False, True),
+    ],
+)
+def test_the_jump_and_the_projection_belong_to_the_tangent_unless_said_otherwise(
+    given: dict[str, object], jumps: bool, projects: bool
+) -> None:
+    settings = build(given)
+    assert (settings.jumps, settings.projects) == (jumps, projects)
+
+
+def test_settings_cannot_be_changed_once_made() -> None:
+    with pytest.raises(Exception, match="frozen"):
+        build({}).specialist.lr = 3.0  # type: ignore[misc]
+
+
+def test_a_learner_says_a_mistake_before_it_is_taught() -> None:
+    with pytest.raises(UserError, match="unknown method 'ilt'; did you mean itl"):
+        Learner("ilt")
+    with pytest.raises(UserError, match=r"setting specialist\.lr = -1"):
+        Learner("itl", settings={"specialist.lr": -1})
+    with pytest.raises(UserError, match="must not be negative"):
+        Learner("itl", buffer=-1)
