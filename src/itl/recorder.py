@@ -13,9 +13,9 @@ from itl.results import FORMAT, Folder, environment
 from itl.streams import Images, Stream
 
 if TYPE_CHECKING:
+    from itl.config import Config
     from itl.engine.loop import Stage
     from itl.learner import Learner
-    from itl.run import Config
 
 CURVE_IMAGES = 200  # of each task's test images, for the curves within a stage
 CURVE_POINTS = 25  # of each stage

@@ -1,0 +1,5 @@
+"""`python -m itl.cli` is `itl`."""
+
+from itl.cli import main
+
+main()

@@ -1,0 +1,88 @@
+"""`itl` itself: which commands there are, and what a mistake looks like (one line, exit code 2)."""
+
+from __future__ import annotations
+
+import io
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import click
+
+from itl import __version__
+from itl.cli.listing import methods, streams
+from itl.cli.refine import refine
+from itl.cli.run import run
+from itl.errors import UserError, unknown
+
+OURS, THEIRS, INTERRUPTED = 1, 2, 130
+
+
+class Commands(click.Group):
+    """A group that names the nearest commands for an unknown one, and turns Ctrl-C into a line."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that `args` begin with."""
+        if args[0] not in self.commands and not args[0].startswith("-"):
+            raise unknown("command", args[0], self.commands)
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; click would print an empty line of its own for Ctrl-C."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            _say("interrupted")
+            raise click.exceptions.Exit(INTERRUPTED) from None
+
+
+@click.group(cls=Commands, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="itl", message="%(prog)s %(version)s")
+@click.pass_context
+def cli(ctx: click.Context) -> None:
+    """Continual learning that people can use: Integral Tangent Learning, its baselines and its benchmark."""
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+for command in (run, refine, methods, streams):
+    cli.add_command(command)
+
+
+def main(args: Sequence[str] | None = None) -> NoReturn:
+    """The entry point. Exit codes: 0 done, 2 the user's mistake, 1 ours, 130 interrupted."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without ± must not end a run
+    try:
+        code = cli.main(args, prog_name="itl", standalone_mode=False)
+    except UserError as error:
+        code = _say(str(error), THEIRS)
+    except click.Abort:
+        code = _say("interrupted", INTERRUPTED)
+    except click.ClickException as error:
+        code = _say(_in_one_line(error), THEIRS)
+    except Exception as error:
+        _say(f"an error of itl's own ({type(error).__name__}), not of yours; please report it with what follows")
+        traceback.print_exc()
+        code = OURS
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _say(message: str, code: int = OURS) -> int:
+    click.echo(f"itl: {' '.join(message.split())}", err=True)
+    return code
+
+
+def _in_one_line(error: click.ClickException) -> str:
+    """What click found wrong, without its usage lines."""
+    ctx = getattr(error, "ctx", None)
+    if isinstance(error, click.NoSuchOption) and ctx is not None:
+        options = [name for param in ctx.command.params for name in param.opts if name.startswith("--")]
+        return str(unknown("option", error.option_name, [*options, "--help"]))
+    message = error.format_message().rstrip(".")
+    where = f"; see {ctx.command_path} --help" if ctx is not None else ""
+    return f"{message[:1].lower()}{message[1:]}{where}"
