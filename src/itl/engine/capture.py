@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 
 from itl.engine.device import Engine
+from itl.engine.lanes import CAPTURING, capture_stream
 from itl.engine.loop import Batch, Span, Stage, Stepper
 
 WARM_UP = 2  # eager runs before capture: cuDNN chooses its algorithms, autograd allocates
@@ -45,7 +47,6 @@ class CapturedStepper(Stepper):
     def __init__(self, stage: Stage, engine: Engine) -> None:
         super().__init__(stage, engine)
         self.graphs: dict[tuple[Any, ...], Captured] = {}
-        self.stream = torch.cuda.Stream(engine.device)
 
     def run(self, span: Span) -> None:
         """Replay the span's steps; a shape that is new is captured first if it will be seen often."""
@@ -82,17 +83,24 @@ class CapturedStepper(Stepper):
 
         kept = [t.detach().clone() for t in self.touched()]
         here = torch.cuda.current_stream(self.engine.device)
-        self.stream.wait_stream(here)
-        with torch.cuda.stream(self.stream):
-            for _ in range(WARM_UP):
-                body()
-        here.wait_stream(self.stream)
-        for leaf in self.leaves:
-            leaf.grad = None
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):
-            body()
-            counter.add_(1)
+        with CAPTURING:
+            graph = self._record(body, counter, here)
         with torch.no_grad():
             torch._foreach_copy_([t.detach() for t in self.touched()], kept)
         return Captured(graph, inputs, counter)
+
+    def _record(self, body: Callable[[], None], counter: Tensor, here: torch.cuda.Stream) -> torch.cuda.CUDAGraph:
+        """Warm up, then capture `body` and the counter's advance on the stream kept for it."""
+        stream = capture_stream(self.engine.device)
+        stream.wait_stream(here)
+        with torch.cuda.stream(stream):
+            for _ in range(WARM_UP):
+                body()
+        here.wait_stream(stream)
+        for leaf in self.leaves:
+            leaf.grad = None
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+            body()
+            counter.add_(1)
+        return graph

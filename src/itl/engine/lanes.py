@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from threading import Lock
 from typing import TypeVar
 
 import torch
 
 Result = TypeVar("Result")
+
+MOST = 24  # lanes at once: PyTorch hands out streams from a ring of 32
+CAPTURING = Lock()  # one lane captures (or warms up for it) at a time
 
 
 def side_by_side(jobs: Sequence[Callable[[], Result]], lanes: int, device: torch.device) -> list[Result]:
@@ -18,17 +21,43 @@ def side_by_side(jobs: Sequence[Callable[[], Result]], lanes: int, device: torch
     On a CPU they run one after another: threads would only share the same cores. A job that fails does not stop the
     others; its exception is raised when all are done.
     """
-    if device.type != "cuda" or lanes <= 1 or len(jobs) <= 1:
+    lanes = min(lanes, len(jobs), MOST)
+    if device.type != "cuda" or lanes <= 1:
         return [job() for job in jobs]
-    with ThreadPoolExecutor(min(lanes, len(jobs)), thread_name_prefix="lane") as threads:
-        futures = [threads.submit(_on_own_stream, job, device) for job in jobs]
+    free = different_streams(lanes, device)
+    with ThreadPoolExecutor(lanes, thread_name_prefix="lane") as threads:
+        futures = [threads.submit(_in_lane, job, free, device) for job in jobs]
     return [future.result() for future in futures]
 
 
-def _on_own_stream(job: Callable[[], Result], device: torch.device) -> Result:
-    stream = torch.cuda.Stream(device)
-    with torch.cuda.device(device), torch.cuda.stream(stream):
-        result = job()
-        with contextlib.suppress(RuntimeError):
+def _in_lane(job: Callable[[], Result], free: list[torch.cuda.Stream], device: torch.device) -> Result:
+    stream = free.pop()
+    try:
+        with torch.cuda.device(device), torch.cuda.stream(stream):
+            result = job()
             stream.synchronize()
-    return result
+        return result
+    finally:
+        free.append(stream)
+
+
+def different_streams(count: int, device: torch.device) -> list[torch.cuda.Stream]:
+    """`count` streams no two of which are the same one of PyTorch's ring, nor the one that captures."""
+    taken = {capture_stream(device).cuda_stream}
+    out: list[torch.cuda.Stream] = []
+    while len(out) < count:
+        stream = torch.cuda.Stream(device)
+        if stream.cuda_stream not in taken:
+            taken.add(stream.cuda_stream)
+            out.append(stream)
+    return out
+
+
+_capture: dict[torch.device, torch.cuda.Stream] = {}
+
+
+def capture_stream(device: torch.device) -> torch.cuda.Stream:
+    """The one stream on which graphs of a device are captured; hold `CAPTURING` to use it."""
+    if device not in _capture:
+        _capture[device] = torch.cuda.Stream(device)
+    return _capture[device]

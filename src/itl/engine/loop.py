@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from itl.engine.device import Engine
+from itl.engine.shadow import Shadow
 
 Batch = dict[str, Tensor]
 
@@ -97,7 +99,7 @@ class Stage:
 
     `loss(batch)` returns a scalar. `changed` lists what a step changes besides the parameters (batch-norm statistics,
     stored logits): capturing a step runs it a few times, and these are put back afterwards. `adjust` is a hook on the
-    gradients before the optimiser's step.
+    gradients before the optimiser's step. `net` is the network that is trained, where bf16 may be used for it.
     """
 
     name: str
@@ -107,6 +109,7 @@ class Stage:
     loss: Callable[[Batch], Tensor]
     changed: list[Tensor] = field(default_factory=list)
     autocast: bool = True
+    net: nn.Module | None = None
     capturable: bool = True
     adjust: Callable[[Batch], None] | None = None
 
@@ -134,6 +137,9 @@ class Stepper:
         )
         # The fused kernel leaves weights and momentum alone where this flag is 1: no update after a non-finite loss.
         self.optimiser.found_inf = self.bad  # type: ignore[attr-defined]
+        self.shadow: Shadow | None = None
+        if stage.net is not None and engine.precision == "bf16":
+            self.shadow = Shadow(stage.net)
         self.momentum: dict[str, Tensor] = {}
         if stage.descent.momentum:
             for name, leaf in stage.parameters.items():
@@ -143,12 +149,7 @@ class Stepper:
     def step(self, batch: Batch) -> None:
         """Forward, backward, update; nothing here waits for the device."""
         self.lr.copy_(batch["lr"])
-        if self.stage.autocast:
-            with self.engine.autocast():
-                loss = self.stage.loss(batch)
-        else:
-            loss = self.stage.loss(batch)
-        grads = torch.autograd.grad(loss, self.leaves)
+        loss, grads = self._gradients(batch)
         for leaf, grad in zip(self.leaves, grads, strict=True):
             leaf.grad = grad
         if self.stage.adjust is not None:
@@ -156,7 +157,20 @@ class Stepper:
         loss = loss.detach().float()
         torch.maximum(self.bad, (~torch.isfinite(loss)).float(), out=self.bad)
         self.optimiser.step()
+        if self.shadow is not None:
+            self.shadow.refresh()
         self.total.add_(loss)
+
+    def _gradients(self, batch: Batch) -> tuple[Tensor, list[Tensor]]:
+        """The loss, and its gradients in the precision of the parameters."""
+        if self.shadow is None:
+            with self.engine.autocast() if self.stage.autocast else nullcontext():
+                loss = self.stage.loss(batch)
+            return loss, list(torch.autograd.grad(loss, self.leaves))
+        with self.shadow.worn(), self.engine.autocast():
+            loss = self.stage.loss(batch)
+        grads = list(torch.autograd.grad(loss, self.shadow.stand_in(self.leaves)))
+        return loss, self.shadow.widen(self.leaves, grads)
 
     def run(self, span: Span) -> None:
         """All steps of a span, in its order."""
@@ -168,7 +182,8 @@ class Stepper:
 
     def touched(self) -> list[Tensor]:
         """Every tensor a step changes."""
-        return [*self.leaves, *self.momentum.values(), *self.stage.changed, self.lr, self.total, self.bad]
+        twins = self.shadow.twins if self.shadow is not None else []
+        return [*self.leaves, *self.momentum.values(), *twins, *self.stage.changed, self.lr, self.total, self.bad]
 
     def close(self, epoch: int, steps: int) -> float:
         """The round's mean loss; raises `Diverged` if a loss, or now a weight, is not finite. The round's one wait."""

@@ -145,7 +145,8 @@ class FineTuning:
         rounds = memory_rounds(ground, name, prepare, 4 * net.classifier.in_features if linear else image)
         trained = net.classifier.named_parameters("classifier") if linear else net.named_parameters()
         changed = [] if linear else list(net.buffers())
-        self.stage = Stage(name, dict(trained), _descent(settings), rounds, loss, changed)
+        trunk = None if linear else net
+        self.stage = Stage(name, dict(trained), _descent(settings), rounds, loss, changed, net=trunk)
 
     @torch.no_grad()
     def logits(self, x: Tensor) -> Tensor:

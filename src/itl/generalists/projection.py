@@ -46,4 +46,4 @@ def projection_stage(
         ground.engine,
     )
     descent = Descent(settings.lr, settings.momentum, settings.l2, settings.schedule)
-    return Stage("projection", dict(net.named_parameters()), descent, rounds, loss, list(net.buffers()))
+    return Stage("projection", dict(net.named_parameters()), descent, rounds, loss, list(net.buffers()), net=net)

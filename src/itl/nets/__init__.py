@@ -7,9 +7,10 @@ import torch
 from itl.errors import UserError, unknown
 from itl.nets.base import Net
 from itl.nets.init import draw
+from itl.nets.norm import forwards
 from itl.nets.resnet import BasicBlock, Bottleneck, ResNet
 
-__all__ = ["FAMILY", "Net", "ResNet", "build", "draw", "names"]
+__all__ = ["FAMILY", "Net", "ResNet", "build", "draw", "forwards", "names"]
 
 # name: (block, blocks in each layer, width of the first layer)
 FAMILY: dict[str, tuple[type[BasicBlock] | type[Bottleneck], tuple[int, ...], int]] = {

@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from itl.nets.base import Net
+from itl.nets.norm import norm
 
 
 def conv3x3(inputs: int, outputs: int, stride: int = 1) -> nn.Conv2d:
@@ -13,14 +14,18 @@ def conv3x3(inputs: int, outputs: int, stride: int = 1) -> nn.Conv2d:
     return nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
 
 
-class Shortcut(nn.Sequential):
+class Shortcut(nn.Module):
     """The identity, or a 1x1 convolution and batch norm where the shape changes."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
-        if stride == 1 and inputs == outputs:
-            super().__init__()
-        else:
-            super().__init__(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+        super().__init__()
+        self.changes = stride != 1 or inputs != outputs
+        if self.changes:
+            self.conv, self.bn = nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`[n, inputs, h, w]` to `[n, outputs, h/stride, w/stride]`."""
+        return norm(self.bn, self.conv(x), relu=False) if self.changes else x
 
 
 class BasicBlock(nn.Module):
@@ -36,8 +41,8 @@ class BasicBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """`[n, inputs, h, w]` to `[n, width, h/stride, w/stride]`."""
-        out = F.relu(self.bn1(self.conv1(x)))
-        return F.relu(self.bn2(self.conv2(out)) + self.shortcut(x))
+        out = norm(self.bn1, self.conv1(x))
+        return norm(self.bn2, self.conv2(out), self.shortcut(x))
 
 
 class Bottleneck(nn.Module):
@@ -55,9 +60,9 @@ class Bottleneck(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """`[n, inputs, h, w]` to `[n, 4 width, h/stride, w/stride]`."""
-        out = F.relu(self.bn1(self.conv1(x)))
-        out = F.relu(self.bn2(self.conv2(out)))
-        return F.relu(self.bn3(self.conv3(out)) + self.shortcut(x))
+        out = norm(self.bn1, self.conv1(x))
+        out = norm(self.bn2, self.conv2(out))
+        return norm(self.bn3, self.conv3(out), self.shortcut(x))
 
 
 class Stem(nn.Module):
@@ -71,7 +76,7 @@ class Stem(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """`[n, channels, h, w]` to `[n, width, h, w]`, or a quarter of the size when strided."""
-        x = F.relu(self.bn(self.conv(x)))
+        x = norm(self.bn, self.conv(x))
         return F.max_pool2d(x, 3, 2, 1) if self.strided else x
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from itl.nets import forwards
 from itl.specialists.base import Specialist, View
 from itl.specialists.losses import cross_entropy, squared_error
 
@@ -21,15 +22,12 @@ class DERpp(Specialist):
     def loss(self, net: nn.Module, now: View, pasts: tuple[View, ...]) -> Tensor:
         """The three terms; on an empty memory only the first."""
         how, alpha, beta = self.settings.reduction, self.settings.alpha, self.settings.beta
-        logits = net(now.x)
+        logits, *replayed = forwards(net, now.x, *(past.x for past in pasts))
         now.logits = logits.detach()
         loss = cross_entropy(logits, now.y, how)
         if not pasts:
             return loss
         first, last = pasts[0], pasts[-1]
         assert first.logits is not None
-        replayed = net(first.x)
-        loss = loss + alpha * squared_error(replayed, first.logits, how, first.widths)
-        if last is not first:
-            replayed = net(last.x)
-        return loss + beta * cross_entropy(replayed, last.y, how)
+        loss = loss + alpha * squared_error(replayed[0], first.logits, how, first.widths)
+        return loss + beta * cross_entropy(replayed[-1], last.y, how)

@@ -194,5 +194,6 @@ def specialist_stage(rounds: ReplayRounds, net: nn.Module, normalise: Normalise)
         rounds,
         loss,
         changed,
+        net=net,
         capturable=specialist.capturable,
     )

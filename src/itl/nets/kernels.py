@@ -1,0 +1,173 @@
+# mypy: ignore-errors
+"""Triton kernels for batch norm in training mode, with the residual sum and ReLU that follow it, forward and backward.
+
+PyTorch needs three to five kernels each way for `relu(batch_norm(x) + residual)` on channels-last bf16, and they are a
+third of a replay step. Here it is two: one that reduces, one that applies. Rows are pixels (n·h·w of a channels-last
+tensor), split into equal parts over programs; every program of the second kernel merges the parts' results itself, in
+a fixed order, so that the result is deterministic and no third kernel or atomic is needed.
+
+`GROUPS` batches can stand behind one another in one tensor, each with its own statistics: several forwards in one.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _part_sizes(SPLITS: tl.constexpr, part_rows, group_rows):
+    """How many rows each part of a group has: float32 [SPLITS]."""
+    begin = tl.arange(0, SPLITS) * part_rows
+    return tl.maximum(tl.minimum(part_rows, group_rows - begin), 0).to(tl.float32)
+
+
+@triton.jit
+def _merge(means, squares, group, cols, C, part_rows, group_rows, SPLITS: tl.constexpr):
+    """Mean and biased variance of a group from its parts' means and sums of squared deviations (Chan et al.)."""
+    parts = (group * SPLITS + tl.arange(0, SPLITS))[:, None] * C + cols[None, :]
+    count = _part_sizes(SPLITS, part_rows, group_rows)[:, None]
+    part_mean = tl.load(means + parts)
+    mean = tl.sum(part_mean * count, 0) / group_rows
+    away = part_mean - mean[None, :]
+    variance = (tl.sum(tl.load(squares + parts), 0) + tl.sum(away * away * count, 0)) / group_rows
+    return mean, variance
+
+
+@triton.jit
+def statistics_kernel(x, means, squares, C, part_rows, group_rows,
+                      SPLITS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr):  # fmt: skip
+    """Each part's mean and sum of squared deviations, channel by channel, in float32."""
+    part = tl.program_id(0)
+    cols = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
+    group, local = part // SPLITS, part % SPLITS
+    first = group * group_rows + local * part_rows
+    stop = group * group_rows + tl.minimum((local + 1) * part_rows, group_rows)
+    count = tl.maximum(stop - first, 0).to(tl.float32)
+    # Sums around the part's first row: no cancellation when a channel's mean is far from zero.
+    pivot = tl.load(x + first * C + cols, mask=cols < tl.where(stop > first, C, 0), other=0.0).to(tl.float32)
+    total = tl.zeros([BLOCK_C], tl.float32)
+    square = tl.zeros([BLOCK_C], tl.float32)
+    for begin in range(0, part_rows, BLOCK_M):
+        rows = first + begin + tl.arange(0, BLOCK_M)
+        inside = (rows < stop)[:, None]
+        value = tl.load(x + rows[:, None] * C + cols[None, :], mask=inside, other=0.0).to(tl.float32)
+        value = tl.where(inside, value - pivot[None, :], 0.0)
+        total += tl.sum(value, 0)
+        square += tl.sum(value * value, 0)
+    safe = tl.maximum(count, 1.0)
+    tl.store(means + part * C + cols, pivot + total / safe)
+    tl.store(squares + part * C + cols, square - total * total / safe)
+
+
+@triton.jit
+def apply_kernel(x, residual, y, means, squares, weight, bias, kept_mean, kept_rstd, running_mean, running_var,
+                 C, part_rows, group_rows, eps, momentum, HAS_RESIDUAL: tl.constexpr, RELU: tl.constexpr,
+                 GROUPS: tl.constexpr, SPLITS: tl.constexpr,
+                 BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr):  # fmt: skip
+    """y = relu(batch_norm(x) + residual); keeps mean and 1/deviation, and updates the running statistics."""
+    part = tl.program_id(0)
+    cols = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
+    group, local = part // SPLITS, part % SPLITS
+    mean, variance = _merge(means, squares, group, cols, C, part_rows, group_rows, SPLITS)
+    rstd = 1.0 / tl.sqrt(variance + eps)
+    if local == 0:
+        tl.store(kept_mean + group * C + cols, mean)
+        tl.store(kept_rstd + group * C + cols, rstd)
+    if part == 0:
+        # One after another, as separate forwards would have done it; the running variance is the unbiased one.
+        now_mean = tl.load(running_mean + cols)
+        now_var = tl.load(running_var + cols)
+        for g in tl.static_range(GROUPS):
+            m, v = _merge(means, squares, g, cols, C, part_rows, group_rows, SPLITS)
+            now_mean += momentum * (m - now_mean)
+            now_var += momentum * (v * group_rows / (group_rows - 1) - now_var)
+        tl.store(running_mean + cols, now_mean)
+        tl.store(running_var + cols, now_var)
+    scale = tl.load(weight + cols) * rstd
+    shift = tl.load(bias + cols) - mean * scale
+    first = group * group_rows + local * part_rows
+    stop = group * group_rows + tl.minimum((local + 1) * part_rows, group_rows)
+    for begin in range(0, part_rows, BLOCK_M):
+        rows = first + begin + tl.arange(0, BLOCK_M)
+        inside = (rows < stop)[:, None]
+        at = rows[:, None] * C + cols[None, :]
+        value = tl.load(x + at, mask=inside, other=0.0).to(tl.float32) * scale[None, :] + shift[None, :]
+        if HAS_RESIDUAL:
+            value += tl.load(residual + at, mask=inside, other=0.0).to(tl.float32)
+        if RELU:
+            value = tl.maximum(value, 0.0)
+        tl.store(y + at, value.to(y.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def backward_reduce_kernel(dy, y, x, kept_mean, kept_rstd, sums, products, C, part_rows, group_rows,
+                           RELU: tl.constexpr, SPLITS: tl.constexpr,
+                           BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr):  # fmt: skip
+    """Each part's Σ dz and Σ dz·x̂, with dz = dy where the ReLU let through."""
+    part = tl.program_id(0)
+    cols = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
+    group, local = part // SPLITS, part % SPLITS
+    mean = tl.load(kept_mean + group * C + cols)
+    rstd = tl.load(kept_rstd + group * C + cols)
+    first = group * group_rows + local * part_rows
+    stop = group * group_rows + tl.minimum((local + 1) * part_rows, group_rows)
+    total = tl.zeros([BLOCK_C], tl.float32)
+    product = tl.zeros([BLOCK_C], tl.float32)
+    for begin in range(0, part_rows, BLOCK_M):
+        rows = first + begin + tl.arange(0, BLOCK_M)
+        inside = (rows < stop)[:, None]
+        at = rows[:, None] * C + cols[None, :]
+        dz = tl.load(dy + at, mask=inside, other=0.0).to(tl.float32)
+        if RELU:
+            dz = tl.where(tl.load(y + at, mask=inside, other=0.0).to(tl.float32) > 0, dz, 0.0)
+        value = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
+        total += tl.sum(dz, 0)
+        product += tl.sum(dz * (value - mean[None, :]) * rstd[None, :], 0)
+    tl.store(sums + part * C + cols, total)
+    tl.store(products + part * C + cols, product)
+
+
+@triton.jit
+def _total(parts, group, cols, C, SPLITS: tl.constexpr):
+    """A group's sum over its parts."""
+    at = (group * SPLITS + tl.arange(0, SPLITS))[:, None] * C + cols[None, :]
+    return tl.sum(tl.load(parts + at), 0)
+
+
+@triton.jit
+def backward_apply_kernel(dy, y, x, dx, dresidual, kept_mean, kept_rstd, weight, sums, products, dweight, dbias,
+                          C, part_rows, group_rows, HAS_RESIDUAL: tl.constexpr, RELU: tl.constexpr,
+                          GROUPS: tl.constexpr, SPLITS: tl.constexpr,
+                          BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr):  # fmt: skip
+    """dx = γ/σ (dz − mean dz − x̂ mean(dz·x̂)), the residual's gradient dz, and those of weight and bias."""
+    part = tl.program_id(0)
+    cols = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
+    group, local = part // SPLITS, part % SPLITS
+    mean = tl.load(kept_mean + group * C + cols)
+    rstd = tl.load(kept_rstd + group * C + cols)
+    along = _total(sums, group, cols, C, SPLITS) / group_rows
+    turned = _total(products, group, cols, C, SPLITS) / group_rows
+    if part == 0:
+        whole_sum = tl.zeros([BLOCK_C], tl.float32)
+        whole_product = tl.zeros([BLOCK_C], tl.float32)
+        for g in tl.static_range(GROUPS):
+            whole_sum += _total(sums, g, cols, C, SPLITS)
+            whole_product += _total(products, g, cols, C, SPLITS)
+        tl.store(dbias + cols, whole_sum)
+        tl.store(dweight + cols, whole_product)
+    scale = tl.load(weight + cols) * rstd
+    first = group * group_rows + local * part_rows
+    stop = group * group_rows + tl.minimum((local + 1) * part_rows, group_rows)
+    for begin in range(0, part_rows, BLOCK_M):
+        rows = first + begin + tl.arange(0, BLOCK_M)
+        inside = (rows < stop)[:, None]
+        at = rows[:, None] * C + cols[None, :]
+        dz = tl.load(dy + at, mask=inside, other=0.0).to(tl.float32)
+        if RELU:
+            dz = tl.where(tl.load(y + at, mask=inside, other=0.0).to(tl.float32) > 0, dz, 0.0)
+        if HAS_RESIDUAL:
+            tl.store(dresidual + at, dz.to(dresidual.dtype.element_ty), mask=inside)
+        hat = (tl.load(x + at, mask=inside, other=0.0).to(tl.float32) - mean[None, :]) * rstd[None, :]
+        value = scale[None, :] * (dz - along[None, :] - hat * turned[None, :])
+        tl.store(dx + at, value.to(dx.dtype.element_ty), mask=inside)

@@ -1,0 +1,161 @@
+"""Batch norm with what follows it (a residual sum, ReLU) as one operation, fused on CUDA while training.
+
+Several batches can go through one forward, each with its own statistics (`grouped`): what DER++ does in three forwards.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+PROGRAMS = 128  # about one for each multiprocessor
+BLOCK_C = 64
+
+
+def norm(bn: nn.BatchNorm2d, x: Tensor, residual: Tensor | None = None, relu: bool = True) -> Tensor:
+    """relu(bn(x) + residual), `[n, c, h, w]`; the last two steps where asked for."""
+    groups = getattr(bn, "groups", 1)
+    if bn.training and fusable(x, bn):
+        running = (bn.running_mean, bn.running_var)
+        return FusedNorm.apply(x, residual, bn.weight, bn.bias, *running, bn.eps, bn.momentum, relu, groups)  # type: ignore[no-any-return, no-untyped-call]
+    if bn.training and groups > 1:
+        out = torch.cat([_batch_norm(bn, part) for part in x.chunk(groups)])
+    else:
+        out = _batch_norm(bn, x)
+    if residual is not None:
+        out = out + residual
+    return F.relu(out) if relu else out
+
+
+def _batch_norm(bn: nn.BatchNorm2d, x: Tensor) -> Tensor:
+    """PyTorch's batch norm, less its count of batches, which nothing reads (momentum is a constant)."""
+    momentum = bn.momentum if bn.momentum is not None else 0.1
+    return F.batch_norm(x, bn.running_mean, bn.running_var, bn.weight, bn.bias, bn.training, momentum, bn.eps)
+
+
+@contextmanager
+def grouped(net: nn.Module, groups: int) -> Iterator[None]:
+    """Within, a batch is `groups` equal batches behind one another, each normalised by its own statistics."""
+    layers = [m for m in net.modules() if isinstance(m, nn.BatchNorm2d)]
+    for layer in layers:
+        layer.groups = groups  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.groups = 1  # type: ignore[assignment]
+
+
+def forwards(net: nn.Module, *batches: Tensor) -> tuple[Tensor, ...]:
+    """The network on each batch, as if called one after another; batches of one shape share one forward on CUDA."""
+    alike = len({batch.shape for batch in batches}) == 1
+    if len(batches) == 1 or not alike or batches[0].device.type != "cuda" or not net.training:
+        return tuple(net(batch) for batch in batches)
+    with grouped(net, len(batches)):
+        return tuple(net(torch.cat(batches)).chunk(len(batches)))
+
+
+@functools.cache
+def _kernels() -> Any:
+    try:
+        from itl.nets import kernels
+    except ImportError:  # no Triton here
+        return None
+    return kernels
+
+
+def fusable(x: Tensor, bn: nn.BatchNorm2d) -> bool:
+    """Whether the fused kernels can take this: channels-last on CUDA, a channel count they know, Triton installed."""
+    channels = x.shape[1]
+    return (
+        x.device.type == "cuda"
+        and x.dtype in (torch.bfloat16, torch.float32)
+        and (channels % BLOCK_C == 0 or channels in (8, 16, 32))
+        and x.is_contiguous(memory_format=torch.channels_last)
+        and bn.running_mean is not None
+        and bn.momentum is not None
+        and _kernels() is not None
+    )
+
+
+def _layout(x: Tensor, groups: int) -> tuple[tuple[int, int], dict[str, int], int]:
+    """The grid, the kernels' sizes and the number of rows of a part for a channels-last tensor."""
+    channels = x.shape[1]
+    rows = x.numel() // channels // groups
+    block_c = min(BLOCK_C, channels)
+    splits = 1
+    while splits * 2 * groups * (channels // block_c) <= PROGRAMS and splits * 2 <= rows:
+        splits *= 2
+    part = -(-rows // splits)
+    block_m = 16
+    while block_m < 256 and block_m < part:
+        block_m *= 2
+    sizes = {"SPLITS": splits, "BLOCK_M": block_m, "BLOCK_C": block_c, "num_warps": 16 if block_m == 256 else 8}
+    return (splits * groups, channels // block_c), sizes, part
+
+
+class FusedNorm(torch.autograd.Function):
+    """relu(batch_norm(x) + residual) in two kernels forward and two backward."""
+
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any,
+        x: Tensor,
+        residual: Tensor | None,
+        weight: Tensor,
+        bias: Tensor,
+        running_mean: Tensor,
+        running_var: Tensor,
+        eps: float,
+        momentum: float,
+        relu: bool,
+        groups: int,
+    ) -> Tensor:
+        """`[n, c, h, w]` channels-last; statistics over each of `groups` equal parts of the batch."""
+        kernels = _kernels()
+        grid, sizes, part = _layout(x, groups)
+        channels = x.shape[1]
+        rows = x.numel() // channels // groups
+        if residual is not None:
+            residual = residual.contiguous(memory_format=torch.channels_last)
+        y = torch.empty_like(x)
+        parts = x.new_empty((2, grid[0], channels), dtype=torch.float32)
+        kept = x.new_empty((2, groups, channels), dtype=torch.float32)
+        kernels.statistics_kernel[grid](x, parts[0], parts[1], channels, part, rows, **sizes)
+        kernels.apply_kernel[grid](
+            x, x if residual is None else residual, y, parts[0], parts[1], weight, bias, kept[0], kept[1],
+            running_mean, running_var, channels, part, rows, eps, momentum,
+            HAS_RESIDUAL=residual is not None, RELU=relu, GROUPS=groups, **sizes,
+        )  # fmt: skip
+        ctx.save_for_backward(x, y, weight, kept)
+        ctx.has_residual, ctx.relu, ctx.groups = residual is not None, relu, groups
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        """Gradients of x, residual, weight and bias."""
+        kernels = _kernels()
+        x, y, weight, kept = ctx.saved_tensors
+        grid, sizes, part = _layout(x, ctx.groups)
+        channels = x.shape[1]
+        rows = x.numel() // channels // ctx.groups
+        dy = dy.contiguous(memory_format=torch.channels_last)
+        parts = x.new_empty((2, grid[0], channels), dtype=torch.float32)
+        dx = torch.empty_like(x)
+        dresidual = torch.empty_like(x) if ctx.has_residual else None
+        affine = x.new_empty((2, channels), dtype=torch.float32)
+        kernels.backward_reduce_kernel[grid](
+            dy, y, x, kept[0], kept[1], parts[0], parts[1], channels, part, rows, RELU=ctx.relu, **sizes
+        )
+        kernels.backward_apply_kernel[grid](
+            dy, y, x, dx, dx if dresidual is None else dresidual, kept[0], kept[1], weight, parts[0], parts[1],
+            affine[0], affine[1], channels, part, rows,
+            HAS_RESIDUAL=ctx.has_residual, RELU=ctx.relu, GROUPS=ctx.groups, **sizes,
+        )  # fmt: skip
+        return dx, dresidual, affine[0], affine[1], None, None, None, None, None, None
