@@ -21,7 +21,7 @@ from itl.errors import UserError
 from itl.generalists import Generalist, Ground
 from itl.memory import Memory
 from itl.observer import Clock, Observer
-from itl.settings import Settings
+from itl.settings import Settings, flatten
 from itl.specialists.rounds import ReplayRounds, specialist_stage
 from itl.streams import Images, Stream, Task, Traits
 from itl.streams.arrays import as_labels, as_pixels, statistics
@@ -55,7 +55,7 @@ class Learner:
         if buffer < 0:
             raise UserError(f"the buffer's size must not be negative, not {buffer}")
         self.method, self.buffer, self.seed, self.classes = method, buffer, seed, classes
-        self.overrides = dict(settings or {})
+        self.overrides = flatten(settings or {})
         methods.settings_for(method, None, buffer, self.overrides)  # a mistake is said now, not after the first task
         self.device = device
         self.observer = observer or Observer()
@@ -210,7 +210,10 @@ class Learner:
         width = max(self.net.classifier.out_features, max(task.classes) + 1)
         if self.classes is not None and width > self.classes:
             raise UserError(f"a task with class {width - 1} does not fit a learner of {self.classes} classes")
-        if self.position[0] == "done":
+        if self.position[0] != "done":
+            if task.classes != self.tasks[-1]:
+                raise UserError(f"task {len(self.tasks)} is unfinished; learn it again to its end before another")
+        else:
             self._check_memory(task)
             self.net.grow_classifier(width, torch_generator(self.seed, "outputs", width))
             self.memory.grow_logits(width)

@@ -6,7 +6,6 @@ import os
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -76,25 +75,42 @@ def load(
         traits = Traits(**kept)
         learner._set_up(state["stream"], tuple(state["shape"]), traits, state["outputs"])
         _restore(learner, tensors, state)
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+    except (AttributeError, LookupError, TypeError, ValueError, RuntimeError) as error:
         raise UserError(f"the model folder {folder} does not fit this itl: {str(error).splitlines()[0]}") from error
     return learner
 
 
 def _restore(learner: Learner, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
+    from itl.learner import STAGES
+
     device, memory = learner.engine.device, learner.memory
     learner.net.load_state_dict(_under(tensors, "net."))
     learner.flight = {name: t.to(device) for name, t in _under(tensors, "flight.").items()}
-    memory.pixels[: memory.size].copy_(tensors["memory.pixels"])
+    _fill(memory.pixels[: memory.size], tensors["memory.pixels"], "memory.pixels")
     if memory.logits is not None:
-        memory.logits[: memory.size].copy_(tensors["memory.logits"])
-    arrays: dict[str, Any] = {name: np.array(tensors[f"slots.{name}"]) for name in ARRAYS}
-    memory.slots = Slots(**arrays, **state["slots"])
+        _fill(memory.logits[: memory.size], tensors["memory.logits"], "memory.logits")
+    slots: dict[str, Any] = {name: int(value) for name, value in state["slots"].items()}
+    for name in ARRAYS:
+        array = torch.empty(memory.size, dtype=torch.int64)
+        _fill(array, tensors[f"slots.{name}"], f"slots.{name}")
+        slots[name] = array.numpy()
+    memory.slots = Slots(**slots)
+    if not 0 <= memory.slots.count <= memory.size:
+        raise ValueError(f"{memory.slots.count} images in a memory of {memory.size}")
     learner.tasks = [tuple(task) for task in state["tasks"]]
     stage, rounds = state["position"]
+    if stage not in STAGES:
+        raise ValueError(f"there is no stage '{stage}'")
     learner.position = (str(stage), int(rounds))
     learner.clock.seconds.update(state["seconds"])
     learner.notes = dict(state["notes"])
+
+
+def _fill(place: Tensor, saved: Tensor, name: str) -> None:
+    """Copy what was saved to where it belongs; unlike `copy_` alone, a tensor of another shape is refused."""
+    if saved.shape != place.shape:
+        raise ValueError(f"{name} is {list(saved.shape)}, not {list(place.shape)}")
+    place.copy_(saved)
 
 
 def _under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
