@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 CURVE_IMAGES = 200  # of each task's test images, for the curves within a stage
 CURVE_POINTS = 25  # of each stage
 EXPERT = "expert"
+SECTIONS = ("specialist", "memory", "tangent", "projection", "evaluation")  # of a run's seconds, spent or not
 
 
 class Recorder(Observer):
@@ -47,9 +48,8 @@ class Recorder(Observer):
 
     def round_ends(self, learner: Learner, stage: Stage, epoch: int, loss: float) -> None:
         """A point of the curve, at most `CURVE_POINTS` of them a stage."""
-        last = stage.rounds.epoch(stage.rounds.count - 1)
-        spacing = max(1, last // CURVE_POINTS)
-        if epoch % spacing == 0 or epoch == last:
+        done, rounds = learner.position[1], stage.rounds.count
+        if done % -(-rounds // CURVE_POINTS) == 0 or done == rounds:
             scores = self._evaluate(learner, self.subset)
             self._write(learner, "curve", stage.name, epoch, scores, loss)
             self.latest = scores
@@ -78,7 +78,8 @@ class Recorder(Observer):
         whole = [line["class_il_tasks"] for line in experts]
         masked = [line["task_il_tasks"] for line in experts]
         untrained = next(line for line in self.lines if line["kind"] == "untrained")
-        seconds = {name: round(value, 3) for name, value in learner.clock.seconds.items()}
+        clock = dict.fromkeys(SECTIONS, 0.0) | learner.clock.seconds
+        seconds = {name: round(value, 3) for name, value in clock.items()}
         slots = learner.memory.slots
         config = self.config
         return {

@@ -10,10 +10,10 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from itl.errors import UserError, unknown
 
-Rate = Annotated[float, Field(gt=0, le=100, allow_inf_nan=False)]
-Weight = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
-Momentum = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=1, le=1_000_000)]
+Rate = Annotated[float, Field(strict=True, gt=0, le=100, allow_inf_nan=False)]
+Weight = Annotated[float, Field(strict=True, ge=0, le=1e6, allow_inf_nan=False)]
+Momentum = Annotated[float, Field(strict=True, ge=0, lt=1, allow_inf_nan=False)]
+Count = Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
 Reduction = Literal["mean", "sum", "classes"]
 Schedule = Literal["constant", "cosine"]
 Policy = Annotated[str | None, BeforeValidator(lambda given: None if given == "none" else given)]  # as people write it
@@ -29,7 +29,7 @@ class Network(Part):
     """Which network. `width` null: the member's own number of filters."""
 
     name: str = "resnet18"
-    width: Annotated[int, Field(ge=1, le=1024)] | None = None
+    width: Annotated[int, Field(strict=True, ge=1, le=1024)] | None = None
     strided: bool = False
 
 
@@ -47,9 +47,9 @@ class AugmentSettings(Part):
 
     task: Policy = "stream"
     memory: Policy = "stream"
-    padding: Annotated[int, Field(ge=0, le=64)] | None = None
+    padding: Annotated[int, Field(strict=True, ge=0, le=64)] | None = None
     flip: bool | None = None
-    fill: Annotated[int, Field(ge=0, le=255)] = 0
+    fill: Annotated[int, Field(strict=True, ge=0, le=255)] = 0
 
 
 class SpecialistSettings(Part):
@@ -67,7 +67,7 @@ class SpecialistSettings(Part):
     weight_decay: Weight = 0.0
     schedule: Schedule = "constant"
     reduction: Reduction = "mean"
-    draws: Annotated[int, Field(ge=1, le=8)] = 1
+    draws: Annotated[int, Field(strict=True, ge=1, le=8)] = 1
     alpha: Weight = 0.0
     beta: Weight = 0.0
 
@@ -88,7 +88,7 @@ class TangentSettings(Part):
     l2: Weight = 1e-5
     schedule: Schedule = "constant"
     reduction: Reduction = "mean"
-    layers: Annotated[int, Field(ge=1, le=64)] | None = 2
+    layers: Annotated[int, Field(strict=True, ge=1, le=64)] | None = 2
     alpha: Weight = 0.0
     beta: Weight = 1.0
     batch_norm: Literal["train", "eval"] = "train"

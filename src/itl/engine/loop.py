@@ -8,7 +8,8 @@ the device, and are read once a round.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+import itertools
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -186,8 +187,10 @@ class Stepper:
         return [*self.leaves, *self.momentum.values(), *twins, *self.stage.changed, self.lr, self.total, self.bad]
 
     def close(self, epoch: int, steps: int) -> float:
-        """The round's mean loss; raises `Diverged` if a loss, or now a weight, is not finite. The round's one wait."""
-        length = torch.nn.utils.get_total_norm(self.leaves).float()  # the last update has no loss after it to tell
+        """The round's mean loss; raises `Diverged` if one, or a weight or statistic, is not finite. Its one wait."""
+        # Nothing would tell of the last update, and a batch norm's statistics can overflow while the loss is finite.
+        state = [t.detach() for t in (*self.leaves, *self.stage.changed) if t.is_floating_point()]
+        length = torch.nn.utils.get_total_norm(state).float()
         total, bad, norm = torch.stack([self.total, self.bad, length]).tolist()
         if bad or not math.isfinite(norm):
             raise Diverged(self.stage.name, epoch)
@@ -215,21 +218,30 @@ def train(
     for name, value in (momentum or {}).items():
         stepper.momentum[name].copy_(value)
     plan = rounds.plan(start)
+    spans = _begun(rounds.load(plan))
     for index in range(start, rounds.count):
-        done = rounds.first(index)
-        for span in rounds.load(plan):
+        first = done = rounds.first(index)
+        for span in spans:
             rates = stage.descent.rates(done, span.steps, rounds.total)
             stepper.run(span.with_rates(rates, engine.send))
             done += span.steps
-        # The device is busy with this round now: the host draws the next one meanwhile.
-        ahead = rounds.plan(index + 1) if index + 1 < rounds.count else None
-        loss = stepper.close(rounds.epoch(index), done - rounds.first(index))
         rounds.commit(plan)
-        plan = ahead
+        if index + 1 < rounds.count:
+            # The device is busy with this round now: the host draws the next one and queues its views meanwhile.
+            plan = rounds.plan(index + 1)
+            spans = _begun(rounds.load(plan))
+        loss = stepper.close(rounds.epoch(index), done - first)
         if after is not None:
             after(index, loss, stepper.momentum)
     for leaf in stepper.leaves:
         leaf.grad = None
+
+
+def _begun(spans: Iterable[Span]) -> Iterator[Span]:
+    """The same spans, the first of them made at once instead of when it is asked for."""
+    rest = iter(spans)
+    first = next(rest)
+    return itertools.chain([first], rest)
 
 
 def _stepper(stage: Stage, engine: Engine) -> Stepper:
