@@ -7,8 +7,8 @@ the device, and are read once a round.
 
 from __future__ import annotations
 
-import math
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field

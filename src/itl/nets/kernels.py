@@ -6,7 +6,7 @@ third of a replay step. Here it is two: one that reduces, one that applies. Rows
 tensor), split into equal parts over programs; every program of the second kernel merges the parts' results itself, in
 a fixed order, so that the result is deterministic and no third kernel or atomic is needed.
 
-`GROUPS` batches can stand behind one another in one tensor, each with its own statistics: several forwards in one.
+`groups` batches can stand behind one another in one tensor, each with its own statistics: several forwards in one.
 """
 
 from __future__ import annotations
@@ -14,33 +14,32 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-
-@triton.jit
-def _part_sizes(SPLITS: tl.constexpr, part_rows, group_rows):
-    """How many rows each part of a group has: float32 [SPLITS]."""
-    begin = tl.arange(0, SPLITS) * part_rows
-    return tl.maximum(tl.minimum(part_rows, group_rows - begin), 0).to(tl.float32)
+# One compiled kernel serves every layer: sizes are run-time arguments, blocks and lanes are the same everywhere.
+# (C keeps its specialisation: that it is a multiple of 16 is what lets loads be wide.)
+SIZES = ("splits", "part_rows", "group_rows", "groups")
 
 
 @triton.jit
-def _merge(means, squares, group, cols, C, part_rows, group_rows, SPLITS: tl.constexpr):
+def _merge(means, squares, group, cols, C, splits, part_rows, group_rows, LANES: tl.constexpr):
     """Mean and biased variance of a group from its parts' means and sums of squared deviations (Chan et al.)."""
-    parts = (group * SPLITS + tl.arange(0, SPLITS))[:, None] * C + cols[None, :]
-    count = _part_sizes(SPLITS, part_rows, group_rows)[:, None]
-    part_mean = tl.load(means + parts)
+    part = tl.arange(0, LANES)
+    at = (group * splits + part)[:, None] * C + cols[None, :]
+    count = tl.maximum(tl.minimum(part_rows, group_rows - part * part_rows), 0).to(tl.float32)[:, None]
+    there = (part < splits)[:, None]
+    part_mean = tl.load(means + at, mask=there, other=0.0)
     mean = tl.sum(part_mean * count, 0) / group_rows
     away = part_mean - mean[None, :]
-    variance = (tl.sum(tl.load(squares + parts), 0) + tl.sum(away * away * count, 0)) / group_rows
+    variance = tl.sum(tl.load(squares + at, mask=there, other=0.0) + away * away * count, 0) / group_rows
     return mean, variance
 
 
-@triton.jit
-def statistics_kernel(x, means, squares, C, part_rows, group_rows,
-                      SPLITS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr):  # fmt: skip
+@triton.jit(do_not_specialize=SIZES)
+def statistics_kernel(x, means, squares, C, splits, part_rows, group_rows,
+                      LANES: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr):  # fmt: skip
     """Each part's mean and sum of squared deviations, channel by channel, in float32."""
     part = tl.program_id(0)
     cols = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
-    group, local = part // SPLITS, part % SPLITS
+    group, local = part // splits, part % splits
     first = group * group_rows + local * part_rows
     stop = group * group_rows + tl.minimum((local + 1) * part_rows, group_rows)
     count = tl.maximum(stop - first, 0).to(tl.float32)
@@ -60,16 +59,16 @@ def statistics_kernel(x, means, squares, C, part_rows, group_rows,
     tl.store(squares + part * C + cols, square - total * total / safe)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def apply_kernel(x, residual, y, means, squares, weight, bias, kept_mean, kept_rstd, running_mean, running_var,
-                 C, part_rows, group_rows, eps, momentum, HAS_RESIDUAL: tl.constexpr, RELU: tl.constexpr,
-                 GROUPS: tl.constexpr, SPLITS: tl.constexpr,
+                 C, splits, part_rows, group_rows, groups, eps, momentum,
+                 HAS_RESIDUAL: tl.constexpr, RELU: tl.constexpr, LANES: tl.constexpr,
                  BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr):  # fmt: skip
     """y = relu(batch_norm(x) + residual); keeps mean and 1/deviation, and updates the running statistics."""
     part = tl.program_id(0)
     cols = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
-    group, local = part // SPLITS, part % SPLITS
-    mean, variance = _merge(means, squares, group, cols, C, part_rows, group_rows, SPLITS)
+    group, local = part // splits, part % splits
+    mean, variance = _merge(means, squares, group, cols, C, splits, part_rows, group_rows, LANES)
     rstd = 1.0 / tl.sqrt(variance + eps)
     if local == 0:
         tl.store(kept_mean + group * C + cols, mean)
@@ -78,8 +77,8 @@ def apply_kernel(x, residual, y, means, squares, weight, bias, kept_mean, kept_r
         # One after another, as separate forwards would have done it; the running variance is the unbiased one.
         now_mean = tl.load(running_mean + cols)
         now_var = tl.load(running_var + cols)
-        for g in tl.static_range(GROUPS):
-            m, v = _merge(means, squares, g, cols, C, part_rows, group_rows, SPLITS)
+        for g in range(groups):
+            m, v = _merge(means, squares, g, cols, C, splits, part_rows, group_rows, LANES)
             now_mean += momentum * (m - now_mean)
             now_var += momentum * (v * group_rows / (group_rows - 1) - now_var)
         tl.store(running_mean + cols, now_mean)
@@ -100,14 +99,14 @@ def apply_kernel(x, residual, y, means, squares, weight, bias, kept_mean, kept_r
         tl.store(y + at, value.to(y.dtype.element_ty), mask=inside)
 
 
-@triton.jit
-def backward_reduce_kernel(dy, y, x, kept_mean, kept_rstd, sums, products, C, part_rows, group_rows,
-                           RELU: tl.constexpr, SPLITS: tl.constexpr,
+@triton.jit(do_not_specialize=SIZES)
+def backward_reduce_kernel(dy, y, x, kept_mean, kept_rstd, sums, products, C, splits, part_rows, group_rows,
+                           RELU: tl.constexpr, LANES: tl.constexpr,
                            BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr):  # fmt: skip
     """Each part's Σ dz and Σ dz·x̂, with dz = dy where the ReLU let through."""
     part = tl.program_id(0)
     cols = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
-    group, local = part // SPLITS, part % SPLITS
+    group, local = part // splits, part % splits
     mean = tl.load(kept_mean + group * C + cols)
     rstd = tl.load(kept_rstd + group * C + cols)
     first = group * group_rows + local * part_rows
@@ -129,31 +128,32 @@ def backward_reduce_kernel(dy, y, x, kept_mean, kept_rstd, sums, products, C, pa
 
 
 @triton.jit
-def _total(parts, group, cols, C, SPLITS: tl.constexpr):
+def _total(parts, group, cols, C, splits, LANES: tl.constexpr):
     """A group's sum over its parts."""
-    at = (group * SPLITS + tl.arange(0, SPLITS))[:, None] * C + cols[None, :]
-    return tl.sum(tl.load(parts + at), 0)
+    part = tl.arange(0, LANES)
+    at = (group * splits + part)[:, None] * C + cols[None, :]
+    return tl.sum(tl.load(parts + at, mask=(part < splits)[:, None], other=0.0), 0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def backward_apply_kernel(dy, y, x, dx, dresidual, kept_mean, kept_rstd, weight, sums, products, dweight, dbias,
-                          C, part_rows, group_rows, HAS_RESIDUAL: tl.constexpr, RELU: tl.constexpr,
-                          GROUPS: tl.constexpr, SPLITS: tl.constexpr,
+                          C, splits, part_rows, group_rows, groups,
+                          HAS_RESIDUAL: tl.constexpr, RELU: tl.constexpr, LANES: tl.constexpr,
                           BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr):  # fmt: skip
     """dx = γ/σ (dz − mean dz − x̂ mean(dz·x̂)), the residual's gradient dz, and those of weight and bias."""
     part = tl.program_id(0)
     cols = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
-    group, local = part // SPLITS, part % SPLITS
+    group, local = part // splits, part % splits
     mean = tl.load(kept_mean + group * C + cols)
     rstd = tl.load(kept_rstd + group * C + cols)
-    along = _total(sums, group, cols, C, SPLITS) / group_rows
-    turned = _total(products, group, cols, C, SPLITS) / group_rows
+    along = _total(sums, group, cols, C, splits, LANES) / group_rows
+    turned = _total(products, group, cols, C, splits, LANES) / group_rows
     if part == 0:
         whole_sum = tl.zeros([BLOCK_C], tl.float32)
         whole_product = tl.zeros([BLOCK_C], tl.float32)
-        for g in tl.static_range(GROUPS):
-            whole_sum += _total(sums, g, cols, C, SPLITS)
-            whole_product += _total(products, g, cols, C, SPLITS)
+        for g in range(groups):
+            whole_sum += _total(sums, g, cols, C, splits, LANES)
+            whole_product += _total(products, g, cols, C, splits, LANES)
         tl.store(dbias + cols, whole_sum)
         tl.store(dweight + cols, whole_product)
     scale = tl.load(weight + cols) * rstd

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 PROGRAMS = 128  # about one for each multiprocessor
 BLOCK_C = 64
+BLOCK_M = 128
 
 
 def norm(bn: nn.BatchNorm2d, x: Tensor, residual: Tensor | None = None, relu: bool = True) -> Tensor:
@@ -84,20 +85,14 @@ def fusable(x: Tensor, bn: nn.BatchNorm2d) -> bool:
     )
 
 
-def _layout(x: Tensor, groups: int) -> tuple[tuple[int, int], dict[str, int], int]:
-    """The grid, the kernels' sizes and the number of rows of a part for a channels-last tensor."""
+def _layout(x: Tensor, groups: int) -> tuple[tuple[int, int], tuple[int, ...], dict[str, int]]:
+    """For a channels-last tensor: the grid, (channels, splits, rows of a part, rows of a group), the block sizes."""
     channels = x.shape[1]
     rows = x.numel() // channels // groups
     block_c = min(BLOCK_C, channels)
-    splits = 1
-    while splits * 2 * groups * (channels // block_c) <= PROGRAMS and splits * 2 <= rows:
-        splits *= 2
-    part = -(-rows // splits)
-    block_m = 16
-    while block_m < 256 and block_m < part:
-        block_m *= 2
-    sizes = {"SPLITS": splits, "BLOCK_M": block_m, "BLOCK_C": block_c, "num_warps": 16 if block_m == 256 else 8}
-    return (splits * groups, channels // block_c), sizes, part
+    splits = max(1, min(PROGRAMS // (groups * (channels // block_c)), rows // 16))
+    blocks = {"LANES": PROGRAMS, "BLOCK_M": BLOCK_M, "BLOCK_C": block_c, "num_warps": 8}
+    return (splits * groups, channels // block_c), (channels, splits, -(-rows // splits), rows), blocks
 
 
 class FusedNorm(torch.autograd.Function):
@@ -119,19 +114,18 @@ class FusedNorm(torch.autograd.Function):
     ) -> Tensor:
         """`[n, c, h, w]` channels-last; statistics over each of `groups` equal parts of the batch."""
         kernels = _kernels()
-        grid, sizes, part = _layout(x, groups)
+        grid, sizes, blocks = _layout(x, groups)
         channels = x.shape[1]
-        rows = x.numel() // channels // groups
         if residual is not None:
             residual = residual.contiguous(memory_format=torch.channels_last)
         y = torch.empty_like(x)
         parts = x.new_empty((2, grid[0], channels), dtype=torch.float32)
         kept = x.new_empty((2, groups, channels), dtype=torch.float32)
-        kernels.statistics_kernel[grid](x, parts[0], parts[1], channels, part, rows, **sizes)
+        kernels.statistics_kernel[grid](x, parts[0], parts[1], *sizes, **blocks)
         kernels.apply_kernel[grid](
             x, x if residual is None else residual, y, parts[0], parts[1], weight, bias, kept[0], kept[1],
-            running_mean, running_var, channels, part, rows, eps, momentum,
-            HAS_RESIDUAL=residual is not None, RELU=relu, GROUPS=groups, **sizes,
+            running_mean, running_var, *sizes, groups, eps, momentum,
+            HAS_RESIDUAL=residual is not None, RELU=relu, **blocks,
         )  # fmt: skip
         ctx.save_for_backward(x, y, weight, kept)
         ctx.has_residual, ctx.relu, ctx.groups = residual is not None, relu, groups
@@ -142,20 +136,18 @@ class FusedNorm(torch.autograd.Function):
         """Gradients of x, residual, weight and bias."""
         kernels = _kernels()
         x, y, weight, kept = ctx.saved_tensors
-        grid, sizes, part = _layout(x, ctx.groups)
+        grid, sizes, blocks = _layout(x, ctx.groups)
         channels = x.shape[1]
-        rows = x.numel() // channels // ctx.groups
         dy = dy.contiguous(memory_format=torch.channels_last)
         parts = x.new_empty((2, grid[0], channels), dtype=torch.float32)
         dx = torch.empty_like(x)
         dresidual = torch.empty_like(x) if ctx.has_residual else None
         affine = x.new_empty((2, channels), dtype=torch.float32)
         kernels.backward_reduce_kernel[grid](
-            dy, y, x, kept[0], kept[1], parts[0], parts[1], channels, part, rows, RELU=ctx.relu, **sizes
+            dy, y, x, kept[0], kept[1], parts[0], parts[1], *sizes, RELU=ctx.relu, **blocks
         )
         kernels.backward_apply_kernel[grid](
             dy, y, x, dx, dx if dresidual is None else dresidual, kept[0], kept[1], weight, parts[0], parts[1],
-            affine[0], affine[1], channels, part, rows,
-            HAS_RESIDUAL=ctx.has_residual, RELU=ctx.relu, GROUPS=ctx.groups, **sizes,
+            affine[0], affine[1], *sizes, ctx.groups, HAS_RESIDUAL=ctx.has_residual, RELU=ctx.relu, **blocks,
         )  # fmt: skip
         return dx, dresidual, affine[0], affine[1], None, None, None, None, None, None
