@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from itl import metrics, saving
+from itl.engine.loop import Diverged
 from itl.errors import UserError, unknown
 from itl.observer import Observer, Observers
 from itl.results import FORMAT, Folder
@@ -23,6 +24,11 @@ from itl.streams import Stream
 if TYPE_CHECKING:
     from itl.engine.loop import Stage
     from itl.learner import Learner
+
+
+class Failed(UserError):
+    """These settings made the generalist diverge; others may not."""
+
 
 ALLOWED = (
     *("generalist", "half_pipe", "project", "tangent.", "projection."),
@@ -77,7 +83,12 @@ def refine(
     learner.clock.seconds.clear()  # those of the run
     begun = time.perf_counter()
     scores.add("specialist", learner)
-    learner.learn(stream.tasks[task - 1])
+    try:
+        learner.learn(stream.tasks[task - 1])
+    except UserError as error:
+        if isinstance(error.__cause__, Diverged):
+            raise Failed(str(error)) from error
+        raise
     expert = scores.last
     return {
         "task": task,

@@ -34,8 +34,8 @@ class Commands(click.Group):
         """Run the command; click would print an empty line of its own for Ctrl-C."""
         try:
             return super().invoke(ctx)
-        except KeyboardInterrupt:
-            _say("interrupted")
+        except KeyboardInterrupt as stop:
+            _say(str(stop) or "interrupted")
             raise click.exceptions.Exit(INTERRUPTED) from None
 
 

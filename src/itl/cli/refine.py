@@ -49,11 +49,17 @@ def refine(
     if out is not None and Path(out).exists():
         raise UserError(f"{out} exists already; choose another --out")
     stream = Config.of(folder.read("config.json")).load_stream(data)
+    plan = [(task, settings) for task in chosen for settings in trials]
     tries: Tries = []
     with _status(as_json) as status:
-        for number, (task, settings) in enumerate([(t, s) for t in chosen for s in trials], 1):
-            watch = _Watch(status, f"try {number} of {len(chosen) * len(trials)}") if status is not None else Observer()
-            tries.append(room.refine(run, stream, task, settings, device=device, observers=[watch]))
+        for number, (task, settings) in enumerate(plan, 1):
+            watch = Observer() if status is None else _Watch(status, f"try {number} of {len(plan)}")
+            try:
+                tries.append(room.refine(run, stream, task, settings, device=device, observers=[watch]))
+            except room.Failed as error:
+                if len(plan) == 1:
+                    raise
+                tries.append({"task": task, "settings": settings, "error": str(error)})  # the others may do better
     path = room.record(folder, _command(run, pairs, tasks), tries, out)
     if as_json:
         click.echo(json.dumps({"tries": tries, "file": str(path)}, indent=1))
@@ -111,13 +117,16 @@ def _show(folder: Folder, tries: Tries, path: Path) -> None:
     console = Console(highlight=False)
     for task in sorted({one["task"] for one in tries}):
         mine = [one for one in tries if one["task"] == task]
-        mine.sort(key=lambda one: -one["stages"]["expert"]["class_il"])
-        rows = [(_label(one["settings"]), one["stages"]) for one in mine]
+        mine.sort(key=lambda one: -one["stages"]["expert"]["class_il"] if "stages" in one else 1)
+        rows = [(_label(one["settings"]), one.get("stages", {})) for one in mine]
         run = room.as_run(folder, task)
         rows += [("(the run itself)", run)] if run else []
         console.print(stage_table(rows, f"after task {task}"), "")
-    seconds = sum(one["seconds"]["total"] for one in tries)
-    console.print(f"{seconds:.1f} seconds\nwrote {path}")
+    for one in tries:
+        if "error" in one:
+            console.print(f"{', '.join(_label(one['settings']).splitlines())}: {one['error']}")
+    seconds = sum(one["seconds"]["total"] for one in tries if "seconds" in one)
+    console.print(f"{seconds:.1f} seconds\nwrote {path}", soft_wrap=True)
 
 
 def _label(settings: dict[str, Any]) -> str:

@@ -1,0 +1,197 @@
+"""A mistake is one line on stderr that says what is wrong and how to mend it; exit code 2; nothing is written."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cli_nursery import Outcome, tiny
+
+from itl import saving
+from itl.errors import UserError
+from itl.observer import Observer
+from itl.run import Config, run
+
+
+def refused(outcome: Outcome, *words: str) -> None:
+    assert outcome.code == 2, outcome
+    assert outcome.out == ""
+    assert outcome.err.startswith("itl: ")
+    assert outcome.err.count("\n") == 1, outcome.err
+    for word in words:
+        assert word in outcome.err
+
+
+MISTAKES = {
+    "unknown command": (["rnu"], "unknown command 'rnu'", "did you mean run"),
+    "unknown option": (["run", "--sed", "1"], "unknown option '--sed'", "--seed"),
+    "option nothing is near": (["methods", "--zzz"], "unknown option '--zzz'", "--json"),
+    "option of itl itself": (["--verison"], "--version"),
+    "no value": (["run", "--seed"], "--seed", "requires an argument"),
+    "no number": (["run", "--buffer", "many"], "--buffer", "many", "itl run --help"),
+    "too many words": (["run", "seq-digits"], "seq-digits"),
+    "no run to refine": (["refine"], "RUN"),
+    "unknown method": (["run", "--method", "itll"], "unknown method 'itll'", "itl or itl-l"),
+    "unknown method to show": (["methods", "errr"], "unknown method 'errr'", "er"),
+    "unknown stream": (["run", "--stream", "seq-digit"], "unknown stream", "seq-digits"),
+    "unknown split": (["run", "--split", "validate"], "unknown split", "validation"),
+    "unknown device": (["run", "--device", "gpu0"], "unknown device 'gpu0'", "auto, cpu or cuda"),
+    "no GPU": (["run", "--device", "cuda"], "--device cpu"),
+    "unknown setting": (["run", "--set", "tangent.l=1"], "unknown setting 'tangent.l'", "tangent.lr", "tangent.l2"),
+    "unknown network": (["run", "--set", "net.name=resnet19"], "unknown network", "resnet18"),
+    "unknown specialist": (["run", "--set", "specialist.name=derp"], "unknown specialist", "derpp"),
+    "unknown policy": (["run", "--set", "augment.task=cifar"], "unknown AutoAugment policy", "cifar10"),
+    "wrong type": (["run", "--set", "specialist.epochs=few"], "specialist.epochs", "'few'", "integer"),
+    "out of range": (["run", "--set", "tangent.momentum=1"], "tangent.momentum", "less than 1"),
+    "no epochs": (["run", "--epochs", "0"], "specialist.epochs", "greater than or equal to 1"),
+    "epochs twice": (["run", "--epochs", "2", "--set", "specialist.epochs=3"], "give one of them"),
+    "no key=value": (["run", "--set", "tangent.lr"], "key=value", "tangent.lr"),
+    "no key": (["run", "--set", "=3"], "key=value"),
+    "settings that mean nothing": (["run", "--set", "generalist=none", "--set", "project=true"], "generalist=none"),
+    "no memory": (["run", "--set", "memory.policy=none"], "memory.policy=stratified"),
+    "small buffer": (["run", "--buffer", "5"], "buffer of 5", "10 classes", "--buffer 10"),
+    "negative buffer": (["run", "--buffer", "-1"], "negative"),
+    "more tasks than classes": (["run", "--tasks", "11"], "10 classes", "11 tasks"),
+    "no tasks": (["run", "--tasks", "0"], "tasks must be 1 or more"),
+    "order of words": (["run", "--order", "a,b"], "--order", "a,b"),
+    "order with a class twice": (["run", "--order", "0,0,1,2,3,4,5,6,7,8"], "exactly once"),
+    "two orders": (["run", "--order", "9,8,7,6,5,4,3,2,1,0", "--order-seed", "1"], "order_seed"),
+    "seeds of words": (["run", "--seeds", "0-4"], "--seeds", "0,1,2"),
+    "a seed twice": (["run", "--seeds", "1,1"], "twice"),
+    "seed and seeds": (["run", "--seed", "0", "--seeds", "1,2"], "not both"),
+    "negative seed": (["run", "--seed", "-3"], "0 or more"),
+    "variant that is a path": (["run", "--variant", "../x"], "--variant"),
+    "two ways to print": (["run", "--json", "--quiet"], "not both"),
+    "missing dataset": (["run", "--stream", "seq-cifar10"], "cifar-10-binary.tar.gz", "data", "--download"),
+    "missing dataset elsewhere": (["run", "--stream", "seq-mnist", "--data", "there"], "there", "--download"),
+    "missing configuration": (["run", "--config", "none.json"], "none.json", "No such file"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_one_line_and_writes_nothing(itl, tmp_path, name):
+    args, *words = MISTAKES[name]
+    refused(itl(*args), *words)
+    assert list(tmp_path.iterdir()) == []
+
+
+CONFIGURATIONS = {
+    "no JSON": ("{stream", "no JSON"),
+    "a list": ("[1]", "JSON object"),
+    "settings are no object": ('{"settings": 3}', "JSON object"),
+    "unknown entry": ('{"bufer": 20}', "unknown entry of --config 'bufer'", "buffer"),
+    "wrong type": ('{"buffer": "20"}', "buffer", "integer"),
+    "unknown setting": ('{"settings": {"tangent": {"rl": 1}}}', "unknown setting 'tangent.rl'", "tangent.lr"),
+}
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_a_mistake_in_a_configuration_file_is_one_line(itl, tmp_path, name):
+    text, *words = CONFIGURATIONS[name]
+    (tmp_path / "my.json").write_text(text)
+    refused(itl("run", "--config", "my.json"), *words)
+    assert [path.name for path in tmp_path.iterdir()] == ["my.json"]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_folder_that_holds_a_run_is_not_touched(itl, kept):
+    before = contents(kept)
+    refused(itl("run", *tiny(), "--out", kept), "holds a run already", "--out", "--resume")
+    refused(itl("run", *tiny("tangent.lr=0.5"), "--keep-specialists", "--out", kept, "--resume"), "another settings")
+    assert contents(kept) == before
+
+
+def test_out_that_is_a_file_is_refused(itl, tmp_path):
+    (tmp_path / "notes").write_text("mine")
+    refused(itl("run", *tiny(), "--out", "notes"), "is a file")
+    refused(itl("run", *tiny(), "--out", "notes/run"), "--out")
+    assert contents(tmp_path) == {"notes": b"mine"}
+
+
+REFINEMENTS = {
+    "forbidden setting": (["--set", "specialist.lr=1"], "specialist.lr", "tangent.*"),
+    "forbidden augmentation": (["--set", "augment.task=none"], "augment.task", "augment.memory"),
+    "unknown setting": (["--set", "tangnet.lr=1"], "unknown setting", "tangent.lr"),
+    "one bad value of several": (["--set", "tangent.lr=0.1,high"], "tangent.lr", "'high'"),
+    "no key=value": (["--set", "tangent.lr"], "key=value"),
+    "logits that are not stored": (["--set", "tangent.alpha=1"], "stored logits"),
+    "no such task": (["--tasks", "3"], "task 3", "1, 2"),
+    "tasks of words": (["--tasks", "first"], "last, all"),
+    "a file that is there": (["--out", "mine.json"], "mine.json exists"),
+    "no GPU": (["--device", "cuda"], "--device cpu"),
+}
+
+
+@pytest.mark.parametrize("name", REFINEMENTS)
+def test_a_mistake_in_refine_is_one_line_and_writes_nothing(itl, tmp_path, kept, name):
+    args, *words = REFINEMENTS[name]
+    (tmp_path / "mine.json").write_text("mine")
+    before = contents(kept)
+    refused(itl("refine", kept, *args), *words)
+    assert contents(kept) == before
+    assert contents(tmp_path) == {"mine.json": b"mine"}
+
+
+def test_refine_wants_a_run_that_kept_its_specialists(itl, tmp_path, kept):
+    (tmp_path / "empty").mkdir()
+    refused(itl("refine", "empty"), "no config.json", "run")
+    refused(itl("refine", "nowhere"), "no config.json")
+    shutil.copytree(kept, tmp_path / "bare", ignore=shutil.ignore_patterns("specialists"))
+    refused(itl("refine", "bare"), "--keep-specialists")
+
+
+def test_a_damaged_specialist_is_refused(itl, tmp_path, kept):
+    shutil.copytree(kept, tmp_path / "run")
+    (tensors,) = (tmp_path / "run/specialists/task-02").rglob("tensors.safetensors")
+    tensors.write_bytes(tensors.read_bytes()[:-9])
+    refused(itl("refine", "run"), "damaged", "checksum")
+
+
+def test_an_error_of_ours_is_a_line_a_traceback_and_exit_code_1(monkeypatch, capfd, tmp_path):
+    import itl.run
+    from itl.cli import main
+
+    def fails(*args, **options):
+        raise RuntimeError("boom")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(itl.run, "run", fails)
+    with pytest.raises(SystemExit) as stop:
+        main(["run"])
+    err = capfd.readouterr().err
+    assert stop.value.code == 1
+    assert err.startswith("itl: an error of itl's own (RuntimeError)")
+    assert "Traceback" in err
+    assert "boom" in err
+
+
+def test_the_installed_command_is_this_one(tmp_path):
+    command = Path(sys.executable).with_name("itl")
+    done = subprocess.run([command, "run", "--method", "ilt"], cwd=tmp_path, capture_output=True, text=True)
+    refused(Outcome(done.returncode, done.stdout, done.stderr), "unknown method 'ilt'", "itl")
+
+
+def test_a_run_that_diverges_names_task_stage_epoch_and_setting(itl, tmp_path):
+    done = itl("run", *tiny("specialist.lr=100", "specialist.weight_decay=1", "specialist.steps=30"), "--out", "run")
+    refused(done, "task 1, specialist, epoch", "specialist.lr (now 100)")
+    assert not (tmp_path / "run/result.json").exists()
+
+
+def test_the_last_good_state_outlives_a_divergence(tmp_path):
+    class Poison(Observer):
+        def stage_begins(self, learner, stage):
+            if len(learner.tasks) == 2:
+                learner.net.classifier.weight.data.fill_(float("inf"))
+
+    config = Config(tasks=2, method="er", settings={"net.width": 2, "specialist.steps": 2})
+    with pytest.raises(UserError, match=r"task 2, specialist, epoch 1.*specialist\.lr.*last good state is kept"):
+        run(config, config.load_stream("data"), tmp_path / "run", device="cpu", observers=[Poison()])
+    learner = saving.load(tmp_path / "run/model", device="cpu")
+    assert (len(learner.tasks), learner.position[0]) == (1, "done")
+    assert not (tmp_path / "run/result.json").exists()

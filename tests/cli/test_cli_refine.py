@@ -1,0 +1,87 @@
+"""`itl refine`: the generalist step redone from kept specialists."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+
+
+@pytest.fixture
+def run(kept, tmp_path):
+    return shutil.copytree(kept, tmp_path / "run")
+
+
+def test_with_nothing_changed_refine_reproduces_the_run_exactly(itl, run):
+    result = json.loads((run / "result.json").read_text())
+    tries = itl("refine", "run", "--tasks", "all", "--json").json["tries"]
+    assert [one["task"] for one in tries] == [1, 2]
+    for one, stages, row, masked in zip(
+        tries, result["stages"], result["class_il_matrix"], result["task_il_matrix"], strict=True
+    ):
+        assert one["stages"] == stages
+        assert one["class_il_tasks"] == row[: one["task"]]
+        assert one["task_il_tasks"] == masked[: one["task"]]
+        assert one["settings"] == {}
+        assert one["seconds"]["total"] > 0
+
+
+def test_the_last_task_is_refined_by_default_and_recorded_in_the_run(itl, run):
+    first = itl("refine", "run", "--set", "tangent.lr=0.5", "--json")
+    assert (first.code, first.err) == (0, "")
+    (one,) = first.json["tries"]
+    assert one["task"] == 2
+    assert one["settings"] == {"tangent.lr": 0.5}
+    assert set(one["stages"]) == {"specialist", "tangent", "expert"}
+    itl("refine", "run", "--out", "mine.json")
+    itl("refine", "run")
+    record = json.loads((run / "refine-001.json").read_text())
+    assert record["tries"] == first.json["tries"]
+    assert record["command"] == "itl refine run --set tangent.lr=0.5"
+    assert sorted(path.name for path in run.glob("refine-*")) == ["refine-001.json", "refine-002.json"]
+    assert (run.parent / "mine.json").exists()
+
+
+def test_several_values_are_tried_in_every_combination_the_best_first(itl, run):
+    done = itl("refine", "run", "--set", "tangent.lr=0.01,0.3", "--set", "projection.lr=0.001,0.1")
+    assert (done.code, done.err) == (0, "")
+    tries = json.loads((run / "refine-001.json").read_text())["tries"]
+    assert [tuple(one["settings"].values()) for one in tries] == [(0.01, 0.001), (0.01, 0.1), (0.3, 0.001), (0.3, 0.1)]
+    rows = [line.split() for line in done.out.splitlines() if line.startswith(("tangent.lr=", "(the run itself)"))]
+    assert len(rows) == 5
+    assert rows[-1][0] == "(the"
+    reached = [float(row[-2]) for row in rows[:-1]]
+    assert reached == sorted(reached, reverse=True)
+    assert done.out.endswith("wrote run/refine-001.json\n")
+
+
+def test_the_other_generalists_can_be_tried_on_the_same_specialist(itl, run):
+    (full,) = itl("refine", "run", "--set", "generalist=full", "--json").json["tries"]
+    assert set(full["stages"]) == {"specialist", "full", "expert"}
+    (none,) = itl("refine", "run", "--set", "generalist=none", "--json").json["tries"]
+    assert none["stages"]["expert"] == none["stages"]["specialist"] == full["stages"]["specialist"]
+
+
+def test_one_try_that_diverges_does_not_end_the_others(itl, run):
+    blown = ["--set", "projection.l2=1000", "--set", "projection.steps=60"]
+    done = itl("refine", "run", *blown, "--set", "projection.lr=1e-6,1")
+    assert done.code == 0, done.err
+    tries = json.loads((run / "refine-001.json").read_text())["tries"]
+    assert ["error" in one for one in tries] == [False, True]
+    assert "lower projection.lr (now 1)" in done.out
+    alone = itl("refine", "run", *blown, "--set", "projection.lr=1")
+    assert alone.code == 2
+    assert "projection.lr (now 1)" in alone.err
+    assert alone.err.count("\n") == 1
+
+
+def test_refine_is_a_function_too(run):
+    from itl.config import Config
+    from itl.refine import refine
+
+    stream = Config.of(json.loads((run / "config.json").read_text())).load_stream("data")
+    one = refine(run, stream, 2, {"tangent.epochs": 1}, device="cpu")
+    assert one["task"] == 2
+    assert len(one["class_il_tasks"]) == 2
+    assert list(run.glob("refine-*")) == []

@@ -1,0 +1,118 @@
+"""`itl run`: what it prints, what it writes, and that the same command gives the same result."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+from cli_nursery import tiny
+
+
+def timeless(result: dict) -> dict:
+    return {key: value for key, value in result.items() if key != "seconds"}
+
+
+def read(path) -> dict:
+    return json.loads(path.read_text())
+
+
+def test_a_run_ends_with_what_every_stage_reached_and_where_it_wrote_what(itl, tmp_path):
+    done = itl("run", *tiny())
+    assert (done.code, done.err) == (0, "")
+    result = read(tmp_path / "runs/seq-digits-itl-50-seed0/result.json")
+    for word in ("itl on seq-digits, buffer 50, seed 0", "specialist", "tangent", "expert", "Class-IL", "Task-IL"):
+        assert word in done.out
+    for stages in result["stages"]:
+        for reached in stages.values():
+            assert f"{reached['class_il']:.1f}" in done.out
+    assert f"Class-IL {result['class_il']:.1f} %" in done.out
+    assert f"forgetting {result['forgetting']:.1f}" in done.out
+    assert "projection" in done.out
+    assert "wrote runs/seq-digits-itl-50-seed0\n" in done.out
+    assert "config.json metrics.jsonl result.json predictions.npz model/" in done.out
+    assert max(map(len, done.out.splitlines())) <= 80
+    assert "\x1b" not in done.out
+
+
+def test_json_is_the_result_and_nothing_else_and_the_same_seed_gives_it_again(itl, tmp_path):
+    first, second = (itl("run", *tiny(), "--json") for _ in range(2))
+    assert (first.code, first.err) == (0, "")
+    assert first.json == read(tmp_path / "runs/seq-digits-itl-50-seed0/result.json")
+    assert second.json == read(tmp_path / "runs/seq-digits-itl-50-seed0-2/result.json")
+    assert timeless(first.json) == timeless(second.json)
+    assert timeless(itl("run", *tiny(), "--seed", "1", "--json").json) != timeless(first.json)
+
+
+def test_the_command_a_run_records_repeats_it(itl, tmp_path):
+    import shlex
+
+    options = ["--order-seed", "3", "--split", "validation", "--variant", "x", "--method", "derpp", "--buffer", "20"]
+    own = ["augment.memory=none", "augment.flip=true", "specialist.weight_decay=1e-4", "memory.policy=reservoir"]
+    first = itl("run", *tiny(*own), *options, "--json")
+    assert first.code == 0, first.err
+    again = itl(*shlex.split(first.json["command"])[1:], "--json")
+    assert timeless(again.json) == timeless(first.json)
+    file = tmp_path / "runs/seq-digits-derpp-x-20-validation-seed0/config.json"
+    assert timeless(itl("run", "--config", file, "--json").json) == timeless(first.json)
+
+
+def test_options_win_over_the_configuration_file(itl, tmp_path):
+    settings = {"net": {"width": 4}, "specialist.steps": 4, "tangent.steps": 3, "projection.steps": 3}
+    (tmp_path / "my.json").write_text(json.dumps({"buffer": 20, "tasks": 5, "settings": settings}))
+    result = itl("run", "--config", "my.json", "--tasks", "2", "--set", "tangent.steps=2", "--json").json
+    assert result["buffer"] == 20
+    assert len(result["tasks"]) == 2
+    assert result["settings"]["tangent"]["steps"] == 2
+    assert result["settings"]["projection"]["steps"] == 3
+
+
+def test_the_order_of_classes_can_be_given(itl):
+    result = itl("run", *tiny(), "--method", "sgd", "--order", "9,8,7,6,5,4,3,2,1,0", "--epochs", "1", "--json").json
+    assert result["class_names"] == list("9876543210")
+    assert result["settings"]["specialist"]["epochs"] == 1
+
+
+def test_quiet_prints_nothing_but_the_folder(itl, tmp_path):
+    done = itl("run", *tiny(), "--method", "er", "--out", "here/it", "--quiet")
+    assert (done.code, done.out, done.err) == (0, "here/it\n", "")
+    assert (tmp_path / "here/it/result.json").exists()
+
+
+def test_several_seeds_have_a_folder_each_and_a_summary(itl, tmp_path):
+    done = itl("run", *tiny(), "--method", "er", "--seeds", "1,0", "--out", "all", "--json")
+    results, summary = done.json["results"], done.json["summary"]
+    folders = ["all/seq-digits-er-50-seed1", "all/seq-digits-er-50-seed0"]
+    assert done.json["folders"] == folders
+    assert results == [read(tmp_path / folder / "result.json") for folder in folders]
+    a, b = (result["class_il"] for result in results)
+    assert summary["class_il"]["mean"] == pytest.approx((a + b) / 2)
+    assert summary["class_il"]["std"] == pytest.approx(abs(a - b) / 2**0.5)
+
+    again = itl("run", *tiny(), "--method", "er", "--seeds", "1,0,2", "--out", "all", "--resume")
+    assert again.code == 0, again.err
+    assert f"{(a + b) / 2:.1f}" not in again.out.splitlines()[0]
+    assert "3 seeds" in again.out
+    assert "±" in again.out
+    assert [read(tmp_path / folder / "result.json") for folder in folders] == results
+
+
+def test_several_seeds_are_refused_before_the_first_where_one_would_not_fit(itl, tmp_path, kept):
+    shutil.copytree(kept, tmp_path / "all/seq-digits-itl-50-seed1")
+    done = itl("run", *tiny(), "--seeds", "0,1", "--out", "all")
+    assert done.code == 2
+    assert "seed1 holds a run already" in done.err
+    assert [path.name for path in (tmp_path / "all").iterdir()] == ["seq-digits-itl-50-seed1"]
+
+
+def test_a_dataset_is_downloaded_only_where_asked(itl):
+    assert "--download" in itl("run", "--stream", "seq-fmnist").err
+
+
+def test_nothing_but_the_buffer_depends_on_the_stream_by_default():
+    from itl.cli.options import config
+
+    assert config({}, {}, {}).buffer == 50
+    assert config({}, {"stream": "seq-cifar10"}, {}).buffer == 200
+    assert config({}, {"stream": "seq-cifar10", "buffer": 500}, {}).buffer == 500
+    assert config({"stream": "seq-mnist"}, {}, {}).buffer == 200
