@@ -176,7 +176,7 @@ class Learner:
         training = self.net.training
         self.net.eval()
         out = []
-        for first in range(0, len(images), BATCH):
+        for first in range(0, max(len(images), 1), BATCH):  # no images: one empty batch
             rows = torch.arange(first, min(first + BATCH, len(images)))
             x = self.normalise(self.engine.send(images.gather(rows)))
             if self._generalist is not None:

@@ -144,3 +144,15 @@ def test_a_classifier_never_shrinks() -> None:
 def test_an_unknown_network_names_the_nearest() -> None:
     with pytest.raises(UserError, match="unknown network 'resnet81'; did you mean resnet8"):
         nets.build("resnet81", 2)
+
+
+def test_a_single_value_a_channel_is_normalised_by_the_running_statistics() -> None:
+    """A last batch of one 8x8 image is one pixel at the end of four layers: no variance, and no error either."""
+    net = nets.build("resnet10", 3, channels=1, width=4).train()
+    with torch.no_grad():
+        for _ in range(5):
+            net(torch.randn(8, 1, 8, 8))
+        before = net.layer4[0].bn2.running_var.clone()
+        logits = net(torch.randn(1, 1, 8, 8))
+    assert bool(logits.isfinite().all())
+    assert torch.equal(net.layer4[0].bn2.running_var, before)

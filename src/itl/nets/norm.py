@@ -22,7 +22,7 @@ BLOCK_M = 128
 def norm(bn: nn.BatchNorm2d, x: Tensor, residual: Tensor | None = None, relu: bool = True) -> Tensor:
     """relu(bn(x) + residual), `[n, c, h, w]`; the last two steps where asked for."""
     groups = getattr(bn, "groups", 1)
-    if bn.training and fusable(x, bn):
+    if bn.training and not _single(x, groups) and fusable(x, bn):
         running = (bn.running_mean, bn.running_var)
         return FusedNorm.apply(x, residual, bn.weight, bn.bias, *running, bn.eps, bn.momentum, relu, groups)  # type: ignore[no-any-return, no-untyped-call]
     if bn.training and groups > 1:
@@ -37,7 +37,13 @@ def norm(bn: nn.BatchNorm2d, x: Tensor, residual: Tensor | None = None, relu: bo
 def _batch_norm(bn: nn.BatchNorm2d, x: Tensor) -> Tensor:
     """PyTorch's batch norm, less its count of batches, which nothing reads (momentum is a constant)."""
     momentum = bn.momentum if bn.momentum is not None else 0.1
-    return F.batch_norm(x, bn.running_mean, bn.running_var, bn.weight, bn.bias, bn.training, momentum, bn.eps)
+    training = bn.training and not _single(x)
+    return F.batch_norm(x, bn.running_mean, bn.running_var, bn.weight, bn.bias, training, momentum, bn.eps)
+
+
+def _single(x: Tensor, groups: int = 1) -> bool:
+    """One value a channel (a last batch of one image, shrunk to a pixel) has no deviation: running statistics do."""
+    return x.numel() == groups * x.shape[1]
 
 
 @contextmanager
