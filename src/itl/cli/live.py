@@ -68,6 +68,7 @@ class Display(Observer):
             self.outlook = Outlook(legs(learner.settings, sizes, learner.buffer))
             self.begun -= sum(learner.clock.seconds.values())  # what an interrupted run had taken already
             self.heading.append(f", {learner.engine.device}")
+            self.mark = time.monotonic()  # reading the data tells nothing about the pace of a step
         self._advance(self.outlook.steps if self.outlook else 0)
         start, rounds = learner.position[1], stage.rounds
         self.task = len(learner.tasks)

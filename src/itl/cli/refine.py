@@ -92,7 +92,7 @@ def _status(as_json: bool) -> Any:
     from rich.console import Console
 
     console = Console(highlight=False)
-    return console.status("reading") if console.is_terminal and not as_json else nullcontext()
+    return console.status("reading", refresh_per_second=4) if console.is_terminal and not as_json else nullcontext()
 
 
 class _Watch(Observer):

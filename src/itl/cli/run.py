@@ -133,4 +133,7 @@ def _print(results: list[dict[str, Any]], places: list[Path], given: dict[str, A
     else:
         many_view = len(results) > 1
         view = tables.summary_view(results, places) if many_view else tables.result_view(results[0], places[0])
-        Console(highlight=False).print(view)
+        console = Console(highlight=False)
+        if many_view and console.is_terminal:
+            console.print()  # below the lines of the single seeds
+        console.print(view)
