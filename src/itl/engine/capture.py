@@ -60,8 +60,9 @@ class CapturedStepper(Stepper):
             for k in range(at[g], at[g] + count):
                 if graph is not None:
                     graph.graph.replay()
-                else:
-                    self.step({name: t[k] for name, t in span.groups[g].items()})
+                else:  # not while another lane captures: all lanes share autograd's thread
+                    with CAPTURING:
+                        self.step({name: t[k] for name, t in span.groups[g].items()})
             at[g] += count
 
     def _graph(self, group: Batch) -> Captured | None:

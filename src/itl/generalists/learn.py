@@ -93,13 +93,14 @@ class Tangent:
     """Tangent learning: minimise over w at the fixed point θ, which stays untouched (Algorithm 1, lines 9 and 10)."""
 
     def __init__(self, net: Net, ground: Ground) -> None:
-        settings = ground.settings.tangent
+        settings, self.engine = ground.settings.tangent, ground.engine
         self.anchor = frozen_copy(net)
         self.model = TangentModel(self.anchor, settings.layers)  # type: ignore[arg-type]
         self.w = {name: t.requires_grad_() for name, t in self.model.zero().items()}
 
         def prepare(views: Tensor, rows: Tensor) -> Batch:
-            return {"h": in_parts(self.model.features, views, ground.normalise)}
+            with ground.engine.autocast():  # the trunk is frozen and no part of the tangent plane
+                return {"h": in_parts(self.model.features, views, ground.normalise)}
 
         def loss(batch: Batch) -> Tensor:
             return memory_loss(self.model.logits(self.w, batch["h"]), batch, settings)
@@ -111,8 +112,10 @@ class Tangent:
 
     @torch.no_grad()
     def logits(self, x: Tensor) -> Tensor:
-        """g(w; x) of normalised images: `[n, classes]`."""
-        return self.model(self.w, x)
+        """g(w; x) of normalised images: `[n, classes]`, the trunk as in training."""
+        with self.engine.autocast():
+            features = self.model.features(x).float()
+        return self.model.logits(self.w, features)
 
     def tensors(self) -> dict[str, Tensor]:
         """w and θ."""

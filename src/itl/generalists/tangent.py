@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, jvp
 
-from itl.nets import Net
+from itl.nets import Net, dual
 
 Vector = dict[str, Tensor]
 
@@ -24,6 +24,7 @@ class TangentModel:
         net.eval()
         self.net = net
         self.trunk, self.head = net.split(layers)
+        self.written_out = dual.supports(self.head)
         self.params: Vector = {name: p.detach() for name, p in self.head.named_parameters()}
         self.buffers: Vector = dict(self.head.named_buffers())
 
@@ -41,7 +42,14 @@ class TangentModel:
         return functional_call(self.head, {**params, **self.buffers}, (features,))  # type: ignore[no-any-return]
 
     def logits(self, w: Vector, features: Tensor) -> Tensor:
-        """g(w; x) `[n, classes]` from the trunk's features, by one forward-mode Jacobian-vector product."""
+        """g(w; x) `[n, classes]` from the trunk's features, by one forward-mode Jacobian-vector product.
+
+        Written out where the head's layers are known (`nets.dual`), by `torch.func.jvp` where they are not.
+        """
+        if self.written_out:
+            value, along = dual.along(self.head, "", (features, None), w)
+            assert along is not None
+            return value + along
         value, along = jvp(lambda params: self.head_at(params, features), (self.params,), (w,))  # type: ignore[misc]
         return value + along  # type: ignore[no-any-return]
 

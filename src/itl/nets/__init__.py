@@ -5,12 +5,13 @@ from __future__ import annotations
 import torch
 
 from itl.errors import UserError, unknown
+from itl.nets import dual
 from itl.nets.base import Net
 from itl.nets.init import draw
 from itl.nets.norm import forwards
 from itl.nets.resnet import BasicBlock, Bottleneck, ResNet
 
-__all__ = ["FAMILY", "Net", "ResNet", "build", "draw", "forwards", "names"]
+__all__ = ["FAMILY", "Net", "ResNet", "build", "draw", "dual", "forwards", "names"]
 
 # name: (block, blocks in each layer, width of the first layer)
 FAMILY: dict[str, tuple[type[BasicBlock] | type[Bottleneck], tuple[int, ...], int]] = {

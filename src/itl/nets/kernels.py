@@ -45,15 +45,16 @@ def statistics_kernel(x, means, squares, C, splits, part_rows, group_rows,
     count = tl.maximum(stop - first, 0).to(tl.float32)
     # Sums around the part's first row: no cancellation when a channel's mean is far from zero.
     pivot = tl.load(x + first * C + cols, mask=cols < tl.where(stop > first, C, 0), other=0.0).to(tl.float32)
-    total = tl.zeros([BLOCK_C], tl.float32)
-    square = tl.zeros([BLOCK_C], tl.float32)
+    totals = tl.zeros([BLOCK_M, BLOCK_C], tl.float32)
+    powers = tl.zeros([BLOCK_M, BLOCK_C], tl.float32)
     for begin in range(0, part_rows, BLOCK_M):
         rows = first + begin + tl.arange(0, BLOCK_M)
         inside = (rows < stop)[:, None]
         value = tl.load(x + rows[:, None] * C + cols[None, :], mask=inside, other=0.0).to(tl.float32)
         value = tl.where(inside, value - pivot[None, :], 0.0)
-        total += tl.sum(value, 0)
-        square += tl.sum(value * value, 0)
+        totals += value
+        powers += value * value
+    total, square = tl.sum(totals, 0), tl.sum(powers, 0)
     safe = tl.maximum(count, 1.0)
     tl.store(means + part * C + cols, pivot + total / safe)
     tl.store(squares + part * C + cols, square - total * total / safe)
@@ -111,8 +112,8 @@ def backward_reduce_kernel(dy, y, x, kept_mean, kept_rstd, sums, products, C, sp
     rstd = tl.load(kept_rstd + group * C + cols)
     first = group * group_rows + local * part_rows
     stop = group * group_rows + tl.minimum((local + 1) * part_rows, group_rows)
-    total = tl.zeros([BLOCK_C], tl.float32)
-    product = tl.zeros([BLOCK_C], tl.float32)
+    totals = tl.zeros([BLOCK_M, BLOCK_C], tl.float32)
+    turned = tl.zeros([BLOCK_M, BLOCK_C], tl.float32)
     for begin in range(0, part_rows, BLOCK_M):
         rows = first + begin + tl.arange(0, BLOCK_M)
         inside = (rows < stop)[:, None]
@@ -121,10 +122,10 @@ def backward_reduce_kernel(dy, y, x, kept_mean, kept_rstd, sums, products, C, sp
         if RELU:
             dz = tl.where(tl.load(y + at, mask=inside, other=0.0).to(tl.float32) > 0, dz, 0.0)
         value = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
-        total += tl.sum(dz, 0)
-        product += tl.sum(dz * (value - mean[None, :]) * rstd[None, :], 0)
-    tl.store(sums + part * C + cols, total)
-    tl.store(products + part * C + cols, product)
+        totals += dz
+        turned += dz * (value - mean[None, :])
+    tl.store(sums + part * C + cols, tl.sum(totals, 0))
+    tl.store(products + part * C + cols, tl.sum(turned, 0) * rstd)
 
 
 @triton.jit
@@ -171,3 +172,56 @@ def backward_apply_kernel(dy, y, x, dx, dresidual, kept_mean, kept_rstd, weight,
         hat = (tl.load(x + at, mask=inside, other=0.0).to(tl.float32) - mean[None, :]) * rstd[None, :]
         value = scale[None, :] * (dz - along[None, :] - hat * turned[None, :])
         tl.store(dx + at, value.to(dx.dtype.element_ty), mask=inside)
+
+
+@triton.jit(do_not_specialize=SIZES)
+def dual_kernel(z, a, b, residual, dresidual, y, dy, mean, rstd, weight, bias, dweight, dbias, C, rows,
+                HAS_B: tl.constexpr, HAS_RESIDUAL: tl.constexpr, HAS_DRESIDUAL: tl.constexpr, RELU: tl.constexpr,
+                BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr):  # fmt: skip
+    """y = relu(norm(z) + residual) in evaluation mode, and dy, its derivative along (dz = a + b, dresidual, dγ, dβ)."""
+    row = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    cols = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
+    inside = (row < rows)[:, None]
+    at = row[:, None] * C + cols[None, :]
+    gamma, spread = tl.load(weight + cols), tl.load(rstd + cols)
+    hat = (tl.load(z + at, mask=inside, other=0.0) - tl.load(mean + cols)[None, :]) * spread[None, :]
+    value = hat * gamma[None, :] + tl.load(bias + cols)[None, :]
+    along = tl.load(a + at, mask=inside, other=0.0)
+    if HAS_B:
+        along += tl.load(b + at, mask=inside, other=0.0)
+    along = along * (gamma * spread)[None, :] + hat * tl.load(dweight + cols)[None, :] + tl.load(dbias + cols)[None, :]
+    if HAS_RESIDUAL:
+        value += tl.load(residual + at, mask=inside, other=0.0)
+    if HAS_DRESIDUAL:
+        along += tl.load(dresidual + at, mask=inside, other=0.0)
+    if RELU:
+        along = tl.where(value > 0, along, 0.0)
+        value = tl.maximum(value, 0.0)
+    tl.store(y + at, value, mask=inside)
+    tl.store(dy + at, along, mask=inside)
+
+
+@triton.jit(do_not_specialize=SIZES)
+def dual_backward_kernel(g, y, da, dresidual, rstd, weight, sums, products, dweight, dbias,
+                         C, splits, part_rows, group_rows,
+                         HAS_RESIDUAL: tl.constexpr, RELU: tl.constexpr, LANES: tl.constexpr,
+                         BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr):  # fmt: skip
+    """The gradients of a (= that of b), dresidual, dγ and dβ from that of dy; `sums`, `products` as in the other."""
+    part = tl.program_id(0)
+    cols = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
+    if part == 0:
+        tl.store(dbias + cols, _total(sums, 0, cols, C, splits, LANES))
+        tl.store(dweight + cols, _total(products, 0, cols, C, splits, LANES))
+    scale = tl.load(weight + cols) * tl.load(rstd + cols)
+    first = part * part_rows
+    stop = tl.minimum(first + part_rows, group_rows)
+    for begin in range(0, part_rows, BLOCK_M):
+        rows = first + begin + tl.arange(0, BLOCK_M)
+        inside = (rows < stop)[:, None]
+        at = rows[:, None] * C + cols[None, :]
+        value = tl.load(g + at, mask=inside, other=0.0)
+        if RELU:
+            value = tl.where(tl.load(y + at, mask=inside, other=0.0) > 0, value, 0.0)
+        if HAS_RESIDUAL:
+            tl.store(dresidual + at, value, mask=inside)
+        tl.store(da + at, value * scale[None, :], mask=inside)

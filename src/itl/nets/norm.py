@@ -14,9 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-PROGRAMS = 128  # about one for each multiprocessor
-BLOCK_C = 64
-BLOCK_M = 128
+# Sizes of the fused kernels, the same for every layer so that each is compiled once (searched: docs/performance.md).
+PROGRAMS = 512  # about four for each multiprocessor
+LANES = 128  # parts whose results a program merges, at most
+BLOCK_C, BLOCK_M, WARPS = 32, 64, 4
 
 
 def norm(bn: nn.BatchNorm2d, x: Tensor, residual: Tensor | None = None, relu: bool = True) -> Tensor:
@@ -77,27 +78,31 @@ def _kernels() -> Any:
     return kernels
 
 
-def fusable(x: Tensor, bn: nn.BatchNorm2d) -> bool:
-    """Whether the fused kernels can take this: channels-last on CUDA, a channel count they know, Triton installed."""
+def fused_kernels(x: Tensor, *dtypes: torch.dtype) -> Any:
+    """The fused kernels if they can take this: channels-last on CUDA, a channel count they know, Triton installed."""
     channels = x.shape[1]
-    return (
+    fits = (
         x.device.type == "cuda"
-        and x.dtype in (torch.bfloat16, torch.float32)
-        and (channels % BLOCK_C == 0 or channels in (8, 16, 32))
+        and x.dtype in dtypes
+        and (channels % BLOCK_C == 0 or channels in (8, 16))
         and x.is_contiguous(memory_format=torch.channels_last)
-        and bn.running_mean is not None
-        and bn.momentum is not None
-        and _kernels() is not None
     )
+    return _kernels() if fits else None
 
 
-def _layout(x: Tensor, groups: int) -> tuple[tuple[int, int], tuple[int, ...], dict[str, int]]:
+def fusable(x: Tensor, bn: nn.BatchNorm2d) -> bool:
+    """Whether a training-mode norm of x can be fused."""
+    usual = bn.running_mean is not None and bn.momentum is not None
+    return usual and fused_kernels(x, torch.bfloat16, torch.float32) is not None
+
+
+def layout(x: Tensor, groups: int) -> tuple[tuple[int, int], tuple[int, ...], dict[str, int]]:
     """For a channels-last tensor: the grid, (channels, splits, rows of a part, rows of a group), the block sizes."""
     channels = x.shape[1]
     rows = x.numel() // channels // groups
     block_c = min(BLOCK_C, channels)
-    splits = max(1, min(PROGRAMS // (groups * (channels // block_c)), rows // 16))
-    blocks = {"LANES": PROGRAMS, "BLOCK_M": BLOCK_M, "BLOCK_C": block_c, "num_warps": 8}
+    splits = max(1, min(LANES, PROGRAMS // (groups * (channels // block_c)), rows // 16))
+    blocks = {"LANES": LANES, "BLOCK_M": BLOCK_M, "BLOCK_C": block_c, "num_warps": WARPS}
     return (splits * groups, channels // block_c), (channels, splits, -(-rows // splits), rows), blocks
 
 
@@ -120,7 +125,7 @@ class FusedNorm(torch.autograd.Function):
     ) -> Tensor:
         """`[n, c, h, w]` channels-last; statistics over each of `groups` equal parts of the batch."""
         kernels = _kernels()
-        grid, sizes, blocks = _layout(x, groups)
+        grid, sizes, blocks = layout(x, groups)
         channels = x.shape[1]
         if residual is not None:
             residual = residual.contiguous(memory_format=torch.channels_last)
@@ -142,7 +147,7 @@ class FusedNorm(torch.autograd.Function):
         """Gradients of x, residual, weight and bias."""
         kernels = _kernels()
         x, y, weight, kept = ctx.saved_tensors
-        grid, sizes, blocks = _layout(x, ctx.groups)
+        grid, sizes, blocks = layout(x, ctx.groups)
         channels = x.shape[1]
         dy = dy.contiguous(memory_format=torch.channels_last)
         parts = x.new_empty((2, grid[0], channels), dtype=torch.float32)

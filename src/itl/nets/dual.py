@@ -1,0 +1,203 @@
+"""Forward-mode derivatives of the ResNet family's layers written out: (x, dx) in, (y, dy) out, along parameters' w.
+
+This is what `torch.func.jvp` computes in evaluation mode, for the few layers the tangent model moves, with less
+overhead: the value's side needs no graph at all, and a norm with its derivative is one fused kernel on CUDA.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from itl.nets.norm import fused_kernels, layout
+from itl.nets.resnet import BasicBlock, Bottleneck, Pool, Shortcut, Stem
+
+Vector = dict[str, Tensor]
+Pair = tuple[Tensor, Tensor | None]  # a value and its derivative, None where that is zero
+
+
+def supports(module: nn.Module) -> bool:
+    """Whether every layer of `module` is one of those written out here."""
+    return type(module) in RULES and all(
+        supports(child) for child in module.children() if type(module) is nn.Sequential
+    )
+
+
+def along(module: nn.Module, name: str, pair: Pair, w: Vector) -> Pair:
+    """Push (x, dx) through a layer called `name` whose parameters move along w."""
+    return RULES[type(module)](module, name, pair, w)
+
+
+def _sequential(module: Any, name: str, pair: Pair, w: Vector) -> Pair:
+    for child_name, child in module.named_children():
+        pair = along(child, f"{name}.{child_name}" if name else child_name, pair, w)
+    return pair
+
+
+def _basic(block: Any, name: str, pair: Pair, w: Vector) -> Pair:
+    out = conv_norm(block.conv1, block.bn1, f"{name}.conv1", f"{name}.bn1", pair, w)
+    short = _shortcut(block.shortcut, f"{name}.shortcut", pair, w)
+    return conv_norm(block.conv2, block.bn2, f"{name}.conv2", f"{name}.bn2", out, w, residual=short)
+
+
+def _bottleneck(block: Any, name: str, pair: Pair, w: Vector) -> Pair:
+    out = conv_norm(block.conv1, block.bn1, f"{name}.conv1", f"{name}.bn1", pair, w)
+    out = conv_norm(block.conv2, block.bn2, f"{name}.conv2", f"{name}.bn2", out, w)
+    short = _shortcut(block.shortcut, f"{name}.shortcut", pair, w)
+    return conv_norm(block.conv3, block.bn3, f"{name}.conv3", f"{name}.bn3", out, w, residual=short)
+
+
+def _shortcut(module: Any, name: str, pair: Pair, w: Vector) -> Pair:
+    if not module.changes:
+        return pair
+    return conv_norm(module.conv, module.bn, f"{name}.conv", f"{name}.bn", pair, w, relu=False)
+
+
+def _stem(module: Any, name: str, pair: Pair, w: Vector) -> Pair:
+    y, dy = conv_norm(module.conv, module.bn, f"{name}.conv", f"{name}.bn", pair, w)
+    if not module.strided:
+        return y, dy
+    with torch.no_grad():
+        y, where = F.max_pool2d(y, 3, 2, 1, return_indices=True)
+    assert dy is not None
+    return y, dy.flatten(2).gather(2, where.flatten(2)).view_as(where)
+
+
+def _pool(module: Any, name: str, pair: Pair, w: Vector) -> Pair:
+    y, dy = pair
+    return module(y), None if dy is None else module(dy)
+
+
+def _linear(module: Any, name: str, pair: Pair, w: Vector) -> Pair:
+    x, dx = pair
+    bias = f"{name}.bias"
+    dy = F.linear(x, w[f"{name}.weight"], w.get(bias))
+    if dx is not None:
+        dy = dy + F.linear(dx, module.weight.detach())
+    with torch.no_grad():
+        y = F.linear(x, module.weight, module.bias)
+    return y, dy
+
+
+RULES: dict[type[nn.Module], Callable[[Any, str, Pair, Vector], Pair]] = {
+    nn.Sequential: _sequential,
+    BasicBlock: _basic,
+    Bottleneck: _bottleneck,
+    Shortcut: _shortcut,
+    Stem: _stem,
+    Pool: _pool,
+    nn.Linear: _linear,
+}
+
+
+def conv_norm(
+    conv: nn.Conv2d,
+    bn: nn.BatchNorm2d,
+    conv_name: str,
+    bn_name: str,
+    pair: Pair,
+    w: Vector,
+    residual: Pair | None = None,
+    relu: bool = True,
+) -> Pair:
+    """relu(bn(conv(x)) + residual) in evaluation mode, and its derivative."""
+    x, dx = pair
+    shape: Any = (conv.stride, conv.padding)
+    with torch.no_grad():
+        z = F.conv2d(x, conv.weight, None, *shape)
+    a = F.conv2d(x, w[f"{conv_name}.weight"], None, *shape)
+    b = None if dx is None else F.conv2d(dx, conv.weight.detach(), None, *shape)
+    short, dshort = residual if residual is not None else (None, None)
+    moved = (w[f"{bn_name}.weight"], w[f"{bn_name}.bias"])
+    if fused_kernels(z, torch.float32) is not None:
+        return DualNorm.apply(z, a, b, short, dshort, *moved, bn, relu)  # type: ignore[no-any-return, no-untyped-call]
+    return _plain(z, a, b, short, dshort, moved, bn, relu)
+
+
+def _plain(
+    z: Tensor,
+    a: Tensor,
+    b: Tensor | None,
+    short: Tensor | None,
+    dshort: Tensor | None,
+    moved: tuple[Tensor, Tensor],
+    bn: nn.BatchNorm2d,
+    relu: bool,
+) -> Pair:
+    with torch.no_grad():
+        mean, rstd, weight, bias = (t.view(-1, 1, 1) for t in _statistics(bn))
+        hat = (z - mean) * rstd
+        y = torch.addcmul(bias, hat, weight)
+        y = y if short is None else y + short
+    dz = a if b is None else a + b
+    dy = torch.addcmul(torch.addcmul(moved[1].view(-1, 1, 1), hat, moved[0].view(-1, 1, 1)), dz, weight * rstd)
+    dy = dy if dshort is None else dy + dshort
+    if not relu:
+        return y, dy
+    return y.relu(), torch.where(y > 0, dy, 0.0)
+
+
+def _statistics(bn: nn.BatchNorm2d) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Running mean, 1/deviation, weight and bias `[c]`."""
+    assert bn.running_mean is not None
+    assert bn.running_var is not None
+    return bn.running_mean, (bn.running_var + bn.eps).rsqrt(), bn.weight.detach(), bn.bias.detach()
+
+
+class DualNorm(torch.autograd.Function):
+    """The norm's value and derivative in one kernel; backward (by w alone, the value is constant) in two."""
+
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any,
+        z: Tensor,
+        a: Tensor,
+        b: Tensor | None,
+        short: Tensor | None,
+        dshort: Tensor | None,
+        dweight: Tensor,
+        dbias: Tensor,
+        bn: nn.BatchNorm2d,
+        relu: bool,
+    ) -> tuple[Tensor, Tensor]:
+        """(y, dy), channels-last float32."""
+        mean, rstd, weight, bias = _statistics(bn)
+        y, dy = torch.empty_like(z), torch.empty_like(z)
+        channels = z.shape[1]
+        _, _, blocks = layout(z, 1)
+        block_m, block_c = blocks["BLOCK_M"], blocks["BLOCK_C"]
+        rows = z.numel() // channels
+        given = [None if t is None else t.contiguous(memory_format=torch.channels_last) for t in (a, b, short, dshort)]
+        a_, b_, short_, dshort_ = (z if t is None else t for t in given)
+        fused_kernels(z, torch.float32).dual_kernel[(-(-rows // block_m), channels // block_c)](
+            z, a_, b_, short_, dshort_, y, dy, mean, rstd, weight, bias, dweight, dbias, channels, rows,
+            HAS_B=b is not None, HAS_RESIDUAL=short is not None, HAS_DRESIDUAL=dshort is not None, RELU=relu,
+            BLOCK_M=block_m, BLOCK_C=block_c, num_warps=blocks["num_warps"],
+        )  # fmt: skip
+        ctx.save_for_backward(z, y, mean, rstd, weight)
+        ctx.relu, ctx.has = relu, (b is not None, dshort is not None)
+        ctx.mark_non_differentiable(y)
+        return y, dy
+
+    @staticmethod
+    def backward(ctx: Any, _: Tensor, g: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        """Gradients of a, b, dresidual, dγ and dβ."""
+        z, y, mean, rstd, weight = ctx.saved_tensors
+        kernels = fused_kernels(z, torch.float32)
+        grid, sizes, blocks = layout(z, 1)
+        g = g.contiguous(memory_format=torch.channels_last)
+        channels = z.shape[1]
+        parts = z.new_empty((2, grid[0], channels))
+        da = torch.empty_like(z)
+        dshort = torch.empty_like(z) if ctx.has[1] else None
+        affine = z.new_empty((2, channels))
+        kernels.backward_reduce_kernel[grid](g, y, z, mean, rstd, parts[0], parts[1], *sizes, RELU=ctx.relu, **blocks)
+        kernels.dual_backward_kernel[grid](
+            g, y, da, da if dshort is None else dshort, rstd, weight, parts[0], parts[1], affine[0], affine[1], *sizes,
+            HAS_RESIDUAL=dshort is not None, RELU=ctx.relu, **blocks,
+        )  # fmt: skip
+        return None, da, da if ctx.has[0] else None, None, dshort, affine[0], affine[1], None, None
