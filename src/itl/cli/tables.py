@@ -66,7 +66,8 @@ def result_view(result: dict[str, Any], folder: Path) -> RenderableType:
     )
     spent = dict(result["seconds"])
     total, evaluation = spent.pop("total"), spent.pop("evaluation", 0.0)
-    parts = ", ".join(f"{name} {value:.1f}" for name, value in {**spent, "evaluation": evaluation}.items())
+    digits = 1 if total < 100 else 0  # tenths of a second tell something of a short run only
+    parts = ", ".join(f"{name} {value:.{digits}f}" for name, value in {**spent, "evaluation": evaluation}.items())
     return Group(title(result), "", stage_table(rows), "", final, Text(f"{total:.0f} s: {parts}"), written(folder))
 
 
