@@ -186,18 +186,21 @@ class Interrupted(Exception):
     """Someone pulled the plug."""
 
 
-@pytest.mark.parametrize("at", [(1, "specialist", 1), (2, "tangent", 1), (2, "projection", 2), (3, "specialist", 2)])
-@pytest.mark.parametrize("often", [True, False], ids=["saved every round", "saved at ends of tasks"])
+@pytest.mark.parametrize(
+    ("at", "often"),
+    [((1, "specialist"), False), ((1, "specialist"), True), ((2, "tangent"), True), ((3, "projection"), False)],
+)
 def test_a_stopped_run_goes_on_to_the_same_record(
-    at: tuple[int, str, int], often: bool, folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    at: tuple[int, str], often: bool, folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Saved after every round or only at the ends of tasks, and stopped at the end of a stage."""
     if often:
         monkeypatch.setattr(runs, "SAVE_EVERY", -1.0)
     stopping = True
 
     def stop(event: str, learner: Learner, stage: str | None, epoch: int) -> None:
-        # One round later than the last save: the record has lines that the saved state knows nothing of.
-        if stopping and event == "stage_ends" and (len(learner.tasks), stage) == at[:2]:
+        # Later than the last save: the record has lines that the saved state knows nothing of.
+        if stopping and event == "stage_ends" and (len(learner.tasks), stage) == at:
             raise Interrupted
 
     stream = tiny_stream(**STREAM)
@@ -268,7 +271,7 @@ def test_specialists_are_kept_where_asked_for(tmp_path: Path) -> None:
         assert learner.evaluate(tiny_stream(**STREAM)).class_il == pytest.approx(end["class_il"])
 
 
-@pytest.mark.parametrize(("epochs", "points"), [(2, 2), (120, 8), (64, 8)])
+@pytest.mark.parametrize(("epochs", "points"), [(2, 2), (120, 8)])
 def test_a_long_stage_has_a_curve_of_all_its_rounds(epochs: int, points: int, tmp_path: Path) -> None:
     """A memory of 8 in batches of 8 is one step an epoch, several epochs a round."""
     settings = {**TINY, "tangent.epochs": epochs, "tangent.batch": 8, "projection.epochs": 1, "specialist.epochs": 1}

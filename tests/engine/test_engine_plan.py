@@ -182,7 +182,7 @@ def test_offline_er_is_the_plain_loop_over_a_frozen_memory() -> None:
     assert not torch.equal(learner.memory.pixels[:10], before)  # its end chooses anew
 
 
-@pytest.mark.parametrize("method", ["er", "derpp", "itl", "itl-l", "b+ff", "b+lf"])
+@pytest.mark.parametrize("method", ["er", "itl-l", "b+ff", "b+lf"])
 def test_how_many_views_fit_at_once_changes_no_bit(method: str) -> None:
     stream, photographs = tiny_stream(), []
     for budget, resident in ((256 << 20, None), (1, None), (1200, 0), (5000, 1 << 30)):

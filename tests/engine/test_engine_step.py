@@ -70,6 +70,16 @@ def test_steps_are_sgd_with_momentum_and_twice_lambda_as_weight_decay(momentum: 
     assert rounds.committed == [0, 1]
 
 
+def test_a_gradient_laid_out_in_another_order_is_still_the_gradient() -> None:
+    """Autograd may hand out a transposed view, or one number spread over a tensor; fused kernels read raw memory."""
+    w, v = torch.zeros(2, 3, requires_grad=True), torch.zeros(4, requires_grad=True)
+    t = torch.arange(6.0).view(3, 2)
+    rounds = GivenRounds([[{"t": t}]])
+    train(Stage("s", {"w": w, "v": v}, Descent(1.0), rounds, lambda b: (w.t() * b["t"]).sum() + v.sum()), CPU)
+    assert torch.equal(w.detach(), -t.t())
+    assert v.tolist() == [-1.0] * 4
+
+
 @pytest.mark.parametrize("name", ["sgd", "er", "derpp"])
 def test_a_specialists_steps_are_those_of_pytorchs_sgd(name: str) -> None:
     method = build(SpecialistSettings(name=name, alpha=0.3, beta=0.7))
@@ -130,25 +140,38 @@ def test_a_round_reports_its_mean_loss() -> None:
     assert told == [(0, pytest.approx(2.0)), (1, pytest.approx(5.0))]
 
 
-def poisoned(poison: float, momentum: float = 0.9) -> tuple[Tensor, GivenRounds, Stage]:
+def poisoned(poison: float, momentum: float) -> tuple[Tensor, Stage]:
     """Three rounds of two steps; the first step of the second has a loss that is not finite."""
     w = torch.tensor([1.0, 2.0], requires_grad=True)
     values = [[1.0, 1.0], [poison, 1.0], [1.0, 1.0]]
     rounds = GivenRounds([[{"t": torch.tensor(v)} for v in row] for row in values])
-    return w, rounds, Stage("projection", {"w": w}, Descent(0.1, momentum), rounds, lambda b: ((w * b["t"]) ** 2).sum())
+    return w, Stage("projection", {"w": w}, Descent(0.1, momentum), rounds, lambda b: ((w * b["t"]) ** 2).sum())
 
 
 @pytest.mark.parametrize("poison", [math.nan, math.inf])
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_after_a_loss_that_is_not_finite_the_weights_stay_as_they_were(poison: float, momentum: float) -> None:
     kept: list[Tensor] = []
-    w, rounds, stage = poisoned(poison, momentum)
+    w, stage = poisoned(poison, momentum)
     with pytest.raises(Diverged) as caught:
         train(stage, CPU, after=lambda *_: kept.append(w.detach().clone()))
     assert (caught.value.stage, caught.value.epoch) == ("projection", 2)
-    assert len(kept) == 1  # the round is not reported as done,
-    assert rounds.committed == [0]  # nor are its writes taken over,
+    assert len(kept) == 1  # the round is not reported as done, so that nobody saves it,
     assert torch.equal(w, kept[0])  # and its second, healthy step changed nothing either
+
+
+def test_a_statistic_that_is_not_finite_is_noticed_too() -> None:
+    """A batch norm's running variance can overflow while its outputs, and so the loss, stay finite."""
+    w, statistic = torch.ones(2, requires_grad=True), torch.zeros(1)
+
+    def loss(batch: Batch) -> Tensor:
+        statistic.add_(batch["t"])
+        return w.sum()
+
+    rounds = GivenRounds([[{"t": torch.tensor(1.0)}], [{"t": torch.tensor(math.inf)}], [{"t": torch.tensor(1.0)}]])
+    with pytest.raises(Diverged) as caught:
+        train(Stage("full", {"w": w}, Descent(0.1), rounds, loss, changed=[statistic]), CPU)
+    assert caught.value.epoch == 2
 
 
 def test_a_weight_that_is_not_finite_is_noticed_even_if_no_loss_was() -> None:

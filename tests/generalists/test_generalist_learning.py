@@ -33,9 +33,9 @@ def test_the_projection_reaches_the_tangent_models_outputs_on_the_memory() -> No
     learner = tiny_learner(
         observer=Teller(listen),
         augment__padding=0,
-        tangent__epochs=60,
+        tangent__epochs=30,
         tangent__lr=0.1,
-        projection__epochs=150,
+        projection__epochs=100,
         projection__lr=0.05,
         projection__momentum=0.9,
         projection__batch_norm="eval",
@@ -53,7 +53,7 @@ def test_tangent_learning_fits_the_memory_without_moving_the_network() -> None:
             assert learner._generalist is not None
             said[event] = learner._generalist.logits(learner.normalise(learner.memory.pixels[:8]))
 
-    learner = tiny_learner(observer=Teller(listen), augment__padding=0, tangent__epochs=100, tangent__lr=0.1)
+    learner = tiny_learner(observer=Teller(listen), augment__padding=0, tangent__epochs=60, tangent__lr=0.1)
     learner.learn(tiny_stream().tasks[0])
     labels = torch.from_numpy(learner.memory.labels)
     before, after = (F.cross_entropy(said[e], labels).item() for e in ("stage_begins", "stage_ends"))
@@ -159,7 +159,7 @@ def test_itl_l_learns_from_the_logits_stored_in_its_memory() -> None:
         augment__padding=0,
         tangent__beta=0.0,
         tangent__alpha=1.0,
-        tangent__epochs=80,
+        tangent__epochs=50,
         tangent__lr=0.05,
     )
     learner.learn(tiny_stream().tasks[0])

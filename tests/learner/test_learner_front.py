@@ -136,8 +136,8 @@ def test_seeds_differ_and_a_seed_repeats() -> None:
 
 def test_a_learner_learns() -> None:
     """Enough steps on an easy problem, and replay keeps the first task."""
-    stream = tiny_stream(classes=4, tasks=2, each=20)
-    learner = tiny_learner("itl", buffer=20, specialist__epochs=10, tangent__epochs=20, projection__epochs=20)
+    stream = tiny_stream(classes=4, tasks=2, each=16)
+    learner = tiny_learner("itl", buffer=16, specialist__epochs=10, tangent__epochs=12, projection__epochs=12)
     for task in stream:
         learner.learn(task)
     scores = learner.evaluate(stream)

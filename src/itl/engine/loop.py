@@ -152,7 +152,8 @@ class Stepper:
         self.lr.copy_(batch["lr"])
         loss, grads = self._gradients(batch)
         for leaf, grad in zip(self.leaves, grads, strict=True):
-            leaf.grad = grad
+            # The fused kernel reads a gradient's memory as if it were laid out like the weight's.
+            leaf.grad = grad if grad.stride() == leaf.stride() else torch.empty_like(leaf).copy_(grad)
         if self.stage.adjust is not None:
             self.stage.adjust(batch)
         loss = loss.detach().float()
