@@ -2,11 +2,16 @@
 PYTHON ?= python3
 VENV ?= .venv
 CONSTRAINTS ?= constraints.txt
-PIP_INSTALL = $(VENV)/bin/pip install --quiet --disable-pip-version-check
+PACKAGES ?= -e '.[dev,report]'
+PIP_INSTALL = $(VENV)/bin/pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS)
 BIN = $(VENV)/bin
 STAMP = $(VENV)/.installed
 
-.PHONY: demo test lint setup slow clean
+# The oldest versions the package admits, and torchvision, which the augmentation is held against there.
+OLDEST = VENV=.venv-oldest CONSTRAINTS=constraints-oldest.txt PACKAGES='-e . pytest torchvision'
+CORE = augment nets engine memory specialists generalists learner
+
+.PHONY: demo test slow oldest lint setup clean
 
 demo: setup
 	$(BIN)/itl run
@@ -14,8 +19,13 @@ demo: setup
 test: setup lint
 	$(BIN)/python -m pytest
 
+# Exit status 5 is pytest's "no such tests".
 slow: setup
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m slow || test $$? -eq 5
+
+oldest:
+	$(MAKE) --no-print-directory setup $(OLDEST)
+	.venv-oldest/bin/python -m pytest $(CORE:%=tests/%)
 
 lint: setup
 	$(BIN)/ruff check src tests benchmarks
@@ -26,9 +36,9 @@ setup: $(STAMP)
 
 $(STAMP): pyproject.toml $(CONSTRAINTS)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP_INSTALL) -c $(CONSTRAINTS) setuptools
-	$(PIP_INSTALL) -c $(CONSTRAINTS) --no-build-isolation -e '.[dev,report]'
+	$(PIP_INSTALL) setuptools
+	$(PIP_INSTALL) --no-build-isolation $(PACKAGES)
 	touch $@
 
 clean:
-	rm -rf $(VENV) build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv .venv-oldest build src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
