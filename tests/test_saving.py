@@ -120,9 +120,12 @@ def test_an_unfinished_task_must_be_finished_before_another(tmp_path: Path) -> N
         learner.learn(second)
 
 
-def test_tangent_without_projection_still_ends_at_the_specialist_when_stopped(tmp_path: Path) -> None:
+@pytest.mark.parametrize("when", [("stage_begins", 0), ("round_ends", 1), ("stage_ends", 0)])
+def test_tangent_without_projection_still_ends_at_the_specialist_when_stopped(
+    when: tuple[str, int], tmp_path: Path
+) -> None:
     def stop(event: str, learner: Learner, name: str | None, done: int) -> None:
-        if (event, name, done) == ("round_ends", "tangent", 1):
+        if name == "tangent" and (event, done) == when:
             learner.save(tmp_path)
             raise Interrupted
 

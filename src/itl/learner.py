@@ -125,7 +125,8 @@ class Learner:
             settings=self.settings,
         )
         if self.position == ("generalist", 0):
-            self.flight = {f"before.{n}": p.detach().clone() for n, p in self.net.classifier.named_parameters()}
+            if not self.flight:  # else it was interrupted right after the jump: the specialist's classifier is there
+                self.flight = {f"before.{n}": p.detach().clone() for n, p in self.net.classifier.named_parameters()}
             if self.settings.jumps:
                 self.net.redraw_classifier(torch_generator(*self._key(), "half-pipe"))
             self._generalist = generalists.build(self.net, ground)

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import functional_call
 
+from itl import nets
 from itl.generalists import TangentModel
 from itl.nets import ResNet
 from tiny_world import tiny_net
@@ -133,6 +134,45 @@ def test_the_gradient_in_w_agrees_with_finite_differences(net: ResNet, x: Tensor
             ahead, behind = (F.cross_entropy(model(combine(1, w, s, v), x), y) for s in (step, -step))
             slope = sum((g * v[n]).sum() for n, g in zip(w, grads, strict=True))
             torch.testing.assert_close(slope, (ahead - behind) / (2 * step), rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("layers", LAYERS)
+@pytest.mark.parametrize("strided", [False, True])
+@pytest.mark.parametrize("name", nets.names())
+def test_derivatives_written_out_are_those_of_forward_mode(name: str, strided: bool, layers: int | None) -> None:
+    """For every member of the family: the value, the derivative along w, and the gradient in w."""
+    net = nets.build(name, 3, channels=1, width=2, strided=strided).train()
+    size = 32 if strided else 8
+    with torch.no_grad():
+        for _ in range(3):
+            net(torch.randn(8, 1, size, size))
+        for p in net.parameters():
+            p += 0.1 * torch.randn_like(p)  # no bias of exactly 0, no scale of exactly 1
+    net = net.double()
+    x, y = torch.randn(4, 1, size, size, dtype=torch.float64), torch.arange(4) % 3
+    results = []
+    for written_out in (True, False):
+        model = TangentModel(net, layers)
+        assert model.written_out
+        model.written_out = written_out
+        w = {key: t.requires_grad_() for key, t in random_w(model, 1, 0.3).items()}
+        logits = model.logits(w, model.features(x))
+        results.append([logits.detach(), *torch.autograd.grad(F.cross_entropy(logits, y), list(w.values()))])
+    for ours, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-8, atol=1e-10)
+
+
+def test_a_network_that_nobody_wrote_out_is_linearised_by_forward_mode(x: Tensor) -> None:
+    """One of another's layers, and the tangent model is still p + J w."""
+    net = tiny_net(dtype=torch.float64)
+    net.layer3.append(torch.nn.Tanh())
+    model = TangentModel(net, 2)
+    assert not model.written_out
+    w, step = random_w(model), 1e-6
+    with torch.no_grad():
+        along = model(w, x) - net(x)
+        differences = (moved(net, w, step, x) - moved(net, w, -step, x)) / (2 * step)
+    torch.testing.assert_close(along, differences, rtol=1e-5, atol=1e-6)
 
 
 def test_asking_it_changes_neither_weights_nor_batch_norm(net: ResNet, x: Tensor) -> None:
