@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from itl.learner import Learner
 
 CURVE_IMAGES = 200  # of each task's test images, for the curves within a stage
-CURVE_POINTS = 25  # of each stage
+CURVE_POINTS = 20  # of each stage
 EXPERT = "expert"
 SECTIONS = ("specialist", "memory", "tangent", "projection", "evaluation")  # of a run's seconds, spent or not
 
@@ -27,7 +27,7 @@ class Recorder(Observer):
     """Evaluates and writes. Every line of metrics.jsonl says task, stage, epoch and, by `kind`, what was measured:
 
     `untrained` (before the first task), `curve` (within a stage, on a fixed subset), `end` (a stage's end, whole test
-    set) and `expert` (a task's end). Accuracies are percent, one a task of the stream, seen or not.
+    set) and `expert` (a task's end). Accuracies are percent, one a task of the stream (of a curve: a task seen).
     """
 
     def __init__(self, config: Config, stream: Stream, folder: Folder, listener: Observer | None = None) -> None:
@@ -50,7 +50,7 @@ class Recorder(Observer):
         """A point of the curve, at most `CURVE_POINTS` of them a stage."""
         done, rounds = learner.position[1], stage.rounds.count
         if done % -(-rounds // CURVE_POINTS) == 0 or done == rounds:
-            scores = self._evaluate(learner, self.subset)
+            scores = self._evaluate(learner, self.subset[: len(learner.tasks)])
             self._write(learner, "curve", stage.name, epoch, scores, loss)
             self.latest = scores
 
@@ -61,8 +61,10 @@ class Recorder(Observer):
         self._write(learner, "end", stage.name, epoch, self.latest)
 
     def task_ends(self, learner: Learner) -> None:
-        """The expert f_t, which is what counts."""
-        self.latest = self._evaluate(learner)
+        """The expert f_t, which is what counts: the last stage's model, unless that left no weights to go on from."""
+        settings = learner.settings
+        if self.latest is None or (settings.generalist == "tangent" and not settings.projects):
+            self.latest = self._evaluate(learner)
         self._write(learner, EXPERT, EXPERT, 0, self.latest)
 
     def closes(self, learner: Learner) -> dict[str, Any]:
@@ -122,10 +124,12 @@ class Recorder(Observer):
         return out
 
     def _evaluate(self, learner: Learner, images: list[Images] | None = None) -> metrics.Scores:
+        """Scores on the whole test set of every task, or on the given images of the first tasks: one pass over all."""
         parts = images or [task.test for task in self.stream]
+        logits = learner.logits(Images.join(parts)).split([len(part) for part in parts])
         scores = [
-            metrics.score(learner.logits(part), part.labels, task.classes)
-            for part, task in zip(parts, self.stream, strict=True)
+            metrics.score(those, part.labels, task.classes)
+            for those, part, task in zip(logits, parts, self.stream, strict=False)
         ]
         return metrics.Scores.of(scores, seen=len(learner.tasks))
 

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import click
 
 from itl import __version__
+from itl.cli.bench import bench
 from itl.cli.listing import methods, streams
 from itl.cli.refine import refine
 from itl.cli.run import run
@@ -48,7 +49,7 @@ def cli(ctx: click.Context) -> None:
         click.echo(ctx.get_help())
 
 
-for command in (run, refine, methods, streams):
+for command in (run, refine, methods, streams, bench):
     cli.add_command(command)
 
 

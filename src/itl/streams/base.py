@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,6 +53,16 @@ class Images:
     def gather(self, index: Tensor) -> Tensor:
         """The images at `index` (int64 [k]), uint8 [k,C,H,W], without touching the others."""
         return self.source.index_select(0, index if self.rows is None else self.rows[index])
+
+    @staticmethod
+    def join(parts: Sequence[Images]) -> Images:
+        """Several as one, in order; parts of one source share it and no pixel is copied."""
+        labels = torch.cat([part.labels for part in parts])
+        source = parts[0].source
+        if any(part.source is not source for part in parts):
+            return Images(torch.cat([part.pixels for part in parts]), labels)
+        every = torch.arange(len(source))
+        return Images(source, labels, torch.cat([every if part.rows is None else part.rows for part in parts]))
 
     def take(self, index: Tensor) -> Images:
         """The images at `index` (int64 [k]) with their labels; no pixel is copied."""

@@ -1,0 +1,52 @@
+"""Everything `itl bench` measures, as one record."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from itl.bench import ours, usual
+from itl.bench.scale import Scale
+from itl.results import environment
+
+
+def measure(
+    device: str = "cpu",
+    *,
+    quick: bool = False,
+    parts: tuple[str, ...] = ("ours", "usual", "growth", "lanes"),
+    say: Callable[[str], None] = lambda line: None,
+) -> dict[str, Any]:
+    """Measure on `device` (cpu or cuda). `quick`: fewer sizes; `parts`: what to measure; `say` hears of progress."""
+    scale = Scale.of(device, quick)
+    stream = scale.stream()
+    out: dict[str, Any] = {"format": 1, "network": scale.net.get("net.name", "resnet18"), "images": scale.images}
+    out |= environment(torch.device(device))
+    begin = time.perf_counter()
+    if "ours" in parts:
+        say("our engine: er, derpp, ITL's three stages")
+        out["ours"] = ours.steps(scale, stream)
+        out["generalist_share"] = share(out["ours"], scale)
+    if "usual" in parts:
+        say("the same the usual way")
+        out["usual"] = {name: {"ms": ms} for name, ms in usual.measure(scale, stream).items()}
+    if "ours" in parts and "usual" in parts:
+        out["ratio"] = {name: out["usual"][name]["ms"] / out["ours"][name]["ms"] for name in out["usual"]}
+    if "growth" in parts:
+        say("tangent learning and projection against the memory's size")
+        out["growth"] = ours.growth(scale, stream)
+    if "lanes" in parts:
+        say("several runs side by side")
+        out["lanes"] = ours.lanes(scale, stream)
+    out["seconds"] = time.perf_counter() - begin
+    return out
+
+
+def share(times: dict[str, Any], scale: Scale) -> dict[str, float]:
+    """Tangent learning + projection, capture included, as a share of the specialist over a task of 50 epochs."""
+    specialist = times["itl specialist"]["ms"] * 50 * -(-scale.images // 32) / 1e3
+    generalist = times["itl tangent"]["seconds"] + times["itl projection"]["seconds"]
+    return {"specialist_seconds": specialist, "generalist_seconds": generalist, "share": generalist / specialist}

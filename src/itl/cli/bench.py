@@ -1,0 +1,77 @@
+"""`itl bench`: how fast it is here, beside the usual way."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from itl.errors import UserError
+
+
+@click.command()
+@click.option("--device", metavar="NAME", default="auto", show_default=True, help="auto, cpu or cuda.")
+@click.option("--quick", is_flag=True, help="Fewer sizes and steps.")
+@click.option("--out", metavar="FILE", help="Write the record there too.")
+@click.option("--plot", metavar="FILE", help="Draw it (PNG, PDF or SVG by the name's ending).")
+@click.option("--json", "as_json", is_flag=True, help="Print the record as one JSON object and nothing else.")
+def bench(device: str, quick: bool, out: str | None, plot: str | None, as_json: bool) -> None:
+    """Measure speed as ratios within one run: our engine, the usual loop, memory sizes, lanes."""
+    from itl.bench import measure
+    from itl.engine.device import choose_engine
+
+    kind = choose_engine(device).device.type
+    record = measure(kind, quick=quick, say=lambda line: click.echo(f"{line} …", err=True))
+    if out is not None:
+        _write(out, json.dumps(record, indent=1) + "\n")
+    if plot is not None:
+        from itl.bench.plot import draw
+
+        draw(record, plot)
+    if as_json:
+        click.echo(json.dumps(record, indent=1))
+        return
+    _show(record)
+    for path in (out, plot):
+        if path is not None:
+            click.echo(f"written: {path}")
+
+
+def _write(path: str, text: str) -> None:
+    try:
+        Path(path).write_text(text)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}; choose another --out") from error
+
+
+def _show(record: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False)
+    hardware = record["hardware"]
+    table = Table(title=f"{record['network']} on {hardware.get('gpu', hardware['device'])}", title_justify="left")
+    for column in ("step", "ours, ms", "usual, ms", "ratio", "memory, MiB"):
+        table.add_column(column, justify="left" if column == "step" else "right")
+    for name, times in record["ours"].items():
+        usual = record["usual"][name]["ms"]
+        cells = (f"{times['ms']:.2f}", f"{usual:.1f}", f"{record['ratio'][name]:.1f}x", f"{times['bytes'] >> 20}")
+        table.add_row(name, *cells)
+    console.print(table)
+    share = record["generalist_share"]
+    console.print(
+        f"tangent + projection: {share['generalist_seconds']:.2f} s a task, "
+        f"{100 * share['share']:.1f} % of the specialist's 50 epochs ({share['specialist_seconds']:.1f} s)"
+    )
+    growth = Table(title="an epoch over the memory", title_justify="left")
+    for column in ("|B|", "tangent, s", "projection, s", "both, µs an image"):
+        growth.add_column(column, justify="right")
+    for row in record["growth"]:
+        growth.add_row(
+            str(row["buffer"]), f"{row['tangent']:.3f}", f"{row['projection']:.3f}", f"{row['per_image_us']:.0f}"
+        )
+    console.print(growth)
+    lanes = ", ".join(f"{row['lanes']}: {row['ms_per_run_step']:.2f} ms" for row in record["lanes"])
+    console.print(f"er side by side, a run-step with n lanes: {lanes}")
