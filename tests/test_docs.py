@@ -228,9 +228,9 @@ def test_the_contributors_stream_is_read_and_cut(monkeypatch: pytest.MonkeyPatch
     name = plug_in(monkeypatch, registry, blocks(CONTRIBUTING, "toml")[1], names)
     with pytest.raises(itl.UserError, match=r"stripes\.npz"):
         streams.load(name, tmp_path)
-    train, test = tiny_images(), tiny_images(each=6, seed=1)
-    arrays = {"train_images": train[0], "train_labels": train[1], "test_images": test[0], "test_labels": test[1]}
-    np.savez(tmp_path / "stripes.npz", **arrays)
+    x, y = tiny_images()
+    x_test, y_test = tiny_images(each=6, seed=1)
+    np.savez(tmp_path / "stripes.npz", train_images=x, train_labels=y, test_images=x_test, test_labels=y_test)
     stream = streams.load(name, tmp_path)
     source = names["SOURCE"]
     assert [task.classes for task in stream] == [(0, 1), (2, 3)]
