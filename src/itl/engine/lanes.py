@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
@@ -12,6 +13,7 @@ import torch
 Result = TypeVar("Result")
 
 MOST = 24  # lanes at once: PyTorch hands out streams from a ring of 32
+SWITCH = 2e-4  # seconds: a lane that plans must not keep another from launching its steps
 CAPTURING = Lock()  # one lane captures (or warms up for it) at a time
 
 
@@ -25,8 +27,13 @@ def side_by_side(jobs: Sequence[Callable[[], Result]], lanes: int, device: torch
     if device.type != "cuda" or lanes <= 1:
         return [job() for job in jobs]
     free = different_streams(lanes, device)
-    with ThreadPoolExecutor(lanes, thread_name_prefix="lane") as threads:
-        futures = [threads.submit(_in_lane, job, free, device) for job in jobs]
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH)
+    try:
+        with ThreadPoolExecutor(lanes, thread_name_prefix="lane") as threads:
+            futures = [threads.submit(_in_lane, job, free, device) for job in jobs]
+    finally:
+        sys.setswitchinterval(before)
     return [future.result() for future in futures]
 
 
