@@ -65,12 +65,18 @@ class Learner:
         self.flight: dict[str, Tensor] = {}  # what an unfinished stage needs beside the network and the memory
         self.notes: dict[str, Any] = {}  # the owner's own, saved with the learner (JSON)
         self._ready = False
+        self._torn = False  # within a round: weights, memory and position do not belong together
         self._generalist: Generalist | None = None
 
     # ------------------------------------------------------------------ Algorithm 1
 
     def learn(self, task: Task | Any, labels: Any = None) -> None:
-        """Learn one task: a `Task` of a stream, or images and labels (NumPy arrays or tensors)."""
+        """Learn one task: a `Task` of a stream, or images and labels (NumPy arrays or tensors).
+
+        A learner that was stopped within a round (by divergence, an interrupt, any error) is in no state to go on from:
+        it refuses to learn or to be saved, and the state it saved last is loaded instead.
+        """
+        self._must_be_whole()
         task = task if isinstance(task, Task) else self._as_task(task, labels)
         self._begin(task)
         try:
@@ -174,6 +180,9 @@ class Learner:
     def logits(self, images: Images) -> Tensor:
         """Logits `[n, classes]` (on the CPU) of whatever model the present stage has: specialist, tangent or expert."""
         self._must_be_ready()
+        shape, own = tuple(images.source.shape[1:]), tuple(self.memory.pixels.shape[1:])
+        if shape != own:
+            raise UserError(f"these images are {list(shape)}, the learner's are {list(own)}; bring them to one shape")
         training = self.net.training
         self.net.eval()
         out = []
@@ -192,6 +201,7 @@ class Learner:
         """Write the learner, as it stands, into a model folder; the old state stays until the new one is whole."""
         from itl.saving import save
 
+        self._must_be_whole()
         save(self, folder)
 
     # ------------------------------------------------------------------ setting out
@@ -296,11 +306,15 @@ class Learner:
             self.flight |= {f"momentum.{n}": t for n, t in moments.items()}
             if self._generalist is not None:
                 self.flight |= self._generalist.tensors()
+            self._torn = False
             with self.clock.section("evaluation"):
                 self.observer.round_ends(self, stage, stage.rounds.epoch(index), loss)
+            self._torn = True
 
         with self.clock.section(section):
+            self._torn = True
             train(stage, self.engine, start=start, momentum=momentum, after=after)
+            self._torn = False
         self.flight = {n: t for n, t in self.flight.items() if not n.startswith("momentum.")}
         with self.clock.section("evaluation"):
             self.observer.stage_ends(self, stage)
@@ -338,6 +352,12 @@ class Learner:
     def _must_be_ready(self) -> None:
         if not self._ready:
             raise UserError("this learner has learned nothing yet; call learn first")
+
+    def _must_be_whole(self) -> None:
+        if self._torn:
+            raise UserError(
+                "this learner was stopped in the middle of its training; load the state it saved last and go on"
+            )
 
     def _explain(self, error: Diverged) -> str:
         part = {"specialist": "specialist", "projection": "projection"}.get(error.stage, "tangent")

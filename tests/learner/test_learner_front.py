@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -248,3 +249,31 @@ def test_a_task_whose_last_batch_is_one_image_can_be_learned() -> None:
     assert isinstance(learner.logits(Images(torch.from_numpy(images), torch.from_numpy(labels))), torch.Tensor)
     alone = tiny_learner("sgd", classes=3, net__name="resnet10", specialist__batch=4)
     alone.learn(images, labels)
+
+
+def test_a_learner_stopped_within_a_round_refuses_to_go_on_or_to_be_saved(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    images, labels = rng.integers(0, 256, (64, 8, 8), dtype=np.uint8), np.repeat([0, 1], 32)
+    wild = {
+        "net.name": "resnet8",
+        "net.width": 4,
+        "specialist.lr": 100.0,
+        "specialist.epochs": 2,
+        "specialist.momentum": 0.99,
+    }
+    learner = Learner("itl", buffer=8, settings={**wild, "projection.lr": 100.0, "tangent.lr": 100.0}, device="cpu")
+    with pytest.raises(UserError, match="not finite"):
+        learner.learn(images, labels)
+    for use in (lambda: learner.learn(images, labels), lambda: learner.save(tmp_path / "model")):
+        with pytest.raises(UserError, match="stopped in the middle"):
+            use()
+    assert not (tmp_path / "model").exists()
+
+
+def test_images_of_another_shape_are_refused_by_predict() -> None:
+    rng = np.random.default_rng(0)
+    small = {"net.name": "resnet8", "net.width": 4, "specialist.epochs": 1, "generalist": "none"}
+    learner = Learner("b", buffer=8, settings=small, device="cpu")
+    learner.learn(rng.integers(0, 256, (32, 8, 8), dtype=np.uint8), np.repeat([0, 1], 16))
+    with pytest.raises(UserError, match="bring them to one shape"):
+        learner.predict(rng.integers(0, 256, (2, 16, 16), dtype=np.uint8))

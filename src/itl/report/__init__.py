@@ -1,0 +1,5 @@
+"""Figures from a run's record."""
+
+from itl.report.stages import draw_stages
+
+__all__ = ["draw_stages"]
