@@ -1,0 +1,64 @@
+"""`itl bench` measures what it says, on both sides the same work."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from itl.bench import Scale, ours, usual
+from itl.bench.plot import draw
+from itl.engine.lanes import side_by_side
+
+TINY = Scale("cpu", 64, 8, {"net.name": "resnet8", "net.width": 4}, 2, 2, 0, (8, 16), (1,), {"tangent.epochs": 2})
+STEPS = {"er", "derpp", "itl specialist", "itl tangent", "itl projection"}
+
+
+@pytest.fixture(scope="module")
+def record() -> dict[str, object]:
+    stream = TINY.stream()
+    mine = ours.steps(TINY, stream)
+    theirs = {name: {"ms": ms} for name, ms in usual.measure(TINY, stream).items()}
+    return {"ours": mine, "usual": theirs, "growth": ours.growth(TINY, stream), "lanes": ours.lanes(TINY, stream)}
+
+
+def test_both_ways_are_timed_for_the_same_steps(record: dict[str, dict[str, dict[str, float]]]) -> None:
+    assert set(record["ours"]) == set(record["usual"]) == STEPS
+    for side in ("ours", "usual"):
+        assert all(times["ms"] > 0 for times in record[side].values())
+
+
+def test_growth_and_lanes_have_a_row_for_each_size(record: dict[str, list[dict[str, float]]]) -> None:
+    assert [row["buffer"] for row in record["growth"]] == [8, 16]
+    assert all(row["tangent"] > 0 and row["projection"] > 0 for row in record["growth"])
+    assert [row["lanes"] for row in record["lanes"]] == [1]
+    assert record["lanes"][0]["ms_per_run_step"] > 0
+
+
+def test_the_record_can_be_drawn(record: dict[str, object], tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    draw(record, str(tmp_path / "bench.png"))
+    assert (tmp_path / "bench.png").stat().st_size > 5_000
+
+
+def test_the_usual_reservoir_holds_what_it_is_offered() -> None:
+    stream = TINY.stream()
+    buffer = usual.Buffer(16, usual.Transform(stream))
+    pixels = stream.tasks[0].train.pixels.permute(0, 2, 3, 1)
+    for first in range(0, 64, 8):
+        buffer.add(pixels[first : first + 8], torch.arange(first, first + 8), torch.zeros(8, 4))
+    assert len(buffer.images) == 16
+    for image, row in zip(buffer.images, buffer.labels, strict=True):
+        assert torch.equal(image, pixels[row])  # the label says which row it was
+
+
+def test_jobs_on_a_cpu_run_one_after_another_in_order() -> None:
+    done: list[int] = []
+
+    def job(k: int) -> int:
+        done.append(k)
+        return k * k
+
+    assert side_by_side([lambda k=k: job(k) for k in range(4)], 3, torch.device("cpu")) == [0, 1, 4, 9]
+    assert done == [0, 1, 2, 3]
