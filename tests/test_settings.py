@@ -39,7 +39,6 @@ def test_a_wrong_value_is_refused_in_one_line_that_names_the_setting(name: str) 
         ("augment.padding", -1),
         ("augment.fill", 256),
         ("net.width", 0),
-        ("memory.policy", "herding"),
         ("generalist", "tangents"),
         ("precision", "fp8"),
         ("half_pipe", "perhaps"),

@@ -36,7 +36,7 @@ class Network(Part):
 class MemorySettings(Part):
     """Which images the memory keeps, and whether logits beside them."""
 
-    policy: Literal["stratified", "reservoir", "none"] = "stratified"
+    policy: str = "stratified"
     logits: bool = False
 
 

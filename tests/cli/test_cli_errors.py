@@ -44,6 +44,7 @@ MISTAKES = {
     "unknown network": (["run", "--set", "net.name=resnet19"], "unknown network", "resnet18"),
     "unknown specialist": (["run", "--set", "specialist.name=derp"], "unknown specialist", "derpp"),
     "unknown policy": (["run", "--set", "augment.task=cifar"], "unknown AutoAugment policy", "cifar10"),
+    "unknown memory policy": (["run", "--set", "memory.policy=stratifed"], "unknown memory policy", "stratified"),
     "wrong type": (["run", "--set", "specialist.epochs=few"], "specialist.epochs", "'few'", "integer"),
     "out of range": (["run", "--set", "tangent.momentum=1"], "tangent.momentum", "less than 1"),
     "no epochs": (["run", "--epochs", "0"], "specialist.epochs", "greater than or equal to 1"),

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from itl.engine.device import Engine
 from itl.engine.pool import Pool
+from itl.memory.policies import find
 from itl.memory.slots import Slots
-from itl.memory.stratified import stratified
 
 
 class Memory:
@@ -20,7 +20,7 @@ class Memory:
     """
 
     def __init__(self, size: int, policy: str, shape: tuple[int, int, int], logits: int | None, engine: Engine) -> None:
-        self.policy, self.engine = policy, engine
+        self.policy, self.engine = find(policy), engine
         self.slots = Slots.empty(size)
         self.pixels = torch.zeros((size + 1, *shape), dtype=torch.uint8, device=engine.device)
         self.logits: Tensor | None = None
@@ -52,8 +52,8 @@ class Memory:
 
     def end_task(self, pool: Pool, labels: np.ndarray, task: int, width: int, rng: np.random.Generator) -> None:
         """B_t ← B_{t-1} ⊕ D_t for the policies that choose at the task's end."""
-        if self.policy == "stratified":
-            targets, rows = stratified(self.slots, labels, rng)
+        if self.policy.at_end is not None:
+            targets, rows = self.policy.at_end(self.slots, labels, rng)
             self.put(targets, pool, rows)
             self.slots.write(targets, labels[rows], task, rows, width)
 

@@ -15,7 +15,7 @@ from itl.engine.loop import Batch, Descent, Span, Stage
 from itl.engine.pool import Pool
 from itl.engine.random import Key, generator
 from itl.engine.views import Normalise
-from itl.memory import POLICIES, Memory
+from itl.memory import Memory
 from itl.memory.plan import ReplayPlan, plan_epoch
 from itl.specialists.base import Specialist, View
 
@@ -79,7 +79,7 @@ class ReplayRounds:
             batch=settings.batch,
             replay=settings.replay,
             draws=self.specialist.draws if self.memory.size else 0,
-            online=POLICIES[self.memory.policy][1],
+            online=self.memory.policy.online,
             limit=min(self.per_epoch, self.total - self.first(index)),
         )
         self.planned = replay.after
