@@ -1,4 +1,7 @@
-"""The README's table of results on seq-digits, from the raw records: python benchmarks/digits.py [--write]"""
+"""The tables of results on seq-digits, from the raw records, into README.md and docs/digits.md.
+
+python benchmarks/digits.py [--write]
+"""
 
 import json
 import re
@@ -20,41 +23,50 @@ def mean_std(values: list[float]) -> str:
     return f"{statistics.mean(values):.1f} ± {statistics.stdev(values):.1f}"
 
 
-def results(split: str = "test", buffer: int = 50) -> dict[str, list[dict]]:
-    """The raw results by method, seeds in order."""
-    out: dict[str, list[dict]] = {}
+def results(split: str) -> dict[tuple[str, str | None], list[dict]]:
+    """The raw results by (method, variant), seeds in order."""
+    out: dict[tuple[str, str | None], list[dict]] = {}
     for path in sorted(RESULTS.glob("**/result.json")):
         result = json.loads(path.read_text())
-        if (result["split"], result["buffer"], result["variant"]) == (split, buffer, None):
-            out.setdefault(result["method"], []).append(result)
+        if result["split"] == split:
+            out.setdefault((result["method"], result["variant"]), []).append(result)
     return out
 
 
-def table() -> str:
-    found = results()
+def test_table() -> str:
+    found = results("test")
     lines = ["| method | | Class-IL | Task-IL | forgetting |", "|---|---|---|---|---|"]
     for method, about in ABOUT.items():
-        runs = found[method]
+        runs = found[method, None]
         cells = (mean_std([r[key] for r in runs]) for key in ("class_il", "task_il", "forgetting"))
         lines.append(f"| `{method}` | {about} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
+def validation_table() -> str:
+    lines = ["| method | variant | Class-IL, seeds | mean | seconds |", "|---|---|---|---|---|"]
+    for (method, variant), runs in sorted(results("validation").items(), key=lambda item: str(item[0])):
+        each = ", ".join(f"{r['class_il']:.1f}" for r in runs)
+        mean = statistics.mean(r["class_il"] for r in runs)
+        seconds = statistics.mean(r["seconds"]["total"] for r in runs)
+        lines.append(f"| `{method}` | {variant} | {each} | {mean:.1f} | {seconds:.0f} |")
+    return "\n".join(lines)
+
+
+def put(page: Path, name: str, text: str) -> None:
+    """Replace what stands between a page's markers."""
+    pattern = rf"(<!-- results:{name} -->\n).*?(<!-- /results -->)"
+    page.write_text(re.sub(pattern, lambda m: f"{m[1]}{text}\n{m[2]}", page.read_text(), flags=re.DOTALL))
+
+
 def main() -> None:
-    text = table()
     if "--write" in sys.argv:
-        page = HOME / "README.md"
-        new = re.sub(
-            r"(<!-- results:digits -->\n).*?(<!-- /results -->)",
-            lambda m: f"{m[1]}{CAPTION}\n\n{text}\n{m[2]}",
-            page.read_text(),
-            flags=re.DOTALL,
-        )
-        page.write_text(new)
-    print(text)
+        put(HOME / "README.md", "digits", f"{CAPTION}\n\n{test_table()}")
+        put(HOME / "docs" / "digits.md", "validation", validation_table())
+    print(test_table(), validation_table(), sep="\n\n")
 
 
-CAPTION = """`seq-digits`: scikit-learn's 8x8 digits in five tasks of two, 50 images in memory; percent on the test
+CAPTION = """`seq-digits`: scikit-learn's 8x8 digits in five tasks of two, 20 images in memory; percent on the test
 images after the last task, mean ± standard deviation over five seeds, on a CPU. Raw records are in
 [`results/seq-digits`](results/seq-digits), `itl run --method METHOD --seeds 0,1,2,3,4` repeats a row, and
 [docs/digits.md](docs/digits.md) says how the settings were chosen."""

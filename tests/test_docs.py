@@ -30,7 +30,6 @@ from tiny_world import TINY, tiny_images
 HOME = Path(__file__).parents[1]
 PAGES = sorted([*HOME.glob("*.md"), *HOME.glob("docs/**/*.md")])
 README, CONTRIBUTING = (HOME / name for name in ("README.md", "CONTRIBUTING.md"))
-TO_COME = {"docs/img/stages.png"}
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -105,7 +104,7 @@ def test_links_lead_somewhere(page: Path) -> None:
         path, _, anchor = target.partition("#")
         there = (page.parent / path).resolve() if path else page
         assert there.is_relative_to(HOME), target
-        assert there.exists() or str(there.relative_to(HOME)) in TO_COME, f"{page.name}: {target} does not exist"
+        assert there.exists(), f"{page.name}: {target} does not exist"
         if anchor:
             assert anchor in {slug(h) for h in re.findall(r"^#+ (.*)$", there.read_text(), re.MULTILINE)}
 

@@ -18,7 +18,7 @@ class Config:
 
     stream: str = "seq-digits"
     method: str = "itl"
-    buffer: int = 50
+    buffer: int = 20
     seed: int = 0
     settings: dict[str, Any] = field(default_factory=dict)
     tasks: int | None = None

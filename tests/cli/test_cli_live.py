@@ -48,7 +48,7 @@ def test_a_terminal_sees_task_stage_epoch_accuracy_loss_and_time_left(shown):
     assert re.search(r"\d+ %  0:\d\d elapsed, about 0:\d\d left", plain)
     assert re.search(r"\n1 +[\d.]+ +[\d.]+ +[\d.]+ +[\d.]+ +[\d.]+ +[\d.]+ \n", plain)
     assert max(map(len, plain.splitlines())) <= 80
-    assert "wrote runs/seq-digits-itl-50-seed0" in plain
+    assert "wrote runs/seq-digits-itl-20-seed0" in plain
 
 
 def test_it_redraws_itself_a_few_times_a_second_and_gives_the_cursor_back(shown):

@@ -13,7 +13,7 @@ import time
 import pytest
 from cli_nursery import tiny
 
-NAME = "seq-digits-itl-50-seed0"
+NAME = "seq-digits-itl-20-seed0"
 
 
 def result(folder) -> dict:
@@ -86,7 +86,7 @@ def test_resume_of_a_finished_run_shows_it_again(itl, tmp_path, kept):
 
 def test_resume_with_nothing_there_begins(itl, tmp_path):
     done = itl("run", *tiny(), "--method", "er", "--resume", "--quiet")
-    assert (done.code, done.out) == (0, "runs/seq-digits-er-50-seed0\n")
+    assert (done.code, done.out) == (0, "runs/seq-digits-er-20-seed0\n")
 
 
 def test_resume_under_other_options_is_refused(itl, tmp_path, halted):

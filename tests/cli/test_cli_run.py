@@ -20,8 +20,8 @@ def read(path) -> dict:
 def test_a_run_ends_with_what_every_stage_reached_and_where_it_wrote_what(itl, tmp_path):
     done = itl("run", *tiny())
     assert (done.code, done.err) == (0, "")
-    result = read(tmp_path / "runs/seq-digits-itl-50-seed0/result.json")
-    for word in ("itl on seq-digits, buffer 50, seed 0", "specialist", "tangent", "expert", "Class-IL", "Task-IL"):
+    result = read(tmp_path / "runs/seq-digits-itl-20-seed0/result.json")
+    for word in ("itl on seq-digits, buffer 20, seed 0", "specialist", "tangent", "expert", "Class-IL", "Task-IL"):
         assert word in done.out
     for stages in result["stages"]:
         for reached in stages.values():
@@ -29,7 +29,7 @@ def test_a_run_ends_with_what_every_stage_reached_and_where_it_wrote_what(itl, t
     assert f"Class-IL {result['class_il']:.1f} %" in done.out
     assert f"forgetting {result['forgetting']:.1f}" in done.out
     assert "projection" in done.out
-    assert "wrote runs/seq-digits-itl-50-seed0\n" in done.out
+    assert "wrote runs/seq-digits-itl-20-seed0\n" in done.out
     assert "config.json metrics.jsonl result.json predictions.npz model/" in done.out
     assert max(map(len, done.out.splitlines())) <= 80
     assert "\x1b" not in done.out
@@ -38,8 +38,8 @@ def test_a_run_ends_with_what_every_stage_reached_and_where_it_wrote_what(itl, t
 def test_json_is_the_result_and_nothing_else_and_the_same_seed_gives_it_again(itl, tmp_path):
     first, second = (itl("run", *tiny(), "--json") for _ in range(2))
     assert (first.code, first.err) == (0, "")
-    assert first.json == read(tmp_path / "runs/seq-digits-itl-50-seed0/result.json")
-    assert second.json == read(tmp_path / "runs/seq-digits-itl-50-seed0-2/result.json")
+    assert first.json == read(tmp_path / "runs/seq-digits-itl-20-seed0/result.json")
+    assert second.json == read(tmp_path / "runs/seq-digits-itl-20-seed0-2/result.json")
     assert timeless(first.json) == timeless(second.json)
     assert timeless(itl("run", *tiny(), "--seed", "1", "--json").json) != timeless(first.json)
 
@@ -82,7 +82,7 @@ def test_quiet_prints_nothing_but_the_folder(itl, tmp_path):
 def test_several_seeds_have_a_folder_each_and_a_summary(itl, tmp_path):
     done = itl("run", *tiny(), "--method", "er", "--seeds", "1,0", "--out", "all", "--json")
     results, summary = done.json["results"], done.json["summary"]
-    folders = ["all/seq-digits-er-50-seed1", "all/seq-digits-er-50-seed0"]
+    folders = ["all/seq-digits-er-20-seed1", "all/seq-digits-er-20-seed0"]
     assert done.json["folders"] == folders
     assert results == [read(tmp_path / folder / "result.json") for folder in folders]
     a, b = (result["class_il"] for result in results)
@@ -98,11 +98,11 @@ def test_several_seeds_have_a_folder_each_and_a_summary(itl, tmp_path):
 
 
 def test_several_seeds_are_refused_before_the_first_where_one_would_not_fit(itl, tmp_path, kept):
-    shutil.copytree(kept, tmp_path / "all/seq-digits-itl-50-seed1")
+    shutil.copytree(kept, tmp_path / "all/seq-digits-itl-20-seed1")
     done = itl("run", *tiny(), "--seeds", "0,1", "--out", "all")
     assert done.code == 2
     assert "seed1 holds a run already" in done.err
-    assert [path.name for path in (tmp_path / "all").iterdir()] == ["seq-digits-itl-50-seed1"]
+    assert [path.name for path in (tmp_path / "all").iterdir()] == ["seq-digits-itl-20-seed1"]
 
 
 def test_a_dataset_is_downloaded_only_where_asked(itl):
@@ -112,7 +112,7 @@ def test_a_dataset_is_downloaded_only_where_asked(itl):
 def test_nothing_but_the_buffer_depends_on_the_stream_by_default():
     from itl.cli.options import config
 
-    assert config({}, {}, {}).buffer == 50
+    assert config({}, {}, {}).buffer == 20
     assert config({}, {"stream": "seq-cifar10"}, {}).buffer == 200
     assert config({}, {"stream": "seq-cifar10", "buffer": 500}, {}).buffer == 500
     assert config({"stream": "seq-mnist"}, {}, {}).buffer == 200

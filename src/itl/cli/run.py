@@ -24,7 +24,7 @@ FIELDS = ("stream", "method", "buffer", "tasks", "order", "order_seed", "split",
 @click.command()
 @click.option("--stream", metavar="NAME", help="What to learn; see `itl streams`. [default: seq-digits]")
 @click.option("--method", metavar="NAME", help="How; see `itl methods`. [default: itl]")
-@click.option("--buffer", type=int, metavar="N", help="Images in memory. [default: 50 for seq-digits, else 200]")
+@click.option("--buffer", type=int, metavar="N", help="Images in memory. [default: 20 for seq-digits, else 200]")
 @click.option("--seed", type=int, metavar="N", help="Of everything random. [default: 0]")
 @click.option("--seeds", metavar="N,N,…", help="Several runs one after another, with a summary.")
 @click.option("--epochs", type=int, metavar="N", help="Of the specialist: short for --set specialist.epochs=N.")
