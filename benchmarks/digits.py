@@ -33,7 +33,7 @@ def results(split: str) -> dict[tuple[str, str | None], list[dict]]:
     return out
 
 
-def test_table() -> str:
+def table() -> str:
     found = results("test")
     lines = ["| method | | Class-IL | Task-IL | forgetting |", "|---|---|---|---|---|"]
     for method, about in ABOUT.items():
@@ -61,14 +61,14 @@ def put(page: Path, name: str, text: str) -> None:
 
 def main() -> None:
     if "--write" in sys.argv:
-        put(HOME / "README.md", "digits", f"{CAPTION}\n\n{test_table()}")
+        put(HOME / "README.md", "digits", f"{CAPTION}\n\n{table()}")
         put(HOME / "docs" / "digits.md", "validation", validation_table())
-    print(test_table(), validation_table(), sep="\n\n")
+    print(table(), validation_table(), sep="\n\n")
 
 
 CAPTION = """`seq-digits`: scikit-learn's 8x8 digits in five tasks of two, 20 images in memory; percent on the test
-images after the last task, mean ± standard deviation over five seeds, on a CPU. Raw records are in
-[`results/seq-digits`](results/seq-digits), `itl run --method METHOD --seeds 0,1,2,3,4` repeats a row, and
+images after the last task, mean ± standard deviation over five seeds, on one CPU thread. Raw records are in
+[`results/seq-digits`](results/seq-digits); `itl run --method er --seeds 0,1,2,3,4` repeats a row, and
 [docs/digits.md](docs/digits.md) says how the settings were chosen."""
 
 if __name__ == "__main__":

@@ -1,0 +1,103 @@
+"""What only a GPU can show: captured steps, fused kernels and lanes give what the plain way gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from itl import Learner, nets
+from itl.engine.lanes import side_by_side
+from itl.generalists.tangent import TangentModel
+from itl.nets import norm
+from itl.streams import Stream, from_arrays
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+
+SHORT = {
+    "net.name": "resnet8",
+    "net.width": 8,
+    "specialist.epochs": 2,
+    "tangent.epochs": 4,
+    "projection.epochs": 4,
+    "tangent.lr": 1e-3,
+    "projection.lr": 1e-3,
+}
+
+
+def stream() -> Stream:
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(4), 160)
+    pixels = rng.integers(0, 64, (640, 3, 16, 16), dtype=np.uint8) + (labels * 45).astype(np.uint8)[:, None, None, None]
+    return from_arrays(pixels, labels, pixels[::8], labels[::8], tasks=2, policy="cifar10", layout="NCHW")
+
+
+def taught(method: str, seed: int = 0, **settings: Any) -> dict[str, Tensor]:
+    learner = Learner(method, 50, seed, 4, settings={**SHORT, "exact": True, **settings}, device="cuda")
+    for task in stream():
+        learner.learn(task)
+    state = {name: t.clone() for name, t in learner.net.state_dict().items()}
+    return state | {"memory": learner.memory.pixels[:-1].clone()}
+
+
+def same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("method", ["er", "derpp", "itl", "itl-l", "b+hp+ff+pd", "b+lf"])
+def test_captured_and_eager_training_give_the_same_bits(method: str, precision: str) -> None:
+    captured = taught(method, precision=precision, capture=True)
+    assert same(captured, taught(method, precision=precision, capture=False))
+    assert same(captured, taught(method, precision=precision, capture=True))
+
+
+def test_a_lane_ends_as_the_run_alone() -> None:
+    alone = [taught("er", seed) for seed in range(3)]
+    beside = side_by_side([lambda s=s: taught("er", s) for s in range(3)], 3, torch.device("cuda"))
+    assert all(same(a, b) for a, b in zip(alone, beside, strict=True))
+
+
+@pytest.mark.parametrize(("groups", "channels", "batch", "side", "residual"), [
+    (1, 64, 64, 32, True), (3, 128, 96, 16, True), (1, 512, 16, 4, False), (2, 16, 10, 7, True), (1, 8, 3, 5, False),
+])  # fmt: skip
+def test_the_fused_norm_is_pytorchs(
+    groups: int, channels: int, batch: int, side: int, residual: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    shape = (batch, channels, side, side)
+    x, r, g = (torch.randn(shape, device="cuda").contiguous(memory_format=torch.channels_last) for _ in range(3))
+    outputs = []
+    for fused in (True, False):
+        if not fused:
+            monkeypatch.setattr(norm, "fusable", lambda x, bn: False)
+        bn = nn.BatchNorm2d(channels).cuda()
+        with torch.no_grad():
+            bn.weight.uniform_(0.5, 1.5, generator=torch.Generator("cuda").manual_seed(1))
+        bn.groups = groups  # type: ignore[assignment]
+        a, b = x.clone().requires_grad_(), r.clone().requires_grad_()
+        y = norm.norm(bn, a, b if residual else None)
+        grads = torch.autograd.grad(y, [a, bn.weight, bn.bias, *([b] if residual else [])], g)
+        outputs.append([y.detach(), *grads, bn.running_mean, bn.running_var])
+    for mine, theirs in zip(*outputs, strict=True):
+        assert (mine - theirs).norm() <= 1e-5 * theirs.norm()
+
+
+def test_the_fused_derivative_is_forward_modes() -> None:
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    net = nets.build("resnet18", 10, width=16, generator=torch.Generator().manual_seed(0)).cuda()
+    net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    x = torch.randn(8, 3, 32, 32, device="cuda").contiguous(memory_format=torch.channels_last)
+    net(x)
+    model = TangentModel(net, 2)
+    w = {name: 0.01 * torch.randn_like(p) for name, p in model.params.items()}
+    outputs = []
+    for model.written_out in (True, False):
+        moved = {name: t.clone().requires_grad_() for name, t in w.items()}
+        logits = model.logits(moved, model.features(x))
+        outputs.append([logits.detach(), *torch.autograd.grad(logits.square().sum(), list(moved.values()))])
+    for mine, theirs in zip(*outputs, strict=True):
+        assert (mine - theirs).norm() <= 1e-4 * theirs.norm()
