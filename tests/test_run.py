@@ -127,6 +127,9 @@ def test_the_model_in_the_folder_is_the_one_that_was_scored(method: str, folders
     slots = learner.memory.slots
     for name in ("label", "task", "row", "written"):
         assert result["memory"][name] == getattr(slots, name)[: slots.count].tolist()
+    history = result["memory_history"]  # how many images of each class, after each task
+    assert len(history) == len(result["class_il_matrix"])
+    assert history[-1] == [result["memory"]["label"].count(column) for column in range(len(result["class_names"]))]
 
 
 STAGES = {

@@ -109,6 +109,7 @@ class Recorder(Observer):
             "memory": {
                 name: getattr(slots, name)[: slots.count].tolist() for name in ("label", "task", "row", "written")
             },
+            "memory_history": [line.get("memory") for line in experts],
             "settings": learner.settings.model_dump(),
             "seconds": {**seconds, "total": round(sum(seconds.values()), 3)},
             "command": config.command,
@@ -142,7 +143,7 @@ class Recorder(Observer):
         scores: metrics.Scores,
         loss: float | None = None,
     ) -> None:
-        line = {
+        line: dict[str, Any] = {
             "kind": kind,
             "task": len(learner.tasks),
             "stage": stage,
@@ -154,6 +155,9 @@ class Recorder(Observer):
             "class_il_tasks": [s.class_il for s in scores.per_task],
             "task_il_tasks": [s.task_il for s in scores.per_task],
         }
+        if kind == EXPERT:
+            held = learner.memory.labels
+            line["memory"] = np.bincount(held, minlength=self.stream.classes).tolist()  # images of each class
         self.lines.append(line)
         self.folder.append(line)
         learner.notes["lines"] = len(self.lines)
