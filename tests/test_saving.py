@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -14,7 +15,7 @@ import pytest
 import torch
 
 import itl
-from itl import Learner, UserError
+from itl import Learner, UserError, methods
 from itl.engine.state import read, write
 from itl.observer import Observer
 from tiny_world import Teller, differing, photograph, tiny_images, tiny_learner, tiny_stream
@@ -254,9 +255,9 @@ def edit(folder: Path, **changes: object) -> None:
         {"traits": "none"},
         {"traits": {"mean": [0.5]}},
         {"outputs": 7},
-        {"overrides": {"no.such": 1}},
-        {"overrides": [1]},
-        {"overrides": {"net.width": 5}},
+        {"settings": {"no.such": 1}},
+        {"settings": [1]},
+        {"settings": {"net.width": 5}},
         {"position": ["lunch", 0]},
         {"position": ["specialist"]},
         {"position": 4},
@@ -324,3 +325,14 @@ def test_tensors_of_other_names_or_shapes_are_refused(folder: Path, tmp_path: Pa
         refused(tmp_path / "other")
         write(tmp_path / "less", {k: v for k, v in tensors.items() if k != name}, state)
         refused(tmp_path / "less")
+
+
+def test_a_saved_learner_keeps_its_settings_when_a_methods_defaults_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learner = tiny_learner("itl")
+    learner.learn(tiny_stream().tasks[0])
+    learner.save(tmp_path / "model")
+    changed = dataclasses.replace(methods.METHODS["itl"], settings={"net.name": "resnet18", "tangent.lr": 0.5})
+    monkeypatch.setitem(methods.METHODS, "itl", changed)
+    assert itl.load(tmp_path / "model", device="cpu").settings == learner.settings

@@ -12,6 +12,7 @@ from torch import Tensor
 from itl.engine import state as store
 from itl.errors import UserError
 from itl.memory import Slots
+from itl.settings import flatten
 from itl.streams import Traits
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def save(learner: Learner, folder: str | os.PathLike[str]) -> None:
         "buffer": learner.buffer,
         "seed": learner.seed,
         "classes": learner.classes,
-        "overrides": learner.overrides,
+        "settings": flatten(learner.settings.model_dump()),  # all of them: defaults may change with a version
         "stream": learner.stream,
         "traits": asdict(learner.traits),
         "shape": list(learner.memory.pixels.shape[1:]),
@@ -67,7 +68,7 @@ def load(
             state["buffer"],
             state["seed"],
             state["classes"],
-            settings={**state["overrides"], **(settings or {})},
+            settings={**state["settings"], **flatten(settings or {})},
             device=device,
             observer=observer,
         )
