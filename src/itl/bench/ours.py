@@ -67,12 +67,13 @@ def steps(scale: Scale, stream: Stream) -> dict[str, Any]:
         watch = teach(scale, stream, method, 200, {}, tasks=1)
         out[method] = {"ms": watch.ms("specialist"), "bytes": _peak(scale)}
     _reset_peak(scale)
-    few = {"tangent.epochs": 60, "projection.epochs": 60}
-    if scale.device == "cpu":
-        few = {"tangent.epochs": 4, "projection.epochs": 4}
+    epochs = 60 if scale.device == "cuda" else 4
+    few = {"tangent.epochs": epochs, "projection.epochs": epochs}
     watch = teach(scale, stream, "itl", 200, few, tasks=2)
     for stage, name in (("specialist", "itl specialist"), ("tangent", "itl tangent"), ("projection", "itl projection")):
         out[name] = {"ms": watch.ms(stage), "seconds": watch.seconds(stage), "bytes": _peak(scale)}
+        if stage != "specialist":
+            out[name]["epochs"] = epochs
     return out
 
 

@@ -16,7 +16,9 @@ def draw(record: dict[str, Any], path: str) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    figure, (left, middle, right) = plt.subplots(1, 3, figsize=(12, 3.6), layout="constrained")
+    several = len(record["lanes"]) > 1  # a CPU has one lane: nothing to draw
+    figure, axes = plt.subplots(1, 3 if several else 2, figsize=(12 if several else 9, 3.6), layout="constrained")
+    left, middle = axes[:2]
     names = list(record["ours"])
     ours = [record["ours"][name]["ms"] for name in names]
     usual = [record["usual"][name]["ms"] for name in names]
@@ -25,7 +27,7 @@ def draw(record: dict[str, Any], path: str) -> None:
     left.barh([r - 0.2 for r in rows], ours, 0.38, color="#1f6f8b", label="itl")
     for r, mine, theirs in zip(rows, ours, usual, strict=True):
         left.text(theirs, r + 0.2, f" {theirs:.1f}", va="center", fontsize=8)
-        left.text(mine, r - 0.2, f" {mine:.2f}  ({theirs / mine:.0f}x)", va="center", fontsize=8)
+        left.text(mine, r - 0.2, f" {mine:.2f}  ({theirs / mine:.1f}x)", va="center", fontsize=8)
     left.set(yticks=list(rows), yticklabels=names, xlabel="ms a step", xlim=(0, 1.25 * max(usual)))
     left.invert_yaxis()
     left.legend(frameon=False, fontsize=8)
@@ -34,10 +36,11 @@ def draw(record: dict[str, Any], path: str) -> None:
         middle.plot(sizes, [row[stage] for row in record["growth"]], marker=marker, label=stage)
     middle.set(xlabel="images in memory", ylabel="seconds an epoch", ylim=(0, None), xlim=(0, None))
     middle.legend(frameon=False, fontsize=8)
-    lanes = [(row["lanes"], row["ms_per_run_step"]) for row in record["lanes"]]
-    right.plot(*zip(*lanes, strict=True), marker="o", color="#1f6f8b")
-    right.set(xlabel="runs side by side", ylabel="ms a run-step (er)", ylim=(0, None))
-    for axis in (left, middle, right):
+    if several:
+        lanes = [(row["lanes"], row["ms_per_run_step"]) for row in record["lanes"]]
+        axes[2].plot(*zip(*lanes, strict=True), marker="o", color="#1f6f8b")
+        axes[2].set(xlabel="runs side by side", ylabel="ms a run-step (er)", ylim=(0, None))
+    for axis in axes:
         axis.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=150)
     plt.close(figure)

@@ -62,8 +62,8 @@ def _show(record: dict[str, Any]) -> None:
     console.print(table)
     share = record["generalist_share"]
     console.print(
-        f"tangent + projection: {share['generalist_seconds']:.2f} s a task, "
-        f"{100 * share['share']:.1f} % of the specialist's 50 epochs ({share['specialist_seconds']:.1f} s)"
+        f"tangent + projection, 60 epochs each: {share['generalist_seconds']:.1f} s a task, "
+        f"{100 * share['share']:.1f} % of the specialist's 50 epochs"
     )
     growth = Table(title="an epoch over the memory", title_justify="left")
     for column in ("|B|", "tangent, s", "projection, s", "both, µs an image"):
