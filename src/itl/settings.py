@@ -72,30 +72,8 @@ class SpecialistSettings(Part):
     beta: Weight = 0.0
 
 
-class TangentSettings(Part):
-    """The generalist's learning on the memory: along the tangent plane, or by the ablation's fine-tuning.
-
-    `layers` is how many of the network's last layers the tangent model moves (null: all); `alpha` weighs the stored
-    logits' term (ITL-L), `beta` the cross-entropy; `l2` is λ. `batch_norm` concerns full fine-tuning only: the tangent
-    model is always linearised in evaluation mode.
-    """
-
-    epochs: Count = 60
-    steps: Count | None = None
-    batch: Count = 32
-    lr: Rate = 0.01
-    momentum: Momentum = 0.9
-    l2: Weight = 1e-5
-    schedule: Schedule = "constant"
-    reduction: Reduction = "mean"
-    layers: Annotated[int, Field(strict=True, ge=1, le=64)] | None = 2
-    alpha: Weight = 0.0
-    beta: Weight = 1.0
-    batch_norm: Literal["train", "eval"] = "train"
-
-
-class ProjectionSettings(Part):
-    """Distilling the tangent model into one set of weights, over the memory (X = B) or the task (X = D)."""
+class OnMemory(Part):
+    """What tangent learning and projection have in common. `steps` takes the place of `epochs`; `l2` is λ."""
 
     epochs: Count = 60
     steps: Count | None = None
@@ -106,6 +84,25 @@ class ProjectionSettings(Part):
     schedule: Schedule = "constant"
     reduction: Reduction = "mean"
     batch_norm: Literal["train", "eval"] = "train"
+
+
+class TangentSettings(OnMemory):
+    """The generalist's learning on the memory: along the tangent plane, or by the ablation's fine-tuning.
+
+    `layers` is how many of the network's last layers the tangent model moves (null: all); `alpha` weighs the stored
+    logits' term (ITL-L), `beta` the cross-entropy. `batch_norm` concerns full fine-tuning only: the tangent model is
+    always linearised in evaluation mode.
+    """
+
+    momentum: Momentum = 0.9
+    layers: Annotated[int, Field(strict=True, ge=1, le=64)] | None = 2
+    alpha: Weight = 0.0
+    beta: Weight = 1.0
+
+
+class ProjectionSettings(OnMemory):
+    """Distilling the tangent model into one set of weights, over the memory (X = B) or the task (X = D)."""
+
     over: Literal["memory", "task"] = "memory"
 
 
