@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -167,8 +167,16 @@ class Learner:
 
     def evaluate(self, stream: Stream) -> metrics.Scores:
         """Class-IL and Task-IL on every task of a stream, in percent."""
-        scores = [metrics.score(self.logits(task.test), task.test.labels, task.classes) for task in stream]
-        return metrics.Scores.of(scores, seen=len(self.tasks))
+        return self.scores(stream.tasks, [task.test for task in stream])
+
+    def scores(self, tasks: Sequence[Task], images: Sequence[Images]) -> metrics.Scores:
+        """The same on given images of given tasks, in one pass over all of them."""
+        logits = self.logits(Images.join(images)).split([len(part) for part in images])
+        each = [
+            metrics.score(those, part.labels, task.classes)
+            for those, part, task in zip(logits, images, tasks, strict=True)
+        ]
+        return metrics.Scores.of(each, seen=len(self.tasks))
 
     def predict(self, images: Any) -> tuple[np.ndarray, np.ndarray]:
         """Labels `[n]` and probabilities `[n, classes]` of uint8 images (any layout that `learn` takes)."""
@@ -225,7 +233,7 @@ class Learner:
             if task.classes != self.tasks[-1]:
                 raise UserError(f"task {len(self.tasks)} is unfinished; learn it again to its end before another")
         else:
-            self._check_memory(task)
+            self.check_memory(len({c for known in (*self.tasks, task.classes) for c in known}))
             self.net.grow_classifier(width, torch_generator(self.seed, "outputs", width))
             self.memory.grow_logits(width)
             self.tasks.append(task.classes)
@@ -267,8 +275,8 @@ class Learner:
         for views in (s.augment.task, s.augment.memory):
             self._augment(self.traits, views)  # and so is an unknown policy, before anything is trained
 
-    def _check_memory(self, task: Task) -> None:
-        classes = len({c for known in (*self.tasks, task.classes) for c in known})
+    def check_memory(self, classes: int) -> None:
+        """Refuse to learn so many classes with a memory that cannot hold one image of each."""
         if self.settings.memory.policy != "none" and self.memory.size < classes:
             raise UserError(
                 f"a buffer of {self.memory.size} cannot hold one image of each of {classes} classes; "
@@ -297,7 +305,6 @@ class Learner:
         """Train a stage from where it stands to its end, telling the observer."""
         start = self.position[1]
         momentum = {n.removeprefix("momentum."): t for n, t in self.flight.items() if n.startswith("momentum.")}
-        self._stage = stage
         self.observer.stage_begins(self, stage)
 
         def after(index: int, loss: float, moments: dict[str, Tensor]) -> None:

@@ -9,7 +9,7 @@ import torch
 
 from itl import metrics
 from itl.observer import Observer
-from itl.results import FORMAT, Folder, environment
+from itl.results import FORMAT, Folder, environment, reached
 from itl.streams import Images, Stream
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class Recorder(Observer):
             "forward_transfer_task_il": metrics.forward_transfer(masked, untrained["task_il_tasks"]),
             "average_incremental": metrics.average_incremental(whole),
             "average_incremental_task_il": metrics.average_incremental(masked),
-            "stages": [self._stages(t + 1) for t in range(len(experts))],
+            "stages": [reached(self.lines, t + 1) for t in range(len(experts))],
             "class_names": list(self.stream.class_names),
             "tasks": [list(task.classes) for task in self.stream],
             "memory": {
@@ -116,23 +116,10 @@ class Recorder(Observer):
             **environment(learner.engine.device),
         }
 
-    def _stages(self, task: int) -> dict[str, dict[str, float]]:
-        """What each stage of a task (from 1) reached: specialist, tangent (or the ablation's), expert."""
-        out = {}
-        for line in self.lines:
-            if line["task"] == task and line["kind"] in ("end", EXPERT) and line["stage"] != "projection":
-                out[line["stage"]] = {"class_il": line["class_il"], "task_il": line["task_il"]}
-        return out
-
     def _evaluate(self, learner: Learner, images: list[Images] | None = None) -> metrics.Scores:
-        """Scores on the whole test set of every task, or on the given images of the first tasks: one pass over all."""
+        """Scores on the whole test set of every task, or on the given images of the first tasks."""
         parts = images or [task.test for task in self.stream]
-        logits = learner.logits(Images.join(parts)).split([len(part) for part in parts])
-        scores = [
-            metrics.score(those, part.labels, task.classes)
-            for those, part, task in zip(logits, parts, self.stream, strict=False)
-        ]
-        return metrics.Scores.of(scores, seen=len(learner.tasks))
+        return learner.scores(self.stream.tasks[: len(parts)], parts)
 
     def _write(
         self,

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from itl import metrics, saving
+from itl import saving
 from itl.engine.loop import Diverged
 from itl.errors import UserError, unknown
 from itl.observer import Observer, Observers
@@ -118,18 +118,8 @@ class _Scores(Observer):
         self.add("expert", learner)
 
     def add(self, stage: str, learner: Learner) -> None:
-        scores = [metrics.score(learner.logits(t.test), t.test.labels, t.classes) for t in self.tasks]
-        self.last = metrics.Scores.of(scores, seen=len(scores))
+        self.last = learner.scores(self.tasks, [task.test for task in self.tasks])
         self.stages[stage] = {"class_il": self.last.class_il, "task_il": self.last.task_il}
-
-
-def as_run(folder: Folder, task: int) -> dict[str, dict[str, float]]:
-    """What the run itself reached at `task`, by stage, for comparison; empty where it has not come so far."""
-    return {
-        line["stage"]: {"class_il": line["class_il"], "task_il": line["task_il"]}
-        for line in folder.lines()
-        if line["task"] == task and line["kind"] in ("end", "expert") and line["stage"] != "projection"
-    }
 
 
 def record(folder: Folder, command: str, tries: Sequence[dict[str, Any]], out: str | None = None) -> Path:

@@ -68,7 +68,7 @@ def _learner(config: Config, stream: Stream, folder: Folder, device: str, observ
         observer=observer,
     )
     learner.prepare(stream.tasks[0])
-    _check_memory(learner, stream)
+    learner.check_memory(stream.classes)  # too small for the last task: said before anything is trained or written
     if not resume:
         folder.create({**asdict(config), "command": config.command, "resolved": learner.settings.model_dump()})
     return learner
@@ -80,15 +80,6 @@ def _check_same(config: Config, folder: Folder) -> None:
     if before != config:
         differs = [k for k, v in asdict(config).items() if v != asdict(before)[k]]
         raise UserError(f"{folder.path} is a run with another {', '.join(differs)}; resume it with its own options")
-
-
-def _check_memory(learner: Learner, stream: Stream) -> None:
-    """A memory too small for the last task is refused before the first is trained and anything is written."""
-    if learner.settings.memory.policy != "none" and learner.memory.size < stream.classes:
-        raise UserError(
-            f"a buffer of {learner.memory.size} cannot hold one image of each of {stream.name}'s {stream.classes} "
-            f"classes; use --buffer {stream.classes} or more"
-        )
 
 
 class _Keeper(Observer):

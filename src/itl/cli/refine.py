@@ -111,15 +111,15 @@ def _show(folder: Folder, tries: Tries, path: Path) -> None:
     """A table a task, the best first, with what the run itself had reached."""
     from rich.console import Console
 
-    from itl import refine as room
     from itl.cli.tables import stage_table
+    from itl.results import reached
 
     console = Console(highlight=False)
     for task in sorted({one["task"] for one in tries}):
         mine = [one for one in tries if one["task"] == task]
         mine.sort(key=lambda one: -one["stages"]["expert"]["class_il"] if "stages" in one else 1)
         rows = [(_label(one["settings"]), one.get("stages", {})) for one in mine]
-        run = room.as_run(folder, task)
+        run = reached(folder.lines(), task)
         rows += [("(the run itself)", run)] if run else []
         console.print(stage_table(rows, f"after task {task}"), "")
     for one in tries:

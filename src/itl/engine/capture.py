@@ -54,16 +54,13 @@ class CapturedStepper(Stepper):
         for graph, group in zip(graphs, span.groups, strict=True):
             if graph is not None:
                 graph.fill(group)
-        at = [0] * len(span.groups)
-        for g, count in span.order:
+        for g, k in span.walk():
             graph = graphs[g]
-            for k in range(at[g], at[g] + count):
-                if graph is not None:
-                    graph.graph.replay()
-                else:  # not while another lane captures: all lanes share autograd's thread
-                    with CAPTURING:
-                        self.step({name: t[k] for name, t in span.groups[g].items()})
-            at[g] += count
+            if graph is not None:
+                graph.graph.replay()
+            else:  # not while another lane captures: all lanes share autograd's thread
+                with CAPTURING:
+                    self.step({name: t[k] for name, t in span.groups[g].items()})
 
     def _graph(self, group: Batch) -> Captured | None:
         shape = shape_of(group)

@@ -39,6 +39,14 @@ class Span:
         """How many steps the span has."""
         return sum(count for _, count in self.order)
 
+    def walk(self) -> Iterator[tuple[int, int]]:
+        """Its steps one after another, as (group, place in the group)."""
+        at = [0] * len(self.groups)
+        for group, count in self.order:
+            for k in range(at[group], at[group] + count):
+                yield group, k
+            at[group] += count
+
     def with_rates(self, rates: Tensor, send: Callable[[Tensor], Tensor]) -> Span:
         """The same span with each step's learning rate among its inputs. `rates` is `[steps]`, in step order."""
         parts: list[list[Tensor]] = [[] for _ in self.groups]
@@ -99,8 +107,8 @@ class Stage:
     """One optimisation: over which tensors, through which rounds, with what loss.
 
     `loss(batch)` returns a scalar. `changed` lists what a step changes besides the parameters (batch-norm statistics,
-    stored logits): capturing a step runs it a few times, and these are put back afterwards. `adjust` is a hook on the
-    gradients before the optimiser's step. `net` is the network that is trained, where bf16 may be used for it.
+    stored logits): capturing a step runs it a few times, and these are put back afterwards. `net` is the
+    network that is trained, where bf16 may be used for it.
     """
 
     name: str
@@ -112,7 +120,6 @@ class Stage:
     autocast: bool = True
     net: nn.Module | None = None
     capturable: bool = True
-    adjust: Callable[[Batch], None] | None = None
 
 
 class Diverged(RuntimeError):
@@ -154,8 +161,6 @@ class Stepper:
         for leaf, grad in zip(self.leaves, grads, strict=True):
             # The fused kernel reads a gradient's memory as if it were laid out like the weight's.
             leaf.grad = grad if grad.stride() == leaf.stride() else torch.empty_like(leaf).copy_(grad)
-        if self.stage.adjust is not None:
-            self.stage.adjust(batch)
         loss = loss.detach().float()
         torch.maximum(self.bad, (~torch.isfinite(loss)).float(), out=self.bad)
         self.optimiser.step()
@@ -176,11 +181,8 @@ class Stepper:
 
     def run(self, span: Span) -> None:
         """All steps of a span, in its order."""
-        at = [0] * len(span.groups)
-        for group, count in span.order:
-            for _ in range(count):
-                self.step({name: t[at[group]] for name, t in span.groups[group].items()})
-                at[group] += 1
+        for group, k in span.walk():
+            self.step({name: t[k] for name, t in span.groups[group].items()})
 
     def touched(self) -> list[Tensor]:
         """Every tensor a step changes."""

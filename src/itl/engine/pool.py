@@ -41,11 +41,6 @@ class Pool:
             self.pixels = engine.send(source.gather(torch.arange(count)))
             self.source = None
 
-    @property
-    def resident(self) -> bool:
-        """Whether the images live on the device."""
-        return self.pixels is not None or self.engine.device.type == "cpu"
-
     def gather(self, index: Tensor) -> Tensor:
         """Images `[k, channels, height, width]` uint8 on the device for CPU rows `[k]`."""
         if self.pixels is not None:

@@ -19,7 +19,7 @@ from itl.generalists.rounds import SampleRounds, in_parts
 from itl.generalists.tangent import TangentModel, frozen_copy
 from itl.memory import Memory
 from itl.nets import Net
-from itl.settings import Settings, TangentSettings
+from itl.settings import OnMemory, Settings, TangentSettings
 from itl.specialists.losses import cross_entropy, squared_error
 
 
@@ -49,7 +49,7 @@ class Generalist(Protocol):
         ...
 
 
-def memory_rounds(ground: Ground, name: str, prepare: Callable[[Tensor, Tensor], Batch], weight: int) -> SampleRounds:
+def memory_rounds(ground: Ground, name: str, prepare: Callable[[Tensor], Batch], weight: int) -> SampleRounds:
     """Rounds over the memory for the stage called `name`, with the labels (and logits, where stored) of its slots."""
     memory, settings, engine = ground.memory, ground.settings.tangent, ground.engine
     labels = engine.send(torch.from_numpy(memory.slots.label.copy()))
@@ -57,7 +57,7 @@ def memory_rounds(ground: Ground, name: str, prepare: Callable[[Tensor, Tensor],
 
     def inputs(views: Tensor, rows: Tensor) -> Batch:
         rows = engine.send(rows)
-        out = {**prepare(views, rows), "y": labels.index_select(0, rows)}
+        out = {**prepare(views), "y": labels.index_select(0, rows)}
         if memory.logits is not None and settings.alpha:
             out["logits"] = memory.logits.index_select(0, rows)
             out["width"] = widths.index_select(0, rows)
@@ -85,7 +85,8 @@ def memory_loss(logits: Tensor, batch: Batch, settings: TangentSettings) -> Tens
     return loss
 
 
-def _descent(settings: TangentSettings) -> Descent:
+def descent(settings: OnMemory) -> Descent:
+    """How a stage on the memory descends."""
     return Descent(settings.lr, settings.momentum, settings.l2, settings.schedule)
 
 
@@ -98,7 +99,7 @@ class Tangent:
         self.model = TangentModel(self.anchor, settings.layers)  # type: ignore[arg-type]
         self.w = {name: t.requires_grad_() for name, t in self.model.zero().items()}
 
-        def prepare(views: Tensor, rows: Tensor) -> Batch:
+        def prepare(views: Tensor) -> Batch:
             with ground.engine.autocast():  # the trunk is frozen and no part of the tangent plane
                 return {"h": in_parts(self.model.features, views, ground.normalise)}
 
@@ -108,7 +109,7 @@ class Tangent:
         with torch.no_grad():
             sample = self.model.features(ground.normalise(ground.memory.pixels[:1]))
         rounds = memory_rounds(ground, "tangent", prepare, 4 * sample.numel())
-        self.stage = Stage("tangent", dict(self.w), _descent(settings), rounds, loss, autocast=False)
+        self.stage = Stage("tangent", dict(self.w), descent(settings), rounds, loss, autocast=False)
 
     @torch.no_grad()
     def logits(self, x: Tensor) -> Tensor:
@@ -135,7 +136,7 @@ class FineTuning:
         name = "linear" if linear else "full"
         net.train(not linear and settings.batch_norm == "train")
 
-        def features(views: Tensor, rows: Tensor) -> Batch:
+        def features(views: Tensor) -> Batch:
             with torch.no_grad(), ground.engine.autocast():
                 return {"h": in_parts(net.features, views, ground.normalise)}
 
@@ -144,12 +145,12 @@ class FineTuning:
             return memory_loss(logits, batch, settings)
 
         image = ground.memory.pixels[0].numel()
-        prepare = features if linear else (lambda views, rows: {"h": views})
+        prepare = features if linear else (lambda views: {"h": views})
         rounds = memory_rounds(ground, name, prepare, 4 * net.classifier.in_features if linear else image)
         trained = net.classifier.named_parameters("classifier") if linear else net.named_parameters()
         changed = [] if linear else list(net.buffers())
         trunk = None if linear else net
-        self.stage = Stage(name, dict(trained), _descent(settings), rounds, loss, changed, net=trunk)
+        self.stage = Stage(name, dict(trained), descent(settings), rounds, loss, changed, net=trunk)
 
     @torch.no_grad()
     def logits(self, x: Tensor) -> Tensor:

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from itl.augment import Augment
-from itl.engine.loop import Batch, Descent, Stage
+from itl.engine.loop import Batch, Stage
 from itl.engine.pool import Source
-from itl.generalists.learn import Ground
+from itl.generalists.learn import Ground, descent
 from itl.generalists.rounds import SampleRounds, in_parts
 from itl.nets import Net
 from itl.specialists.losses import squared_error
@@ -45,5 +45,6 @@ def projection_stage(
         8 * ground.memory.pixels[0].numel(),
         ground.engine,
     )
-    descent = Descent(settings.lr, settings.momentum, settings.l2, settings.schedule)
-    return Stage("projection", dict(net.named_parameters()), descent, rounds, loss, list(net.buffers()), net=net)
+    return Stage(
+        "projection", dict(net.named_parameters()), descent(settings), rounds, loss, list(net.buffers()), net=net
+    )

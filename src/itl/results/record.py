@@ -88,6 +88,15 @@ class Folder:
         os.replace(draft, self.path / "predictions.npz")
 
 
+def reached(lines: list[dict[str, Any]], task: int) -> dict[str, dict[str, float]]:
+    """What each stage of a task (from 1) reached, by a run's lines: specialist, tangent (or the ablation's), expert."""
+    return {
+        line["stage"]: {"class_il": line["class_il"], "task_il": line["task_il"]}
+        for line in lines
+        if line["task"] == task and line["kind"] in ("end", "expert") and line["stage"] != "projection"
+    }
+
+
 def environment(device: torch.device) -> dict[str, Any]:
     """What the run ran on: `hardware` and `versions` of result.json. No host names, no paths."""
     import itl
