@@ -15,6 +15,7 @@ from itl.cli.bench import bench
 from itl.cli.listing import methods, streams
 from itl.cli.refine import refine
 from itl.cli.run import run
+from itl.cli.table import table
 from itl.errors import UserError, unknown
 
 OURS, THEIRS, INTERRUPTED = 1, 2, 130
@@ -49,7 +50,7 @@ def cli(ctx: click.Context) -> None:
         click.echo(ctx.get_help())
 
 
-for command in (run, refine, methods, streams, bench):
+for command in (run, refine, methods, streams, table, bench):
     cli.add_command(command)
 
 

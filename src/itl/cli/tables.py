@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,8 @@ from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
+
+from itl.results.cells import Mean
 
 SUMMARISED = ("class_il", "task_il", "forgetting")
 WRITTEN = ("config.json", "metrics.jsonl", "result.json", "predictions.npz", "model", "specialists")
@@ -81,9 +82,8 @@ def summary(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Mean and sample standard deviation over seeds; null where a result has no such number."""
     out: dict[str, Any] = {"runs": len(results)}
     for name in SUMMARISED:
-        values = [result[name] for result in results if result[name] is not None]
-        mean = statistics.fmean(values) if values else None
-        out[name] = {"mean": mean, "std": statistics.stdev(values) if len(values) > 1 else None}
+        over = Mean.of([result[name] for result in results])
+        out[name] = {"mean": over.mean, "std": over.std}
     return out
 
 

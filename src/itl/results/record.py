@@ -6,12 +6,14 @@ import json
 import os
 import platform
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from itl.errors import UserError
+
+if TYPE_CHECKING:
+    import torch
 
 FORMAT = 1
 
@@ -99,6 +101,8 @@ def reached(lines: list[dict[str, Any]], task: int) -> dict[str, dict[str, float
 
 def environment(device: torch.device) -> dict[str, Any]:
     """What the run ran on: `hardware` and `versions` of result.json. No host names, no paths."""
+    import torch  # here, so that a table of results need not wait for it
+
     import itl
 
     hardware: dict[str, Any] = {"device": device.type, "cpus": os.cpu_count(), "threads": torch.get_num_threads()}

@@ -1,0 +1,199 @@
+"""A table of results as text: Markdown, LaTeX, JSON; and the grids of words that a terminal shows."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from itl.results.cells import Cell, Mean
+from itl.results.table import MEASURES, Row, Section, Table
+
+NAMES = {"class_il": "Class-IL", "task_il": "Task-IL"}
+NONE = "–"
+NOT_RUN = "not run"
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Words in rows. A heading is (group, name): neighbours of one group share it."""
+
+    headings: list[tuple[str, str]]
+    rows: list[list[str]]
+
+
+def accuracies(section: Section, short: bool = False) -> Grid:
+    """Published beside ours, with the difference; `short` for a terminal, where hardware and command stand below."""
+    beside = section.kind == "published"
+    headings = [("", "method"), ("", "|B|")]
+    for measure in MEASURES:
+        headings += [(NAMES[measure], name) for name in (("published", "ours", "diff.") if beside else ("ours",))]
+    headings += [("", "seeds")] if beside else [("", "forgetting"), ("", "seeds")]
+    headings += [] if short else [("", "hardware"), ("", "command")]
+    return Grid(headings, [_accuracies(row, beside, short) for row in section.rows])
+
+
+def _accuracies(row: Row, beside: bool, short: bool) -> list[str]:
+    def mean(value: Mean) -> str:
+        return value.text().replace(" ± ", "±") if short else value.text()
+
+    out = [name_of(row), "" if row.buffer is None else str(row.buffer)]
+    for measure in MEASURES:
+        ours = NOT_RUN if row.ours is None else mean(row.reached(measure))
+        out += [mean(row.reported(measure)), ours, difference(row, measure, short)] if beside else [ours]
+    if not beside and row.ours is not None:
+        out.append(mean(row.ours.mean("forgetting")))
+    out.append(NONE if row.ours is None else str(len(row.ours.seeds)))
+    if not short:
+        out += [NONE, NONE] if row.ours is None else [row.ours.hardware, row.ours.command]
+    return out
+
+
+def seconds(section: Section, short: bool = False) -> Grid:
+    """Where the time of a run goes, in mean seconds; tangent learning and projection as a share of the specialist's."""
+    mine = [row for row in section.rows if row.ours is not None]
+    names = list(dict.fromkeys(name for row in mine if row.ours for name in row.ours.seconds()))
+    names = [name for name in names if name != "total"] + ["total"]
+    rows = []
+    for row in mine:
+        assert row.ours is not None
+        spent, share = row.ours.seconds(), row.ours.share()
+        digits = 1 if spent["total"] < 100 else 0
+        out = [name_of(row), "" if row.buffer is None else str(row.buffer)]
+        out += [f"{spent.get(name, 0.0):.{digits}f}" for name in names]
+        out += [NONE if share is None else f"{100 * share:.1f} %", str(len(row.ours.seeds))]
+        rows.append(out if short else [*out, row.ours.hardware])
+    headings = [
+        ("", "method"),
+        ("", "|B|"),
+        *(("seconds", name) for name in names),
+        ("tg + pd", "of spec."),
+        ("", "seeds"),
+    ]
+    return Grid(headings if short else [*headings, ("", "hardware")], rows)
+
+
+def name_of(row: Row) -> str:
+    """The method, and what tells this cell of it apart."""
+    note = f" ({row.published.note})" if row.published is not None and row.published.note.startswith("buffer") else ""
+    return f"{row.method}{note}" + (f" [{row.label}]" if row.label else "")
+
+
+def difference(row: Row, measure: str, short: bool = False) -> str:
+    """`+1.26, +2.0 σ`: ours less the published mean in points and in published standard deviations."""
+    points, deviations = row.difference(measure)
+    if points is None:
+        return NONE
+    if short:
+        return f"{points:+.2f}" if deviations is None else f"{deviations:+.1f} σ"
+    return f"{points:+.2f}" + ("" if deviations is None else f", {deviations:+.1f} σ")
+
+
+def commands(section: Section) -> list[tuple[str, str]]:
+    """(hardware, command) of each cell of ours, once, in order."""
+    mine = [row.ours for row in section.rows if row.ours is not None]
+    return list(dict.fromkeys((cell.hardware, cell.command) for cell in mine))
+
+
+# ------------------------------------------------------------------ files
+
+
+def markdown(table: Table, with_seconds: bool = False) -> str:
+    """Sections as Markdown tables."""
+    parts = []
+    for section in table.sections:
+        parts.append(f"### {section.title}\n")
+        if section.reference:
+            parts.append(f"Published: {section.reference}.\n")
+        parts.append(_markdown(accuracies(section)))
+        if with_seconds and any(row.ours for row in section.rows):
+            parts.append(_markdown(seconds(section)))
+    parts += [f"- {note}" for note in table.notes]
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def _markdown(grid: Grid) -> str:
+    def line(words: Sequence[str]) -> str:
+        return "| " + " | ".join(word.replace("|", "\\|") for word in words) + " |\n"
+
+    heads = [f"{group} {name}".strip() for group, name in grid.headings]
+    rows = [[f"`{word}`" if word.startswith("itl run") else word for word in row] for row in grid.rows]
+    return line(heads) + "|" + "---|" * len(heads) + "\n" + "".join(map(line, rows))
+
+
+def latex(table: Table, with_seconds: bool = False) -> str:
+    """Sections as tabulars for `booktabs`; the commands that repeat them follow as comments."""
+    parts = ["% needs \\usepackage{booktabs}"]
+    for section in table.sections:
+        parts.append(f"% {section.title}" + (f"; {section.reference}" if section.reference else ""))
+        grids = [accuracies(section, short=True)]
+        if with_seconds and any(row.ours for row in section.rows):
+            grids.append(seconds(section, short=True))
+        parts += [_latex(grid) for grid in grids]
+        parts += [f"% {where}: {command}" for where, command in commands(section)]
+    parts += [f"% {note}" for note in table.notes]
+    return "\n".join(parts) + "\n"
+
+
+def _latex(grid: Grid) -> str:
+    heads = [_escape(f"{group} {name}".strip()) for group, name in grid.headings]
+    lines = [" & ".join(heads) + r" \\", r"\midrule"]
+    lines += [" & ".join(map(_escape, row)) + r" \\" for row in grid.rows]
+    spec = "l" + "r" * (len(heads) - 1)
+    return "\n".join([rf"\begin{{tabular}}{{{spec}}}", r"\toprule", *lines, r"\bottomrule", r"\end{tabular}"])
+
+
+def _escape(text: str) -> str:
+    text = re.sub(r"([&%$#_{}])", r"\\\1", text)
+    for plain, tex in {"±": r"$\pm$", "σ": r"$\sigma$", "|B|": r"$|B|$", "–": "--", "−": "$-$"}.items():
+        text = text.replace(plain, tex)
+    return re.sub(r"(?<![\w$])([+-]\d+(?:\.\d+)?)", r"$\1$", text)
+
+
+def as_json(table: Table) -> str:
+    """Everything, unrounded, as one JSON object."""
+    sections = [
+        {
+            "title": section.title,
+            "stream": section.stream,
+            "kind": section.kind,
+            "reference": section.reference or None,
+            "rows": [_json(row) for row in section.rows],
+        }
+        for section in table.sections
+    ]
+    return json.dumps({"sections": sections, "notes": table.notes}, indent=1, ensure_ascii=False) + "\n"
+
+
+def _json(row: Row) -> dict[str, Any]:
+    def pair(value: Mean) -> dict[str, float | None]:
+        return {"mean": value.mean, "std": value.std}
+
+    out: dict[str, Any] = {"method": row.method, "buffer": row.buffer, "label": row.label or None}
+    out["published"] = None
+    if row.published is not None:
+        out["published"] = {measure: pair(row.reported(measure)) for measure in MEASURES}
+        out["published"] |= {"source": row.published.source, "note": row.published.note or None}
+    out["ours"] = None if row.ours is None else _cell(row.ours)
+    out["difference"] = {
+        measure: dict(zip(("points", "published_stds"), row.difference(measure), strict=True)) for measure in MEASURES
+    }
+    return out
+
+
+def _cell(cell: Cell) -> dict[str, Any]:
+    numbers = (*MEASURES, "forgetting", "average_incremental")
+    return {
+        **{name: {"mean": cell.mean(name).mean, "std": cell.mean(name).std} for name in numbers},
+        "variant": cell.facts.get("variant"),
+        "split": cell.facts["split"],
+        "seeds": cell.seeds,
+        "settings": cell.runs[0].config.get("settings") or {},
+        "seconds": cell.seconds(),
+        "generalist_share": cell.share(),
+        "hardware": cell.hardware,
+        "command": cell.command,
+        "folders": [str(run.path) for run in cell.runs],
+    }

@@ -1,0 +1,78 @@
+"""`itl table`: what it prints and what it refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fake_runs import fake_run
+
+HOME = Path(__file__).parents[2]
+
+
+def test_it_reads_results_in_the_present_folder(itl, tmp_path):
+    for seed, level in enumerate((65.0, 67.0)):
+        fake_run(tmp_path / f"results/seq-cifar10/test/run{seed}", seed=seed, level=level)
+    done = itl("table")
+    assert (done.code, done.err) == (0, "")
+    (line,) = [line for line in done.out.splitlines() if line.startswith("itl ") and "66.05±0.64" in line]
+    assert "66.00±1.41" in line
+    assert "-0.1 σ" in line
+    assert "itl run --stream seq-cifar10 --method itl --buffer 200 --seeds 0,1" in done.out
+    assert "on NVIDIA H200" in done.out
+    assert itl("table", "results").out == done.out
+    assert "tg + pd" in itl("table", "--seconds").out
+    assert itl("table", "--hide-missing").out.count("not run") == 0 < done.out.count("not run")
+
+
+def test_json_is_the_table_and_nothing_else_and_out_writes_it(itl, tmp_path):
+    fake_run(tmp_path / "run")
+    done = itl("table", "run", "--json", "--hide-missing")
+    assert done.err == ""
+    assert done.json["sections"][0]["rows"][0]["method"] == "itl"
+    written = itl("table", "run", "--format", "latex", "--out", "table.tex")
+    assert (written.code, written.out) == (0, "")
+    assert "tabular" in (tmp_path / "table.tex").read_text()
+
+
+def test_a_damaged_run_is_a_line_on_stderr_beside_the_table(itl, tmp_path):
+    fake_run(tmp_path / "results/good")
+    bad = fake_run(tmp_path / "results/bad", seed=1)
+    (bad / "result.json").write_text("{")
+    done = itl("table")
+    assert done.code == 0
+    assert "66.05±0.64" in done.out
+    assert done.err.count("\n") == 1
+    assert "results/bad/result.json cannot be read" in done.err
+
+
+def test_mistakes_are_one_line(itl, tmp_path):
+    fake_run(tmp_path / "run")
+    for args, words in (
+        (["table"], "there is no results here"),
+        (["table", "nowhere"], "nowhere is no folder"),
+        (["table", "run", "--split", "train"], "test or validation"),
+        (["table", "run", "--stream", "seq-cifar11"], "no run on 'seq-cifar11'"),
+        (["table", "run", "--format", "latex", "--out", "no/where.tex"], "cannot write"),
+    ):
+        done = itl(*args)
+        assert (done.code, done.out) == (2, ""), args
+        assert words in done.err
+        assert done.err.count("\n") == 1
+
+
+def test_the_records_of_the_repository_make_a_table(itl):
+    done = itl("table", HOME / "results", "--json")
+    assert done.code == 0
+    digits = [s for s in done.json["sections"] if s["stream"] == "seq-digits"]
+    assert {row["method"] for row in digits[0]["rows"]} >= {"itl", "b", "er", "sgd"}
+    assert f"{digits[0]['rows'][0]['ours']['class_il']['mean']:.1f}" in (HOME / "README.md").read_text()
+
+
+def test_the_documents_rows_are_real(itl):
+    page = (HOME / "docs" / "report.md").read_text()
+    shown = {
+        line.strip() for line in itl("table", HOME / "results", "--stream", "seq-digits", "--seconds").out.splitlines()
+    }
+    rows = [line.strip() for line in page.splitlines() if line.startswith(("b  ", "er  ", "itl  ", "sgd  "))]
+    assert len(rows) == 8
+    assert set(rows) <= shown
