@@ -1,0 +1,23 @@
+"""Image files of any kind as pixels of one size, and folders of them as classes."""
+
+from itl.images.cache import clear_cache
+from itl.images.many import read_images
+from itl.images.read import KINDS, MAX_PIXELS, Problem, UnreadableImage, dimensions, read_image, shown
+from itl.images.scan import Scan, find_images, scan
+from itl.images.split import hold_out
+
+__all__ = [
+    "KINDS",
+    "MAX_PIXELS",
+    "Problem",
+    "Scan",
+    "UnreadableImage",
+    "clear_cache",
+    "dimensions",
+    "find_images",
+    "hold_out",
+    "read_image",
+    "read_images",
+    "scan",
+    "shown",
+]
