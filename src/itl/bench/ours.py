@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from statistics import median
+from threading import Barrier
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from itl.observer import Observer
 from itl.streams import Stream
 
 GENTLE = {"tangent.lr": 1e-4, "projection.lr": 1e-5}  # noise must not diverge; the arithmetic is the same
+WARM = 2  # epochs before lanes are timed: graphs are captured, the memory is full
 
 
 class Stopwatch(Observer):
@@ -90,19 +92,50 @@ def growth(scale: Scale, stream: Stream) -> list[dict[str, Any]]:
 
 
 def lanes(scale: Scale, stream: Stream) -> list[dict[str, Any]]:
-    """ms a run-step of er with several runs side by side: over the time in which all of them were training."""
+    """ms a run-step of er with several runs side by side, once all of them have captured their steps."""
     out = []
-    device = torch.device(scale.device)
     for count in scale.lanes:
-        jobs = [lambda: teach(scale, stream, "er", 200, {"specialist.epochs": 5}, tasks=1)] * count
-        rounds = [watch.rounds["specialist"] for watch in side_by_side(jobs, count, device)]
-        begin, end = max(r[0][1] for r in rounds), min(r[-1][1] for r in rounds)
-        # a round that lies partly in the window counts for its part
-        inside = sum(
-            n * max(0.0, min(e, end) - max(b, begin)) / (e - b) for lane in rounds for b, e, n in lane if e > begin
-        )
-        out.append({"lanes": count, "ms_per_run_step": 1e3 * (end - begin) / inside if inside else None})
+        everyone = Barrier(count)
+        jobs = [lambda: _timed_lane(scale, stream, everyone)] * count
+        spans = side_by_side(jobs, count, torch.device(scale.device))
+        seconds = max(end for _, end, _ in spans) - min(begin for begin, _, _ in spans)
+        out.append({"lanes": count, "ms_per_run_step": 1e3 * seconds / sum(steps for _, _, steps in spans)})
     return out
+
+
+class _Enough(Exception):
+    """A lane has been timed long enough."""
+
+
+class _Together(Stopwatch):
+    """Waits for the other lanes after the first two epochs, then times some and ends the run."""
+
+    TIMED = 3
+
+    def __init__(self, everyone: Barrier) -> None:
+        super().__init__()
+        self.everyone = everyone
+
+    def round_ends(self, learner: Learner, stage: Stage, epoch: int, loss: float) -> None:
+        super().round_ends(learner, stage, epoch, loss)
+        if epoch == WARM:
+            self.everyone.wait(timeout=120)
+            self.since = time.perf_counter()
+        if epoch == WARM + self.TIMED:
+            raise _Enough
+
+
+def _timed_lane(scale: Scale, stream: Stream, everyone: Barrier) -> tuple[float, float, int]:
+    """When one lane's timed epochs began and ended, and how many steps they had."""
+    watch = _Together(everyone)
+    settings = {**scale.net, **scale.settings}  # the epochs are the benchmark's 50: what is captured is, too
+    learner = Learner("er", 200, 0, stream.classes, settings=settings, device=scale.device, observer=watch)
+    try:
+        learner.learn(stream.tasks[0])
+    except _Enough:
+        pass
+    timed = watch.rounds["specialist"][WARM:]
+    return timed[0][0], timed[-1][1], sum(steps for _, _, steps in timed)
 
 
 def _reset_peak(scale: Scale) -> None:
