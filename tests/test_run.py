@@ -13,7 +13,6 @@ import torch
 
 import itl
 from itl import Learner, UserError, recorder
-from itl import run as runs
 from itl.run import Config, fresh_folder, run
 from itl.settings import parse
 from tiny_world import TINY, Teller, tiny_learner, tiny_stream
@@ -199,7 +198,7 @@ def test_a_stopped_run_goes_on_to_the_same_record(
 ) -> None:
     """Saved after every round or only at the ends of tasks, and stopped at the end of a stage."""
     if often:
-        monkeypatch.setattr(runs, "SAVE_EVERY", -1.0)
+        monkeypatch.setenv("ITL_SAVE_EVERY", "0")
     stopping = True
 
     def stop(event: str, learner: Learner, stage: str | None, epoch: int) -> None:
@@ -314,7 +313,7 @@ def test_a_curves_points_are_of_a_fixed_subset_of_each_tasks_test_images(monkeyp
 def test_a_run_that_diverges_says_where_and_leaves_the_last_good_state(
     stage: str, settings: dict[str, Any], setting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runs, "SAVE_EVERY", -1.0)
+    monkeypatch.setenv("ITL_SAVE_EVERY", "0")
     given = Config("arrays", "itl", 8, 0, {**TINY, **settings})
     with pytest.raises(UserError) as caught:
         run(given, tiny_stream(), tmp_path, device="cpu")

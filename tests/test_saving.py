@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import os
 import pickle
@@ -16,7 +15,7 @@ import torch
 
 import itl
 from itl import Learner, UserError, methods
-from itl.engine.state import read, write
+from itl.engine.state import read, seal, write
 from itl.observer import Observer
 from tiny_world import Teller, differing, photograph, tiny_images, tiny_learner, tiny_stream
 
@@ -189,7 +188,7 @@ def refused(folder: Path) -> str:
 
 def test_a_folder_holds_tensors_json_and_one_name(folder: Path) -> None:
     assert sorted(p.name for p in folder.iterdir()) == ["CURRENT", "generation-000001"]
-    assert sorted(p.name for p in generation(folder).iterdir()) == ["state.json", "tensors.safetensors"]
+    assert sorted(p.name for p in generation(folder).iterdir()) == ["SHA256SUMS", "state.json", "tensors.safetensors"]
     text = (generation(folder) / "state.json").read_text()
     assert str(folder) not in text
     assert os.path.expanduser("~") not in text
@@ -238,6 +237,7 @@ def edit(folder: Path, **changes: object) -> None:
         else:
             state[name] = value
     path.write_text(json.dumps(state))
+    seal(generation(folder))  # with checksums that fit: someone meant it
 
 
 @pytest.mark.parametrize(
@@ -308,14 +308,14 @@ def test_a_pickle_in_the_place_of_the_tensors_is_never_run(folder: Path, tmp_pat
     path = generation(folder) / "tensors.safetensors"
     path.write_bytes(pickle.dumps(Bomb()))
     refused(folder)
-    edit(folder, sha256=hashlib.sha256(path.read_bytes()).hexdigest())  # even with a checksum that fits
+    seal(generation(folder))  # even with a checksum that fits
     refused(folder)
     assert not (tmp_path / "exploded").exists()
 
 
 def test_tensors_of_other_names_or_shapes_are_refused(folder: Path, tmp_path: Path) -> None:
     tensors, state = read(folder)
-    state = {k: v for k, v in state.items() if k not in ("format", "sha256")}
+    state = {k: v for k, v in state.items() if k != "format"}
     for name, value in (
         ("net.classifier.weight", torch.zeros(2, 2)),
         ("memory.pixels", torch.zeros(1, 1, 8, 8, dtype=torch.uint8)),

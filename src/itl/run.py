@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -19,8 +18,6 @@ from itl.results import Folder
 from itl.streams import Stream
 
 __all__ = ["Config", "fresh_folder", "run"]
-
-SAVE_EVERY = 30.0  # seconds between two saves of an unfinished stage
 
 
 def run(
@@ -83,14 +80,14 @@ def _check_same(config: Config, folder: Folder) -> None:
 
 
 class _Keeper(Observer):
-    """Saves the learner at the end of stages and every half minute between, and specialists where asked to."""
+    """Saves the learner at the end of tasks and at its pace between, and specialists where asked to."""
 
     def __init__(self, config: Config, folder: Folder, save: bool) -> None:
         self.config, self.folder, self.save = config, folder, save
-        self.saved = time.monotonic()
+        self.pace = saving.Pace()
 
     def round_ends(self, learner: Learner, stage: Any, epoch: int, loss: float) -> None:
-        if time.monotonic() - self.saved > SAVE_EVERY:
+        if self.pace.due():
             self._save(learner)
 
     def memory_updated(self, learner: Learner, task: Any) -> None:
@@ -102,8 +99,8 @@ class _Keeper(Observer):
 
     def _save(self, learner: Learner) -> None:
         if self.save:
-            learner.save(self.folder.model)
-        self.saved = time.monotonic()
+            with self.pace.saving():
+                learner.save(self.folder.model)
 
 
 def fresh_folder(root: str | os.PathLike[str], name: str) -> Path:

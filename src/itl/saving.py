@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +25,60 @@ if TYPE_CHECKING:
 ARRAYS = ("label", "task", "row", "written", "width")
 
 
+EVERY = 30.0  # seconds between two saves of an unfinished stage, unless ITL_SAVE_EVERY says otherwise
+SHARE = 0.025  # of the time, at most, goes into them
+
+
+class Pace:
+    """When to save an unfinished stage: every so many seconds, and never for more than a small share of the time.
+
+    What is lost by a crash is learned again, to the same bits; so a slow disk makes saves rarer, not training slower.
+    """
+
+    def __init__(self, every: float | None = None) -> None:
+        self.every = _interval() if every is None else every
+        self.next = time.monotonic() + self.every
+
+    def due(self) -> bool:
+        """Whether it is time."""
+        return time.monotonic() >= self.next
+
+    @contextmanager
+    def saving(self) -> Iterator[None]:
+        """Within, the state is saved: how long that takes decides when it is time again."""
+        began = time.monotonic()
+        yield
+        now = time.monotonic()
+        self.next = now + (max(self.every, (now - began) / SHARE) if self.every else 0)
+
+
+def _interval() -> float:
+    given = os.environ.get("ITL_SAVE_EVERY", "")
+    try:
+        return max(0.0, float(given or EVERY))
+    except ValueError:
+        raise UserError(f"ITL_SAVE_EVERY is a number of seconds, not '{given}'") from None
+
+
 def save(learner: Learner, folder: str | os.PathLike[str]) -> None:
-    """Write everything needed to go on: network, memory, position, unfinished stage, settings, seconds."""
+    """Write everything needed to go on into a folder."""
+    store.write(folder, *pack(learner))
+
+
+def load(
+    folder: str | os.PathLike[str],
+    *,
+    device: str = "auto",
+    settings: dict[str, Any] | None = None,
+    observer: Observer | None = None,
+) -> Learner:
+    """The learner saved in `folder`, ready to predict or to learn on. `settings` override those it was saved with."""
+    tensors, state = store.read(folder)
+    return unpack(folder, tensors, state, device=device, settings=settings, observer=observer)
+
+
+def pack(learner: Learner) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Everything needed to go on: network, memory, position, unfinished stage, settings, seconds."""
     learner._must_be_ready()
     slots = learner.memory.slots
     tensors: dict[str, Tensor] = {f"net.{name}": t for name, t in learner.net.state_dict().items()}
@@ -48,20 +103,21 @@ def save(learner: Learner, folder: str | os.PathLike[str]) -> None:
         "seconds": dict(learner.clock.seconds),
         "notes": learner.notes,
     }
-    store.write(folder, tensors, state)
+    return tensors, state
 
 
-def load(
+def unpack(
     folder: str | os.PathLike[str],
+    tensors: dict[str, Tensor],
+    state: dict[str, Any],
     *,
     device: str = "auto",
     settings: dict[str, Any] | None = None,
     observer: Observer | None = None,
 ) -> Learner:
-    """The learner saved in `folder`, ready to predict or to learn on. `settings` override those it was saved with."""
+    """The learner that `pack` took apart; `folder` is named in what is said of a state that makes no sense."""
     from itl.learner import Learner
 
-    tensors, state = store.read(folder)
     try:
         learner = Learner(
             state["method"],
@@ -73,12 +129,27 @@ def load(
             observer=observer,
         )
         kept: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in state["traits"].items()}
-        traits = Traits(**kept)
-        learner._set_up(state["stream"], tuple(state["shape"]), traits, state["outputs"])
+        _must_agree(tensors, state)
+        learner._set_up(state["stream"], tuple(state["shape"]), Traits(**kept), state["outputs"])
         _restore(learner, tensors, state)
-    except (AttributeError, LookupError, TypeError, ValueError, RuntimeError) as error:
-        raise UserError(f"the model folder {folder} does not fit this itl: {str(error).splitlines()[0]}") from error
+    except (AttributeError, LookupError, TypeError, ValueError, RuntimeError, OverflowError, MemoryError) as error:
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise UserError(f"the model folder {folder} does not fit this itl: {reason}") from error
     return learner
+
+
+def _must_agree(tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
+    """Refuse sizes that the tensors there do not have, before anything of those sizes is made."""
+    pixels, outputs = tensors["memory.pixels"], int(state["outputs"])
+    held, shape = list(pixels.shape[:1]), list(pixels.shape[1:])
+    if shape != state["shape"] or len(shape) != 3 or pixels.dtype != torch.uint8:
+        raise ValueError(f"memory.pixels is {pixels.dtype} {list(pixels.shape)}, not uint8 of shape {state['shape']}")
+    if held not in ([state["buffer"]], [0]):
+        raise ValueError(f"a memory of {held[0]} images, not {state['buffer']}")
+    if not any(len(t) == outputs for name, t in tensors.items() if name.startswith("net.") and t.ndim == 2):
+        raise ValueError(f"no classifier with {outputs} outputs")
+    if not all(0 <= int(column) < outputs for task in state["tasks"] for column in task):
+        raise ValueError(f"a task has classes beyond the {outputs} outputs")
 
 
 def _restore(learner: Learner, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
@@ -96,14 +167,16 @@ def _restore(learner: Learner, tensors: dict[str, Tensor], state: dict[str, Any]
         _fill(array, tensors[f"slots.{name}"], f"slots.{name}")
         slots[name] = array.numpy()
     memory.slots = Slots(**slots)
-    if not 0 <= memory.slots.count <= memory.size:
+    if not 0 <= memory.slots.count <= memory.size or min(memory.slots.seen, memory.slots.clock) < 0:
         raise ValueError(f"{memory.slots.count} images in a memory of {memory.size}")
-    learner.tasks = [tuple(task) for task in state["tasks"]]
+    if len(memory.labels) and not 0 <= memory.labels.min() <= memory.labels.max() < state["outputs"]:
+        raise ValueError(f"the memory holds images of classes beyond the {state['outputs']} outputs")
+    learner.tasks = [tuple(int(column) for column in task) for task in state["tasks"]]
     stage, rounds = state["position"]
-    if stage not in STAGES:
-        raise ValueError(f"there is no stage '{stage}'")
+    if stage not in STAGES or int(rounds) < 0:
+        raise ValueError(f"there is no round {rounds} of a stage '{stage}'")
     learner.position = (str(stage), int(rounds))
-    learner.clock.seconds.update(state["seconds"])
+    learner.clock.seconds.update({str(part): float(spent) for part, spent in state["seconds"].items()})
     learner.notes = dict(state["notes"])
 
 

@@ -1,7 +1,8 @@
 """Saved state: a folder of generations and one atomically replaced file that names the current one. No pickle.
 
-A generation is `tensors.safetensors` and `state.json` (which holds the former's checksum). It is written whole under
-another name, then renamed; then `CURRENT` is replaced. A crash at any instant leaves the old state or the new one.
+A generation is `tensors.safetensors`, `state.json`, whatever its owner puts beside them, and `SHA256SUMS` over all of
+it (`sha256sum -c` reads it too). It is written whole under another name, then renamed; then `CURRENT` is replaced. A
+crash at any instant leaves the old state or the new one.
 """
 
 from __future__ import annotations
@@ -9,7 +10,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
+import stat
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +23,27 @@ from torch import Tensor
 
 from itl.errors import UserError
 
-FORMAT = 1
-CURRENT, TENSORS, STATE = "CURRENT", "tensors.safetensors", "state.json"
+FORMAT = 2
+CURRENT, TENSORS, STATE, SUMS = "CURRENT", "tensors.safetensors", "state.json", "SHA256SUMS"
+NAME = re.compile(r"generation-([0-9]{6,12})")
+MOST_TEXT = 64 << 20  # bytes of a state.json or SHA256SUMS; more is no state of ours
+TRIES = 5  # of reading a folder in which somebody writes generation after generation
 
 
-def write(folder: str | os.PathLike[str], tensors: dict[str, Tensor], state: dict[str, Any]) -> Path:
-    """Write a new generation into `folder` and make it the current one; older generations are removed."""
+def write(
+    folder: str | os.PathLike[str],
+    tensors: dict[str, Tensor],
+    state: dict[str, Any],
+    *,
+    beside: Callable[[Path], None] | None = None,
+    keep: Collection[str] = (),
+) -> Path:
+    """Write a new generation into `folder` and make it the current one; returns its folder.
+
+    `beside(draft)` may put further files into it. Older generations are removed but for the names in `keep`.
+    """
     root = Path(folder)
+    draft: Path | None = None
     try:
         root.mkdir(parents=True, exist_ok=True)
         number = max((_number(p) for p in root.glob("generation-*")), default=0) + 1
@@ -33,53 +51,157 @@ def write(folder: str | os.PathLike[str], tensors: dict[str, Tensor], state: dic
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir()
         save_file({name: t.detach().cpu().contiguous() for name, t in tensors.items()}, draft / TENSORS)
-        head = {"format": FORMAT, "sha256": _sha256(draft / TENSORS)}
-        (draft / STATE).write_text(json.dumps({**head, **state}, indent=1))
-        for name in (TENSORS, STATE):
-            _flush(draft / name)
+        (draft / STATE).write_text(json.dumps({"format": FORMAT, **state}, indent=1), encoding="utf-8")
+        if beside is not None:
+            beside(draft)
+        seal(draft)
         target = root / f"generation-{number:06d}"
         draft.rename(target)
         _flush(root)
         replace_text(root / CURRENT, target.name + "\n")
-    except OSError as error:
+    except (OSError, SafetensorError) as error:
+        if draft is not None:
+            shutil.rmtree(draft, ignore_errors=True)  # a full disk gets its room back
         raise UserError(
-            f"cannot write the model folder {root}: {error.strerror or error}; what was there is unchanged"
+            f"cannot write the model folder {root}: {_reason(error)}; what was there is unchanged"
         ) from error
-    for old in root.glob("generation-*"):
-        if _number(old) < number:
-            shutil.rmtree(old, ignore_errors=True)
+    tidy(root, {target.name, *keep})
     return target
+
+
+def seal(generation: Path) -> None:
+    """Write the checksums of all files of a generation, and make sure that the disk has them."""
+    files = sorted(p for p in generation.rglob("*") if p.is_file() and p.name != SUMS)
+    lines = [f"{_sha256(path)}  {path.relative_to(generation).as_posix()}\n" for path in files]
+    (generation / SUMS).write_text("".join(lines), encoding="utf-8")
+    for path in (*files, generation / SUMS, *(p for p in generation.rglob("*") if p.is_dir()), generation):
+        _flush(path)
+
+
+def tidy(root: Path, kept: Collection[str]) -> None:
+    """Remove every generation and draft but those named."""
+    for old in (*root.glob("generation-*"), *root.glob(".draft-*")):
+        if old.name not in kept:
+            shutil.rmtree(old, ignore_errors=True)
+
+
+def generations(folder: str | os.PathLike[str]) -> list[str]:
+    """The names of all generations there, oldest first."""
+    return sorted(
+        (p.name for p in Path(folder).glob("generation-*") if NAME.fullmatch(p.name)), key=lambda n: int(n[11:])
+    )
+
+
+def current(folder: str | os.PathLike[str]) -> str:
+    """The name of the current generation."""
+    path = Path(folder) / CURRENT
+    try:
+        name = _text(path).strip()
+    except FileNotFoundError:
+        raise UserError(f"{folder} is not a model folder of itl: {CURRENT} is missing") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot read the model folder {folder}: {_reason(error)}") from None
+    if not NAME.fullmatch(name):
+        raise UserError(f"{path} does not name a generation; this is not a model folder of itl")
+    return name
 
 
 def read(folder: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The current generation's tensors and state, checked; a damaged or foreign folder is a `UserError`."""
-    root = Path(folder)
+    return read_current(folder)[1:]
+
+
+def read_current(folder: str | os.PathLike[str]) -> tuple[str, dict[str, Tensor], dict[str, Any]]:
+    """The current generation's name, tensors and state; one replaced while it is read is read anew."""
+    for _ in range(TRIES):
+        name = current(folder)
+        try:
+            return name, *read_generation(Path(folder), name)
+        except UserError:
+            if current(folder) == name:
+                raise
+    raise UserError(f"{folder} is being written to all the time; try again later")
+
+
+def read_generation(root: Path, name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """A generation's tensors and state. Nothing is taken from it before all its checksums are found right."""
+    here = root / name
     try:
-        name = (root / CURRENT).read_text().strip()
-        if not name.startswith("generation-") or "/" in name or not name[11:].isdigit():
-            raise UserError(f"{root / CURRENT} does not name a generation; this is not a model folder of itl")
-        state = json.loads((root / name / STATE).read_text())
+        listed = sums(here)
+        state = json.loads(_text(here / STATE))
         if not isinstance(state, dict) or state.get("format") != FORMAT:
-            raise UserError(f"{root / name / STATE} has another format version; this itl reads version {FORMAT}")
-        if _sha256(root / name / TENSORS) != state.get("sha256"):
-            raise UserError(f"{root / name / TENSORS} is damaged (its checksum differs); restore it from a copy")
-        return load_file(root / name / TENSORS), state
+            raise UserError(f"{here / STATE} has another format version; this itl reads version {FORMAT}")
+        for file, digest in listed.items():
+            path = here / file
+            _must_be_plain(path, root)
+            if _sha256(path) != digest:
+                raise UserError(f"{path} is damaged (its checksum differs); restore it from a copy")
+        return load_file(here / TENSORS), state
     except FileNotFoundError as error:
         raise UserError(f"{root} is not a model folder of itl: {Path(str(error.filename)).name} is missing") from None
-    except (OSError, ValueError, SafetensorError) as error:
-        raise UserError(f"cannot read the model folder {root}: {error}") from None
+    except (OSError, ValueError, RecursionError, MemoryError, SafetensorError) as error:
+        raise UserError(f"cannot read the model folder {root}: {_reason(error)}") from None
+
+
+def read_text(path: Path) -> dict[str, Any]:
+    """A generation's state.json alone, unchecked: for deciding what to do with old ones."""
+    try:
+        state = json.loads(_text(path / STATE))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return state if isinstance(state, dict) else {}
 
 
 def replace_text(path: Path, text: str) -> None:
     """Replace a small file's content in one atomic step."""
     draft = path.with_name(f".{path.name}.draft")
-    draft.write_text(text)
+    draft.write_text(text, encoding="utf-8")
     _flush(draft)
     os.replace(draft, path)
+    _flush(path.parent)
+
+
+def sums(here: Path) -> dict[str, str]:
+    """What SHA256SUMS says; the files that every generation has must be among it, and none may lie elsewhere."""
+    out: dict[str, str] = {}
+    for line in _text(here / SUMS).splitlines():
+        digest, gap, name = line.partition("  ")
+        parts = name.split("/")
+        if not gap or not re.fullmatch("[0-9a-f]{64}", digest) or name in out or {"", ".", ".."} & set(parts):
+            raise UserError(f"{here / SUMS} is damaged; restore it from a copy")
+        out[name] = digest
+    for name in (TENSORS, STATE):
+        if name not in out:
+            raise FileNotFoundError(2, "missing", str(here / (name if not (here / name).exists() else SUMS)))
+    return out
+
+
+def _must_be_plain(path: Path, root: Path) -> None:
+    """Links and devices could lead anywhere, or never end."""
+    while path != root:
+        mode = path.lstat().st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            raise UserError(f"{path} is no plain file; a model folder holds nothing else")
+        path = path.parent
+
+
+def _text(path: Path) -> str:
+    mode = path.lstat()
+    if not stat.S_ISREG(mode.st_mode):
+        raise UserError(f"{path} is no plain file; a model folder holds nothing else")
+    if mode.st_size > MOST_TEXT:
+        raise UserError(f"{path} is {mode.st_size >> 20} MiB long; this is not a model folder of itl")
+    return path.read_text(encoding="utf-8")
 
 
 def _number(path: Path) -> int:
     return int(path.name.rpartition("-")[2]) if path.name.rpartition("-")[2].isdigit() else 0
+
+
+def _reason(error: BaseException) -> str:
+    """An error in one line."""
+    said = error.strerror if isinstance(error, OSError) and error.strerror else str(error) or type(error).__name__
+    return said.splitlines()[0]
 
 
 def _sha256(path: Path) -> str:

@@ -1,0 +1,338 @@
+"""A model folder for people: a learner and class names, what images must look like, and what it was taught when.
+
+Everything of the model's own lies in the learner's notes under "model", so that one generation holds all of it: names,
+images, history and what is unfinished never belong to different states.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from itl import __version__, saving
+from itl.engine import state as store
+from itl.errors import UserError
+from itl.learner import Learner
+from itl.model.lock import lock
+from itl.model.pictures import MODES, Album
+from itl.observer import Observer, Observers
+from itl.streams import Images, Task, Traits
+from itl.streams.arrays import statistics
+
+FORMAT = 1
+UNDO = 2  # learns that can be undone unless said otherwise
+STRIDED = 96  # pixels from which on a network begins with the strided stem, unless the settings say
+
+
+class Model:
+    """A learner with class names, in a folder. Made by `create` or `open`.
+
+    `names[k]` is the class of output k; several outputs of one name are one class (merged). `image` says what an image
+    is brought to; `history` has an entry for everything that was done; `undo` is how many learns can be undone.
+    `pending` is what an unfinished learn was about, else None.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], learner: Learner, about: dict[str, Any]) -> None:
+        self.path, self.learner = Path(path), learner
+        self.names: list[str] = about["names"]
+        self.image: dict[str, Any] = about["image"]
+        self.history: list[dict[str, Any]] = about["history"]
+        self.pending: dict[str, Any] | None = about["pending"]
+        self.undo: int = about["undo"]
+        self.generation: str | None = None
+        self._album = Album()
+
+    # ------------------------------------------------------------------ making and finding one
+
+    @classmethod
+    def create(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        size: int = 32,
+        channels: int = 3,
+        method: str = "itl",
+        buffer: int = 200,
+        seed: int = 0,
+        settings: Mapping[str, Any] | None = None,
+        flip: bool = True,
+        policy: str | None = None,
+        undo: int = UNDO,
+        device: str = "auto",
+    ) -> Model:
+        """A new model for images of `channels` x `size` x `size`. Nothing is written before the first `save`.
+
+        `flip` and `policy` (AutoAugment's) say what keeps an image's class; `settings` are the learner's.
+        """
+        if (Path(path) / store.CURRENT).exists():
+            raise UserError(f"{path} holds a model already; open it, or choose another folder")
+        if undo < 0:
+            raise UserError(f"the number of learns that can be undone must not be negative, not {undo}")
+        own = {"net.strided": size >= STRIDED, **(settings or {})}
+        learner = Learner(method, buffer, seed, None, settings=own, device=device)
+        image = {"size": size, "channels": channels, "flip": flip, "policy": policy}
+        return cls(path, learner, {"names": [], "image": image, "history": [], "pending": None, "undo": undo})
+
+    @classmethod
+    def open(
+        cls, path: str | os.PathLike[str], *, device: str = "auto", settings: dict[str, Any] | None = None
+    ) -> Model:
+        """The model in a folder. `settings` override those it was saved with."""
+        for _ in range(store.TRIES):
+            name, tensors, state = store.read_current(path)
+            try:
+                return cls._of(Path(path), name, tensors, state, device, settings)
+            except UserError:
+                if store.current(path) == name:  # else it was replaced, and removed, while it was read
+                    raise
+        raise UserError(f"{path} is being written to all the time; try again later")
+
+    @classmethod
+    def _of(
+        cls,
+        path: Path,
+        name: str,
+        tensors: dict[str, Tensor],
+        state: dict[str, Any],
+        device: str,
+        settings: dict[str, Any] | None,
+    ) -> Model:
+        about, album = _about(path, state), Album()
+        if "memory.pixels" not in tensors:
+            tensors["memory.pixels"] = _pictures(path / name, album, tensors, state, about["names"])
+        learner = saving.unpack(path, tensors, state, device=device, settings=settings)
+        if len(about["names"]) != learner.net.classifier.out_features:
+            raise UserError(f"the model folder {path} has {len(about['names'])} names for {state['outputs']} outputs")
+        model = cls(path, learner, about)
+        model.generation, model._album = name, album
+        return model
+
+    # ------------------------------------------------------------------ writing
+
+    def lock(self, wait: float = 0.0) -> AbstractContextManager[None]:
+        """Hold the folder against other writers; theirs is waited for, at most `wait` seconds. See `model.lock`."""
+        return lock(self.path, wait)
+
+    def save(self, *, private: bool = False) -> None:
+        """Commit the model, as it stands, as a new generation; whoever saves holds the lock.
+
+        The last `undo` generations at which a learn was finished are kept; with `private`, none. A folder that
+        somebody else has changed since this model was opened is refused.
+        """
+        there = store.current(self.path) if (self.path / store.CURRENT).exists() else None
+        if there != self.generation:
+            raise UserError(f"{self.path} has been changed by somebody else since it was opened; open it again")
+        self.learner._must_be_whole()
+        self.learner.notes["model"] = self._notes()
+        tensors, state = saving.pack(self.learner)
+        beside = None
+        if self.learner.memory.pixels.shape[1] in MODES:
+            pixels, labels = tensors.pop("memory.pixels"), self.learner.memory.labels
+            held = len(labels)
+            beside = lambda draft: self._album.write(draft, pixels[:held], labels, self.names)  # noqa: E731
+        target = store.write(self.path, tensors, state, beside=beside, keep=[] if private else self._kept())
+        if beside is not None:
+            self._album.settle(target)
+        self.generation = target.name
+
+    def _notes(self) -> dict[str, Any]:
+        return {
+            "format": FORMAT,
+            "names": self.names,
+            "image": self.image,
+            "history": self.history,
+            "pending": self.pending,
+            "undo": self.undo,
+        }
+
+    def _kept(self) -> list[str]:
+        """The older generations worth keeping: where the last `undo` changes began."""
+        if self.generation is None:
+            return []
+        older = store.generations(self.path)
+        older = older[: older.index(self.generation) + 1]  # what lies behind it was never, or is no longer, current
+        finished = [name for name in older if self._finished(name)]
+        if self.pending is None:
+            return finished[-self.undo :] if self.undo else []
+        return finished[-max(self.undo, 1) :]  # an unfinished learn can always be undone
+
+    def _finished(self, name: str) -> bool:
+        notes = store.read_text(self.path / name).get("notes")
+        about = notes.get("model") if isinstance(notes, dict) else None
+        return isinstance(about, dict) and about.get("pending") is None
+
+    # ------------------------------------------------------------------ learning
+
+    def task(self, pixels: Tensor, labels: Sequence[str]) -> Task:
+        """Images `[n, c, h, w]` uint8 and the class name of each as the learner's next task; new names get outputs."""
+        if not len(pixels) or len(pixels) != len(labels):
+            raise UserError(f"there are {len(pixels)} images and {len(labels)} labels; give one label for each image")
+        names = self._with(labels)
+        columns = torch.tensor([names.index(name) for name in labels])
+        images = Images(pixels, columns)
+        learner = self.learner
+        if learner._ready:
+            traits = learner.traits
+        else:
+            padding = min(4, pixels.shape[-1] // 8)
+            mean, std = statistics(images, None, None)
+            traits = Traits(mean, std, self.image["flip"], padding, self.image["policy"], 0)
+        classes = tuple(sorted(set(columns.tolist())))
+        return Task(len(learner.tasks), classes, images, images.take(torch.arange(0)), "", traits)
+
+    def _with(self, labels: Sequence[str]) -> list[str]:
+        """The names of all outputs once these classes are known; the order of the images does not matter."""
+        return [*self.names, *sorted(set(labels) - set(self.names))]
+
+    def teach(
+        self,
+        pixels: Tensor,
+        labels: Sequence[str],
+        about: Mapping[str, Any] | None = None,
+        *,
+        observer: Observer | None = None,
+        every: float | None = None,
+    ) -> None:
+        """Learn images `[n, c, h, w]` uint8 with a class name each, or go on with learning them where it was stopped.
+
+        The state is saved meanwhile (`saving.Pace(every)`). When this returns the learner has learned, but the model is
+        not yet committed: `finish` does that. `about` (JSON) is kept in `pending` until then.
+        """
+        task = self.task(pixels, labels)
+        mark = fingerprint(pixels, labels)
+        if self.pending is not None and self.pending["fingerprint"] != mark:
+            raise UserError(
+                f"{self.path} is in the middle of learning {self.pending.get('what', 'other images')}; "
+                f"give it the same images to go on, or undo that first: itl undo {self.path}"
+            )
+        if self.pending is None:
+            self.pending = {**(about or {}), "fingerprint": mark}
+        self.names = self._with(labels)
+        keeper = Keeper(self, every)
+        self.learner.observer = Observers([keeper, *([observer] if observer else [])])
+        try:
+            with mishaps(self.path):
+                self.learner.learn(task)
+        finally:
+            self.learner.observer = Observer()
+
+    def finish(self, entry: Mapping[str, Any]) -> None:
+        """The learn is done: note it in the history (what, and how well), and commit."""
+        pending, self.pending = self.pending or {}, None
+        self.note("learn", **{**entry, "fingerprint": pending.get("fingerprint")})
+        self.save()
+
+    def note(self, what: str, **entry: Any) -> None:
+        """Add an entry to the history."""
+        date = time.strftime("%Y-%m-%d %H:%M:%S")
+        self.history.append({"what": what, "date": date, "itl": __version__, **entry})
+
+    # ------------------------------------------------------------------ using it
+
+    @property
+    def classes(self) -> list[str]:
+        """The classes in the order they were taught; merged ones once."""
+        return list(dict.fromkeys(self.names))
+
+    def predict(self, images: Images | Tensor) -> np.ndarray:
+        """Probabilities `[n, classes]` of images `[n, c, h, w]` uint8, in the order of `classes`."""
+        if isinstance(images, Tensor):
+            images = Images(images, torch.zeros(len(images), dtype=torch.int64))
+        with mishaps(self.path):
+            probabilities = self.learner.logits(images).double().softmax(1)
+        return np.asarray((probabilities @ self.membership().double()).numpy())
+
+    def membership(self) -> Tensor:
+        """Which output belongs to which class: `[outputs, classes]` of 0 and 1."""
+        places = {name: place for place, name in enumerate(self.classes)}
+        out = torch.zeros(len(self.names), len(places))
+        for output, name in enumerate(self.names):
+            out[output, places[name]] = 1
+        return out
+
+
+class Keeper(Observer):
+    """Saves the model between rounds, at its pace."""
+
+    def __init__(self, model: Model, every: float | None) -> None:
+        self.model, self.pace = model, saving.Pace(every)
+
+    def round_ends(self, learner: Learner, stage: Any, epoch: int, loss: float) -> None:
+        """Save if it is time."""
+        if self.pace.due():
+            with self.pace.saving():
+                self.model.save()
+
+
+def fingerprint(pixels: Tensor, labels: Sequence[str]) -> str:
+    """A digest of images and labels: the same task, the same digest."""
+    digest = hashlib.sha256("\0".join(labels).encode("utf-8", "surrogateescape"))
+    for image in pixels.numpy():
+        digest.update(np.ascontiguousarray(image).tobytes())
+    return digest.hexdigest()
+
+
+@contextmanager
+def mishaps(path: Path) -> Iterator[None]:
+    """Turn a lack of memory into a line; the folder is as it was."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise UserError(
+            f"the GPU has too little memory for this; use --device cpu, a smaller batch or a smaller network. "
+            f"{path} is as it was saved last"
+        ) from None
+    except MemoryError:
+        raise UserError(f"there is too little memory for this; {path} is as it was saved last") from None
+
+
+def _about(path: Path, state: dict[str, Any]) -> dict[str, Any]:
+    """The model's own part of a state, checked. A learner saved alone is a model whose classes have no names."""
+    try:
+        notes = dict(state["notes"])
+        channels, height, width = (int(n) for n in state["shape"])
+        if "model" not in notes:
+            image = {"size": height, "channels": channels, "flip": False, "policy": None}
+            names = [str(output) for output in range(int(state["outputs"]))]
+            return {"names": names, "image": image, "history": [], "pending": None, "undo": UNDO}
+        about = dict(notes["model"])
+        if about["format"] != FORMAT:
+            raise UserError(f"the model in {path} has another format version; this itl reads version {FORMAT}")
+        image = dict(about["image"])
+        if (image["channels"], image["size"], image["size"]) != (channels, height, width):
+            raise ValueError(f"images of {image['size']} pixels in a memory of {height} x {width}")
+        if not all(isinstance(name, str) for name in about["names"]):
+            raise ValueError("a class's name is no text")
+        if not all(isinstance(entry, dict) and isinstance(entry["what"], str) for entry in about["history"]):
+            raise ValueError("the history is no history")
+        pending = about["pending"]
+        if pending is not None and not isinstance(pending["fingerprint"], str):
+            raise ValueError("what is unfinished is unknown")
+        return {**about, "image": image, "undo": int(about["undo"])}
+    except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
+        raise UserError(f"the model folder {path} does not fit this itl: {error or type(error).__name__}") from None
+
+
+def _pictures(
+    generation: Path, album: Album, tensors: dict[str, Tensor], state: dict[str, Any], names: Sequence[str]
+) -> Tensor:
+    """The memory's pixels from its pictures, as they would be among the tensors."""
+    try:
+        labels, shape = tensors["slots.label"], [int(n) for n in state["shape"]]
+        count = int(state["slots"]["count"])
+        if labels.ndim != 1 or not 0 <= count <= len(labels) or shape[0] not in MODES:
+            raise ValueError(f"{count} images in a memory of {list(labels.shape)}")
+    except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
+        raise UserError(f"the model folder {generation.parent} does not fit this itl: {error}") from None
+    pixels = album.read(generation, count, shape, labels.numpy(), names)
+    rest = torch.zeros((len(labels) - count, *shape), dtype=torch.uint8)
+    return torch.cat([pixels, rest])
