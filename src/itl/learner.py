@@ -233,7 +233,7 @@ class Learner:
             if task.classes != self.tasks[-1]:
                 raise UserError(f"task {len(self.tasks)} is unfinished; learn it again to its end before another")
         else:
-            self.check_memory(len({c for known in (*self.tasks, task.classes) for c in known}))
+            self._make_room(len({c for known in (*self.tasks, task.classes) for c in known}))
             self.net.grow_classifier(width, torch_generator(self.seed, "outputs", width))
             self.memory.grow_logits(width)
             self.tasks.append(task.classes)
@@ -276,12 +276,23 @@ class Learner:
             self._augment(self.traits, views)  # and so is an unknown policy, before anything is trained
 
     def check_memory(self, classes: int) -> None:
-        """Refuse to learn so many classes with a memory that cannot hold one image of each."""
-        if self.settings.memory.policy != "none" and self.memory.size < classes:
+        """Refuse to learn so many classes with a memory that cannot hold enough of each, unless a setting allows it."""
+        s = self.settings.memory
+        needed = classes * s.least
+        if s.policy != "none" and s.outgrown == "refuse" and self.memory.size < needed:
+            images = "one image" if s.least == 1 else f"{s.least} images"
             raise UserError(
-                f"a buffer of {self.memory.size} cannot hold one image of each of {classes} classes; "
-                f"use --buffer {classes} or more"
+                f"a buffer of {self.memory.size} cannot hold {images} of each of {classes} classes; "
+                f"use --buffer {needed} or more"
             )
+
+    def _make_room(self, classes: int) -> None:
+        """See to it that the memory suits so many classes: refused, grown, or left as it is, as the setting says."""
+        self.check_memory(classes)
+        s = self.settings.memory
+        if s.policy != "none" and s.outgrown == "grow":
+            self.memory.grow(classes * s.least)
+            self.buffer = max(self.buffer, self.memory.size)
 
     def _as_task(self, images: Any, labels: Any) -> Task:
         """Images and labels as a task; what is known of the data is measured once, on the first."""

@@ -34,10 +34,16 @@ class Network(Part):
 
 
 class MemorySettings(Part):
-    """Which images the memory keeps, and whether logits beside them."""
+    """Which images the memory keeps, and whether logits beside them.
+
+    `outgrown` says what happens when it cannot hold `least` images of each class any more: a refusal, a larger memory,
+    or one that lets some classes go.
+    """
 
     policy: str = "stratified"
     logits: bool = False
+    outgrown: Literal["refuse", "grow", "drop"] = "refuse"
+    least: Count = 1
 
 
 class AugmentSettings(Part):

@@ -57,6 +57,15 @@ class Memory:
             self.put(targets, pool, rows)
             self.slots.write(targets, labels[rows], task, rows, width)
 
+    def grow(self, size: int) -> None:
+        """Make room for `size` images; what is held stays where it is."""
+        more = size - self.size
+        if more > 0:
+            self.slots = self.slots.grown(size)
+            self.pixels = torch.cat([self.pixels, self.pixels.new_zeros((more, *self.pixels.shape[1:]))])
+            if self.logits is not None:
+                self.logits = torch.cat([self.logits, self.logits.new_zeros((more, self.logits.shape[1]))])
+
     def grow_logits(self, classes: int) -> None:
         """Make room for the stored logits of more classes; what is stored keeps counting on its own columns only."""
         if self.logits is not None and classes > self.logits.shape[1]:

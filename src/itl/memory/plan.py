@@ -61,8 +61,8 @@ def plan_epoch(
     held = np.full(steps, slots.count)
     targets = np.full(len(rows), slots.size)
     if online:
-        held = np.minimum(slots.size, slots.seen + starts[:-1])
-        targets = reservoir(slots.seen, slots.size, len(rows), generator(*key, "reservoir"))
+        held = np.minimum(slots.size, slots.count + starts[:-1])
+        targets = reservoir(slots.seen, slots.size, len(rows), generator(*key, "reservoir"), held=slots.count)
         for a, b in itertools.pairwise(starts):
             targets[a:b] = last_wins(targets[a:b], slots.size)
     counts = np.minimum(replay, held) if draws else np.zeros(steps, np.int64)

@@ -5,15 +5,17 @@ from __future__ import annotations
 import numpy as np
 
 
-def reservoir(seen: int, size: int, count: int, rng: np.random.Generator) -> np.ndarray:
+def reservoir(seen: int, size: int, count: int, rng: np.random.Generator, held: int | None = None) -> np.ndarray:
     """Where `count` samples offered one after another are written: slot `[count]`, or `size` (the dummy) for nowhere.
 
-    The first `size` samples ever seen fill the memory; after that the sample with `k` before it goes to a number drawn
-    below `k + 1` if that is a slot, so that every sample seen is held with the same probability.
+    The first samples fill the memory; after that the sample with `k` before it goes to a number drawn below `k + 1` if
+    that is a slot, so that every sample seen is held with the same probability. `held` is how many slots are filled:
+    `seen` until the memory is full, unless it has grown, or was made to forget, since.
     """
     before = seen + np.arange(count)
     drawn = np.floor(rng.random(count) * (before + 1)).astype(np.int64)
-    target = np.where(before < size, before, drawn)
+    place = (min(seen, size) if held is None else held) + np.arange(count)
+    target = np.where(place < size, place, drawn)
     return np.where(target < size, target, size)
 
 

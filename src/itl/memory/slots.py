@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -50,6 +50,13 @@ class Slots:
             self.seen,
             self.clock,
         )
+
+    def grown(self, size: int) -> Slots:
+        """A copy with room for `size`; what is held stays where it is."""
+        more = Slots.empty(size - self.size)
+        arrays = (f.name for f in fields(self) if isinstance(getattr(self, f.name), np.ndarray))
+        joined = {name: np.concatenate([getattr(self, name), getattr(more, name)]) for name in arrays}
+        return replace(self, **joined)
 
     def classes(self) -> np.ndarray:
         """The classes held, ascending."""

@@ -1,0 +1,101 @@
+"""Tasks that bring more of what is known, and memories that their classes outgrow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import itl
+from itl import Learner, UserError
+from itl.engine.random import generator
+from itl.memory import Slots
+from itl.memory.plan import plan_epoch
+from itl.memory.reservoir import reservoir
+from tiny_world import Teller, differing, photograph, tiny_images, tiny_learner
+
+METHODS = ["itl", "er", "derpp", "itl-l", "sgd"]
+
+
+def part(classes: list[int], each: int = 10, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    images, labels = tiny_images(6, each, seed=seed)
+    chosen = np.isin(labels, classes)
+    return images[chosen], labels[chosen]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_task_may_bring_known_classes_new_ones_or_both(method: str) -> None:
+    learner = tiny_learner(method, buffer=12, classes=None)
+    for classes in ([0, 1], [1], [0, 2, 3]):
+        learner.learn(*part(classes, seed=len(learner.tasks)))
+    assert learner.tasks == [(0, 1), (1,), (0, 2, 3)]
+    assert learner.net.classifier.out_features == 4
+    if learner.memory.size:
+        assert len(learner.memory) == 12
+        assert set(learner.memory.labels) <= {0, 1, 2, 3}
+
+
+def test_more_images_of_a_known_class_compete_with_the_old_ones_on_equal_terms() -> None:
+    old = 0
+    for seed in range(40):
+        learner = tiny_learner("b", buffer=4, classes=None, seed=seed, specialist__steps=1)
+        learner.learn(*part([0], each=10))
+        learner.learn(*part([0], each=30, seed=1))
+        assert len(learner.memory) == 4
+        old += int((learner.memory.slots.task == 0).sum())
+    # 4 kept of the first task's 10 stand against 30 new ones: 4 of 34 would be old, of 4 x 40 slots about 19.
+    assert 8 <= old <= 32
+
+
+@pytest.mark.parametrize("method", ["itl", "er", "derpp", "itl-l"])
+def test_a_memory_grows_with_the_classes_where_it_may(method: str, tmp_path: Path) -> None:
+    learner = tiny_learner(method, buffer=4, classes=None, memory__outgrown="grow", memory__least=3)
+    sizes = []
+    for classes in ([0], [1, 2], [0, 3, 4]):
+        learner.learn(*part(classes))
+        sizes.append((learner.memory.size, learner.buffer))
+        assert (learner.memory.labels >= 0).all()  # no empty slot among those that are replayed
+        assert len(learner.memory) == learner.memory.size
+    assert sizes == [(4, 4), (9, 9), (15, 15)]
+    learner.save(tmp_path)
+    assert not differing(photograph(learner), photograph(itl.load(tmp_path, device="cpu")))
+
+
+@pytest.mark.parametrize("method", ["itl", "itl-l"])
+def test_a_learner_interrupted_after_its_memory_has_grown_goes_on_exactly(method: str, tmp_path: Path) -> None:
+    def keep(event: str, learner: Learner, stage: str | None, epoch: int) -> None:
+        if event == "round_ends" and (stage, epoch) == ("specialist", 1) and len(learner.tasks) == 2:
+            learner.save(tmp_path)
+
+    learner = tiny_learner(method, 2, None, observer=Teller(keep), memory__outgrown="grow", memory__least=2)
+    for classes in ([0, 1], [2, 3]):
+        learner.learn(*part(classes))
+    again = itl.load(tmp_path, device="cpu")
+    again.learn(*part([2, 3]))
+    assert not differing(photograph(learner), photograph(again))
+
+
+def test_a_memory_that_may_not_grow_drops_classes_or_refuses() -> None:
+    learner = tiny_learner("itl", buffer=3, classes=None, memory__outgrown="drop")
+    learner.learn(*part([0, 1]))
+    learner.learn(*part([2, 3, 4]))
+    assert len(set(learner.memory.labels)) == len(learner.memory) == learner.memory.size == 3
+    learner = tiny_learner("itl", buffer=7, classes=None, memory__least=2)
+    learner.learn(*part([0, 1]))
+    with pytest.raises(UserError, match="a buffer of 7 cannot hold 2 images of each of 5 classes; use --buffer 10"):
+        learner.learn(*part([2, 3, 4]))
+
+
+def test_a_grown_reservoir_fills_its_free_slots_first_and_then_goes_on_as_before() -> None:
+    places = reservoir(1000, 12, 20, generator("grown"), held=10)
+    assert places[:2].tolist() == [10, 11]
+    slots = Slots.empty(10)
+    slots.write(np.arange(10), np.zeros(10, np.int64), 0, np.arange(10), 1)
+    slots.seen = 1000
+    plan = plan_epoch(
+        slots.grown(16), np.ones(8, np.int64), key=("grown",), task=1, width=2, batch=2, replay=16, draws=1, online=True
+    )
+    assert plan.replay.tolist() == [10, 12, 14, 16]
+    assert set(plan.labels[0]) == {0, 1}
+    assert (plan.after.count, plan.after.seen) == (16, 1008)
