@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 
@@ -55,7 +56,7 @@ class Slots:
         """A copy with room for `size`; what is held stays where it is."""
         more = Slots.empty(size - self.size)
         arrays = (f.name for f in fields(self) if isinstance(getattr(self, f.name), np.ndarray))
-        joined = {name: np.concatenate([getattr(self, name), getattr(more, name)]) for name in arrays}
+        joined: dict[str, Any] = {name: np.concatenate([getattr(self, name), getattr(more, name)]) for name in arrays}
         return replace(self, **joined)
 
     def classes(self) -> np.ndarray:
