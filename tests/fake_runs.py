@@ -137,7 +137,8 @@ def _predictions(folder: Folder, cut: list[list[int]], each: int, rng: Any, clas
     label = np.repeat([c for part in cut for c in part], each)
     task = np.repeat([t for t, part in enumerate(cut) for _ in part], each)
     guess = np.where(rng.random(len(label)) < 0.7, label, rng.integers(0, classes, len(label)))
-    folder.predictions(
+    folder.put_arrays(
+        "predictions.npz",
         label=label.astype(np.int16),
         task=task.astype(np.int16),
         class_il=guess.astype(np.int16),

@@ -80,6 +80,7 @@ def test_a_result_holds_every_field_of_the_contract(method: str, folders: dict[s
         "config.json",
         "metrics.jsonl",
         "model",
+        "pictures.npz",
         "predictions.npz",
         "result.json",
     ]
@@ -147,11 +148,13 @@ def test_metrics_tell_every_stage_of_every_task_in_order(method: str, folders: d
     expected: list[tuple[Any, ...]] = []
     for task in (1, 2, 3):
         for stage in STAGES[method]:
+            if stage != "specialist":
+                expected.append(("start", task, stage, 0))
             expected += [("curve", task, stage, 1), ("curve", task, stage, 2), ("end", task, stage, 2)]
         expected.append(("expert", task, "expert", 0))
     assert [(line["kind"], line["task"], line["stage"], line["epoch"]) for line in lines[1:]] == expected
     for line in lines:
-        told = line["task"] if line["kind"] == "curve" else 3  # a curve has the tasks seen, the rest all of them
+        told = line["task"] if line["kind"] in ("start", "curve") else 3  # the tasks seen; the rest have all of them
         assert len(line["class_il_tasks"]) == len(line["task_il_tasks"]) == told
         assert (line["loss"] is not None) == (line["kind"] == "curve")
         if line["task"]:
@@ -285,12 +288,48 @@ def test_a_long_stage_has_a_curve_of_all_its_rounds(epochs: int, points: int, tm
     assert curve[-1] == epochs
 
 
-def test_a_stage_of_very_many_rounds_has_a_bounded_curve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorder, "CURVE_POINTS", 4)
+def test_a_stage_of_very_many_rounds_has_a_bounded_curve(tmp_path: Path) -> None:
     settings = {**TINY, "specialist.epochs": 11, "specialist.batch": 20}
     stream = tiny_stream(classes=2, tasks=1)
-    run(Config("arrays", "sgd", 8, 0, settings), stream, tmp_path, device="cpu", save=False)
+    run(Config("arrays", "sgd", 8, 0, settings, curves=4), stream, tmp_path, device="cpu", save=False)
     assert [line["epoch"] for line in lines_of(tmp_path) if line["kind"] == "curve"] == [3, 6, 9, 11]
+
+
+def test_a_run_without_curves_reaches_the_same_and_says_how_to_repeat_it(
+    tmp_path: Path, folders: dict[str, Path]
+) -> None:
+    bare = run(config(curves=0), tiny_stream(**STREAM), tmp_path, device="cpu", save=False)
+    assert {line["kind"] for line in lines_of(tmp_path)} == {"untrained", "end", "expert"}
+    assert bare["class_il_matrix"] == result_of(folders["itl"])["class_il_matrix"]
+    assert bare["command"].endswith("--curves 0")
+
+
+def test_the_half_pipe_throws_accuracy_back_and_the_record_shows_it(tmp_path: Path) -> None:
+    settings = {**TINY, "specialist.epochs": 12, "tangent.epochs": 12, "projection.epochs": 12}
+    run(Config("arrays", "itl", 24, 0, settings), tiny_stream(classes=6, each=30), tmp_path, device="cpu", save=False)
+    lines = lines_of(tmp_path)
+    for task in (1, 2):
+        at = {(i["kind"], i["stage"]): i["class_il"] for i in lines if i["task"] == task}
+        assert at["start", "tangent"] == at["start", "projection"]  # both set out from the redrawn classifier
+        assert at["start", "tangent"] < at["end", "specialist"] - 20
+
+
+def test_pictures_are_the_memorys_images_and_mistakes_of_the_final_predictions(folders: dict[str, Path]) -> None:
+    stream, result = tiny_stream(**STREAM), result_of(folders["itl"])
+    with np.load(folders["itl"] / "pictures.npz") as file:
+        pictures = dict(file)
+    with np.load(folders["itl"] / "predictions.npz") as file:
+        predicted = dict(file)
+    memory = result["memory"]
+    assert sorted(pictures["slot"]) == list(range(len(memory["label"])))
+    for slot, image in zip(pictures["slot"], pictures["memory"], strict=True):
+        task = stream.tasks[memory["task"][slot]]
+        assert np.array_equal(image, task.train.pixels[memory["row"][slot]].numpy())
+    test = torch.cat([task.test.pixels for task in stream]).numpy()
+    assert len(pictures["row"]) == min(48, (predicted["label"] != predicted["class_il"]).sum()) > 0
+    for row, image in zip(pictures["row"], pictures["wrong"], strict=True):
+        assert predicted["label"][row] != predicted["class_il"][row]
+        assert np.array_equal(image, test[row])
 
 
 def test_a_curves_points_are_of_a_fixed_subset_of_each_tasks_test_images(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from itl.streams import Stream
 
 
+CURVES = 16
+
+
 @dataclass(frozen=True)
 class Config:
     """Everything needed to repeat a run; no paths. `settings` are the user's own, on top of the method's defaults."""
@@ -27,6 +30,7 @@ class Config:
     split: str = "test"
     variant: str | None = None
     keep_specialists: bool = False
+    curves: int = CURVES  # points at which a stage is evaluated on some of the images, beside its end
 
     @classmethod
     def of(cls, values: dict[str, Any]) -> Config:
@@ -72,6 +76,8 @@ class Config:
             words += ["--split", self.split]
         for key, value in self.settings.items():
             words += ["--set", f"{key}={value if isinstance(value, str) else json.dumps(value)}"]
+        if self.curves != CURVES:
+            words += ["--curves", self.curves]
         if self.keep_specialists:
             words.append("--keep-specialists")
         return shlex.join(str(word) for word in words)

@@ -10,6 +10,7 @@ import torch
 from itl import metrics
 from itl.observer import Observer
 from itl.results import FORMAT, Folder, environment, reached
+from itl.results.chosen import mistakes, spread
 from itl.streams import Images, Stream
 
 if TYPE_CHECKING:
@@ -17,8 +18,7 @@ if TYPE_CHECKING:
     from itl.engine.loop import Stage
     from itl.learner import Learner
 
-CURVE_IMAGES = 200  # of each task's test images, for the curves within a stage
-CURVE_POINTS = 20  # of each stage
+CURVE_IMAGES = 100  # of each task's test images, for the curves within a stage
 EXPERT = "expert"
 SECTIONS = ("specialist", "memory", "tangent", "projection", "evaluation")  # of a run's seconds, spent or not
 
@@ -26,8 +26,9 @@ SECTIONS = ("specialist", "memory", "tangent", "projection", "evaluation")  # of
 class Recorder(Observer):
     """Evaluates and writes. Every line of metrics.jsonl says task, stage, epoch and, by `kind`, what was measured:
 
-    `untrained` (before the first task), `curve` (within a stage, on a fixed subset), `end` (a stage's end, whole test
-    set) and `expert` (a task's end). Accuracies are percent, one a task of the stream (of a curve: a task seen).
+    `untrained` (before the first task), `start` (before the generalist's and the projection's first step: the
+    half-pipe's drop) and `curve` (within a stage) on a fixed subset, `end` (a stage's end, whole test set) and `expert`
+    (a task's end). Accuracies are percent, one a task of the stream (of `start` and `curve`: a task seen).
     """
 
     def __init__(self, config: Config, stream: Stream, folder: Folder, listener: Observer | None = None) -> None:
@@ -46,10 +47,18 @@ class Recorder(Observer):
         if not self.lines:
             self._write(learner, "untrained", None, 0, self._evaluate(learner))
 
+    def stage_begins(self, learner: Learner, stage: Stage) -> None:
+        """Where a stage after the specialist's sets out: the classifier may just have been redrawn."""
+        if stage.name != "specialist" and learner.position[1] == 0 and self.config.curves:
+            with learner.clock.section("evaluation"):
+                scores = self._evaluate(learner, self.subset[: len(learner.tasks)])
+                self._write(learner, "start", stage.name, 0, scores)
+
     def round_ends(self, learner: Learner, stage: Stage, epoch: int, loss: float) -> None:
-        """A point of the curve, at most `CURVE_POINTS` of them a stage."""
+        """A point of the curve: at most `curves` of them in the specialist's stage, half as many in the short ones."""
         done, rounds = learner.position[1], stage.rounds.count
-        if done % -(-rounds // CURVE_POINTS) == 0 or done == rounds:
+        points = self.config.curves if stage.name == "specialist" else -(-self.config.curves // 2)
+        if points and (done % -(-rounds // points) == 0 or done == rounds):
             scores = self._evaluate(learner, self.subset[: len(learner.tasks)])
             self._write(learner, "curve", stage.name, epoch, scores, loss)
             self.latest = scores
@@ -68,8 +77,8 @@ class Recorder(Observer):
         self._write(learner, EXPERT, EXPERT, 0, self.latest)
 
     def closes(self, learner: Learner) -> dict[str, Any]:
-        """Write predictions and result.json once the stream is learned."""
-        self._predictions(learner)
+        """Write predictions, pictures and result.json once the stream is learned."""
+        self._pictures(learner, self._predictions(learner))
         result = self.result(learner)
         self.folder.write("result.json", result)
         return result
@@ -150,7 +159,7 @@ class Recorder(Observer):
         learner.notes["lines"] = len(self.lines)
         self.listener.recorded(line)
 
-    def _predictions(self, learner: Learner) -> None:
+    def _predictions(self, learner: Learner) -> dict[str, np.ndarray]:
         """Final predictions on the test set, in the stream's order of tasks."""
         columns: dict[str, list[np.ndarray]] = {
             "label": [],
@@ -170,7 +179,22 @@ class Recorder(Observer):
             ):
                 columns[name].append(value.numpy().astype(np.int16))
             columns["confidence"].append(confidence.numpy().astype(np.float16))
-        self.folder.predictions(**{name: np.concatenate(parts) for name, parts in columns.items()})
+        arrays = {name: np.concatenate(parts) for name, parts in columns.items()}
+        self.folder.put_arrays("predictions.npz", **arrays)
+        return arrays
+
+    def _pictures(self, learner: Learner, predicted: dict[str, np.ndarray]) -> None:
+        """Some of the memory's images (with their slots) and some mistakes (with their rows of predictions.npz)."""
+        slots = spread(learner.memory.labels)
+        rows = mistakes(predicted["label"], predicted["class_il"], predicted["confidence"])
+        test = Images.join([task.test for task in self.stream])
+        self.folder.put_arrays(
+            "pictures.npz",
+            memory=learner.memory.gather(torch.from_numpy(slots)).cpu().numpy(),
+            slot=slots,
+            wrong=test.gather(torch.from_numpy(rows)).numpy(),
+            row=rows,
+        )
 
 
 def _subset(images: Images) -> Images:

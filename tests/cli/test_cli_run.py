@@ -30,7 +30,7 @@ def test_a_run_ends_with_what_every_stage_reached_and_where_it_wrote_what(itl, t
     assert f"forgetting {result['forgetting']:.1f}" in done.out
     assert "projection" in done.out
     assert "wrote runs/seq-digits-itl-20-seed0\n" in done.out
-    assert "config.json metrics.jsonl result.json predictions.npz model/" in done.out
+    assert "config.json metrics.jsonl result.json predictions.npz pictures.npz model/" in done.out
     assert max(map(len, done.out.splitlines())) <= 80
     assert "\x1b" not in done.out
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from itl.config import Config
     from itl.streams import Stream
 
-FIELDS = ("stream", "method", "buffer", "tasks", "order", "order_seed", "split", "variant")
+FIELDS = ("stream", "method", "buffer", "tasks", "order", "order_seed", "split", "variant", "curves")
 
 
 @click.command()
@@ -39,6 +39,7 @@ FIELDS = ("stream", "method", "buffer", "tasks", "order", "order_seed", "split",
 @click.option("--order-seed", type=int, metavar="N", help="Draw the order of classes.")
 @click.option("--variant", metavar="NAME", help="A name for this choice of settings, kept in the record.")
 @click.option("--keep-specialists", is_flag=True, help="Keep every task's specialist, for `itl refine`.")
+@click.option("--curves", type=int, metavar="N", help="Points of the curve within a stage; 0: none. [default: 16]")
 @click.option("--resume", is_flag=True, help="Go on with an interrupted run.")
 @click.option("--download", is_flag=True, help="Fetch a missing dataset from its official address.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object and nothing else.")

@@ -14,7 +14,7 @@ from rich.text import Text
 from itl.results.cells import Mean
 
 SUMMARISED = ("class_il", "task_il", "forgetting")
-WRITTEN = ("config.json", "metrics.jsonl", "result.json", "predictions.npz", "model", "specialists")
+WRITTEN = ("config.json", "metrics.jsonl", "result.json", "predictions.npz", "pictures.npz", "model", "specialists")
 Stages = dict[str, dict[str, float]]  # by stage: class_il and task_il, percent
 
 

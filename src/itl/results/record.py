@@ -1,10 +1,12 @@
-"""A run's folder: config.json, metrics.jsonl, result.json, predictions.npz, model/."""
+"""A run's folder: config.json, metrics.jsonl, result.json, predictions.npz, pictures.npz, model/."""
 
 from __future__ import annotations
 
 import json
 import os
 import platform
+import zipfile
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +17,8 @@ from itl.errors import UserError
 if TYPE_CHECKING:
     import torch
 
-FORMAT = 1
+# 1: the first. 2: lines of the kind `start`, pictures.npz. Older ones stay readable.
+FORMAT = 2
 
 
 class Folder:
@@ -83,11 +86,21 @@ class Folder:
         with (self.path / "metrics.jsonl").open("a") as file:
             file.write(json.dumps(line) + "\n")
 
-    def predictions(self, **arrays: np.ndarray) -> None:
-        """Write predictions.npz."""
-        draft = self.path / ".predictions.npz"
+    def put_arrays(self, name: str, **arrays: np.ndarray) -> None:
+        """Replace an .npz file."""
+        draft = self.path / f".{name}"
         np.savez_compressed(draft, **arrays)  # type: ignore[arg-type]
-        os.replace(draft, self.path / "predictions.npz")
+        os.replace(draft, self.path / name)
+
+    def arrays(self, name: str) -> dict[str, np.ndarray] | None:
+        """What an .npz file holds; None where there is none."""
+        if not (self.path / name).exists():
+            return None
+        try:
+            with np.load(self.path / name, allow_pickle=False) as file:
+                return {key: file[key] for key in file.files}
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+            raise UserError(f"{self.path / name} is damaged: {error}; run it again") from None
 
 
 def reached(lines: list[dict[str, Any]], task: int) -> dict[str, dict[str, float]]:
