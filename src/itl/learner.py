@@ -13,6 +13,7 @@ from torch import Tensor
 from itl import generalists, methods, metrics, nets, specialists
 from itl.augment import Augment
 from itl.engine.device import Engine, choose_engine
+from itl.engine.lanes import ETIQUETTE
 from itl.engine.loop import Diverged, Stage, train
 from itl.engine.pool import Pool
 from itl.engine.random import generator, torch_generator
@@ -135,9 +136,11 @@ class Learner:
                 self.flight = {f"before.{n}": p.detach().clone() for n, p in self.net.classifier.named_parameters()}
             if self.settings.jumps:
                 self.net.redraw_classifier(torch_generator(*self._key(), "half-pipe"))
-            self._generalist = generalists.build(self.net, ground)
+            with ETIQUETTE.together():
+                self._generalist = generalists.build(self.net, ground)
         else:
-            self._generalist = generalists.restore(self.net, ground, self.flight)
+            with ETIQUETTE.together():
+                self._generalist = generalists.restore(self.net, ground, self.flight)
         self._ground = ground
 
     def _learn_generalist(self) -> None:
@@ -196,14 +199,16 @@ class Learner:
         out = []
         for first in range(0, max(len(images), 1), BATCH):  # no images: one empty batch
             rows = torch.arange(first, min(first + BATCH, len(images)))
-            x = self.normalise(self.engine.send(images.gather(rows)))
-            if self._generalist is not None:
-                out.append(self._generalist.logits(x).float())
-            else:
-                with self.engine.autocast():
-                    out.append(self.net(x).float())
+            with ETIQUETTE.together():
+                out.append(self._logits(self.normalise(self.engine.send(images.gather(rows)))))
         self.net.train(training)
         return torch.cat(out).cpu()
+
+    def _logits(self, x: Tensor) -> Tensor:
+        if self._generalist is not None:
+            return self._generalist.logits(x).float()
+        with self.engine.autocast():
+            return self.net(x).float()  # type: ignore[no-any-return]
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the learner, as it stands, into a model folder; the old state stays until the new one is whole."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from itl import Learner, nets
+from itl.config import Config
 from itl.engine.lanes import side_by_side
 from itl.generalists.tangent import TangentModel
 from itl.nets import norm
+from itl.run import run
 from itl.streams import Stream, from_arrays
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
@@ -59,6 +62,20 @@ def test_a_lane_ends_as_the_run_alone() -> None:
     alone = [taught("er", seed) for seed in range(3)]
     beside = side_by_side([lambda s=s: taught("er", s) for s in range(3)], 3, torch.device("cuda"))
     assert all(same(a, b) for a, b in zip(alone, beside, strict=True))
+
+
+def test_whole_runs_in_lanes_end_as_alone(tmp_path: Path) -> None:
+    """With evaluation, tangent learning and projection: eager work of one lane beside another's captures."""
+
+    def go(seed: int, place: str) -> dict[str, Any]:
+        config = Config("arrays", "itl", 50, seed, {**SHORT, "exact": True, "net.width": 8 * (1 + seed % 2)})
+        return run(config, stream(), tmp_path / place / str(seed), device="cuda", save=False)
+
+    alone = [go(seed, "alone") for seed in range(6)]
+    beside = side_by_side([lambda s=s: go(s, "lanes") for s in range(6)], 6, torch.device("cuda"))
+    for a, b in zip(alone, beside, strict=True):
+        assert a["class_il_matrix"] == b["class_il_matrix"]
+        assert a["stages"] == b["stages"]
 
 
 @pytest.mark.parametrize(("groups", "channels", "batch", "side", "residual"), [

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
+from functools import partial
 from statistics import median
 from threading import Barrier
 from typing import Any
@@ -95,8 +97,7 @@ def lanes(scale: Scale, stream: Stream) -> list[dict[str, Any]]:
     """ms a run-step of er with several runs side by side, once all of them have captured their steps."""
     out = []
     for count in scale.lanes:
-        everyone = Barrier(count)
-        jobs = [lambda: _timed_lane(scale, stream, everyone)] * count
+        jobs = [partial(_timed_lane, scale, stream, Barrier(count))] * count
         spans = side_by_side(jobs, count, torch.device(scale.device))
         seconds = max(end for _, end, _ in spans) - min(begin for begin, _, _ in spans)
         out.append({"lanes": count, "ms_per_run_step": 1e3 * seconds / sum(steps for _, _, steps in spans)})
@@ -130,10 +131,8 @@ def _timed_lane(scale: Scale, stream: Stream, everyone: Barrier) -> tuple[float,
     watch = _Together(everyone)
     settings = {**scale.net, **scale.settings}  # the epochs are the benchmark's 50: what is captured is, too
     learner = Learner("er", 200, 0, stream.classes, settings=settings, device=scale.device, observer=watch)
-    try:
+    with suppress(_Enough):
         learner.learn(stream.tasks[0])
-    except _Enough:
-        pass
     timed = watch.rounds["specialist"][WARM:]
     return timed[0][0], timed[-1][1], sum(steps for _, _, steps in timed)
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from itl.engine.device import Engine
-from itl.engine.lanes import CAPTURING, capture_stream
+from itl.engine.lanes import ETIQUETTE, capture_stream
 from itl.engine.loop import Batch, Span, Stage, Stepper
 
 WARM_UP = 2  # eager runs before capture: cuDNN chooses its algorithms, autograd allocates
@@ -58,8 +58,8 @@ class CapturedStepper(Stepper):
             graph = graphs[g]
             if graph is not None:
                 graph.graph.replay()
-            else:  # not while another lane captures: all lanes share autograd's thread
-                with CAPTURING:
+            else:
+                with ETIQUETTE.together():
                     self.step({name: t[k] for name, t in span.groups[g].items()})
 
     def _graph(self, group: Batch) -> Captured | None:
@@ -81,7 +81,7 @@ class CapturedStepper(Stepper):
 
         kept = [t.detach().clone() for t in self.touched()]
         here = torch.cuda.current_stream(self.engine.device)
-        with CAPTURING:
+        with ETIQUETTE.capturing():
             graph = self._record(body, counter, here)
         with torch.no_grad():
             torch._foreach_copy_([t.detach() for t in self.touched()], kept)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from threading import Lock
+from contextlib import contextmanager
+from threading import Condition, local
 from typing import TypeVar
 
 import torch
@@ -14,7 +15,55 @@ Result = TypeVar("Result")
 
 MOST = 24  # lanes at once: PyTorch hands out streams from a ring of 32
 SWITCH = 2e-4  # seconds: a lane that plans must not keep another from launching its steps
-CAPTURING = Lock()  # one lane captures (or warms up for it) at a time
+
+
+class Etiquette:
+    """Who may use the device how: one lane captures alone, lanes that launch kernels one by one do so together.
+
+    cuDNN's search among its algorithms waits for the whole device, which is not allowed anywhere while a graph is
+    captured, and a backward pass runs in one thread for all lanes. Replaying a graph needs no permission.
+    """
+
+    def __init__(self) -> None:
+        self.changed = Condition()
+        self.eager = 0  # lanes launching kernels one by one
+        self.waiting = 0  # lanes that want to capture
+        self.alone = False  # one is capturing
+        self.mine = local()  # how often this lane has asked to be eager
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Within, no lane captures. May be asked for again within."""
+        depth = getattr(self.mine, "depth", 0)
+        with self.changed:
+            self.changed.wait_for(lambda: depth > 0 or not (self.alone or self.waiting))
+            self.eager += 1
+        self.mine.depth = depth + 1
+        try:
+            yield
+        finally:
+            self.mine.depth = depth
+            with self.changed:
+                self.eager -= 1
+                self.changed.notify_all()
+
+    @contextmanager
+    def capturing(self) -> Iterator[None]:
+        """Within, no other lane captures or launches kernels one by one."""
+        with self.changed:
+            self.waiting += 1
+            self.changed.wait_for(lambda: not self.alone and not self.eager)
+            self.waiting -= 1
+            self.alone = True
+        try:
+            yield
+        finally:
+            with self.changed:
+                self.alone = False
+                self.changed.notify_all()
+
+
+ETIQUETTE = Etiquette()
 
 
 def side_by_side(jobs: Sequence[Callable[[], Result]], lanes: int, device: torch.device) -> list[Result]:
@@ -64,7 +113,7 @@ _capture: dict[torch.device, torch.cuda.Stream] = {}
 
 
 def capture_stream(device: torch.device) -> torch.cuda.Stream:
-    """The one stream on which graphs of a device are captured; hold `CAPTURING` to use it."""
+    """The one stream on which graphs of a device are captured; ask `ETIQUETTE` before using it."""
     if device not in _capture:
         _capture[device] = torch.cuda.Stream(device)
     return _capture[device]

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from itl.engine.device import Engine
+from itl.engine.lanes import ETIQUETTE
 from itl.engine.shadow import Shadow
 
 Batch = dict[str, Tensor]
@@ -242,9 +243,20 @@ def train(
 
 def _begun(spans: Iterable[Span]) -> Iterator[Span]:
     """The same spans, the first of them made at once instead of when it is asked for."""
-    rest = iter(spans)
+    rest = _politely(spans)
     first = next(rest)
     return itertools.chain([first], rest)
+
+
+def _politely(spans: Iterable[Span]) -> Iterator[Span]:
+    """The same spans, each made while no other lane captures a graph."""
+    rest = iter(spans)
+    while True:
+        with ETIQUETTE.together():
+            span = next(rest, None)
+        if span is None:
+            return
+        yield span
 
 
 def _stepper(stage: Stage, engine: Engine) -> Stepper:

@@ -1,0 +1,41 @@
+"""Lanes on one device: one captures alone, those that launch kernels one by one do so together."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from itl.engine.lanes import Etiquette
+
+
+def test_a_capture_has_the_device_to_itself_and_nobody_starves() -> None:
+    etiquette, inside, seen = Etiquette(), {"eager": 0, "alone": 0}, []
+    guard = threading.Lock()
+
+    def enter(what: str, by: int) -> None:
+        with guard:
+            inside[what] += by
+            seen.append(dict(inside))
+
+    def eager() -> None:
+        for _ in range(40):
+            with etiquette.together(), etiquette.together():  # asked for twice, as nested calls do
+                enter("eager", 1)
+                time.sleep(0.0005)
+                enter("eager", -1)
+
+    def capture() -> None:
+        for _ in range(20):
+            with etiquette.capturing():
+                enter("alone", 1)
+                time.sleep(0.0005)
+                enter("alone", -1)
+
+    threads = [threading.Thread(target=target, daemon=True) for target in (eager, eager, eager, capture, capture)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=20)
+    assert not any(thread.is_alive() for thread in threads)
+    assert all(now["alone"] <= 1 and not (now["alone"] and now["eager"]) for now in seen)
+    assert max(now["eager"] for now in seen) > 1  # those who launch kernels do not wait for one another
