@@ -23,14 +23,15 @@ from itl.generalists import Generalist, Ground
 from itl.memory import Memory
 from itl.observer import Clock, Observer
 from itl.settings import Settings, flatten
-from itl.specialists.rounds import ReplayRounds, specialist_stage
+from itl.specialists import Here, Phase
+from itl.specialists.rounds import Data, ReplayRounds, data_over, specialist_stage
 from itl.streams import Images, Stream, Task, Traits
 from itl.streams.arrays import as_labels, as_pixels, statistics
 
 BATCH = 512  # images evaluated at once
 
 # The stages of a task, in order. A learner's position is one of them and how many of its rounds are done.
-STAGES = ("specialist", "memory", "generalist", "projection", "done")
+STAGES = ("specialist", "closing", "memory", "generalist", "projection", "done")
 
 
 class Learner:
@@ -57,7 +58,7 @@ class Learner:
             raise UserError(f"the buffer's size must not be negative, not {buffer}")
         self.method, self.buffer, self.seed, self.classes = method, buffer, seed, classes
         self.overrides = flatten(settings or {})
-        methods.settings_for(method, None, buffer, self.overrides)  # a mistake is said now, not after the first task
+        specialists.resolve(methods.settings_for(method, None, buffer, self.overrides))  # mistakes are said now
         self.device = device
         self.observer = observer or Observer()
         self.clock = Clock()
@@ -68,6 +69,7 @@ class Learner:
         self._ready = False
         self._torn = False  # within a round: weights, memory and position do not belong together
         self._generalist: Generalist | None = None
+        self._past: list[Data] = []  # the images of the tasks before, for a method that keeps them
 
     # ------------------------------------------------------------------ Algorithm 1
 
@@ -91,33 +93,38 @@ class Learner:
         self._finish()
 
     def _train_specialist(self, task: Task) -> None:
-        if not self._due("specialist"):
-            return
-        rounds = ReplayRounds(
-            specialist=self.specialist,
-            pool=self._pool(task),
-            labels=task.train.labels.numpy(),
-            memory=self.memory,
-            task=len(self.tasks) - 1,
-            width=self.net.classifier.out_features,
-            key=self._key(),
-            augment_task=self._augment(task.traits, self.settings.augment.task),
-            augment_memory=self._augment(task.traits, self.settings.augment.memory),
-            engine=self.engine,
-        )
-        self.net.train()
-        self._run(specialist_stage(rounds, self.net, self.normalise), "specialist")
-        self._move("memory")
+        if self._due("specialist"):
+            self._run(self._specialist_stage(self.specialist.phase()), "specialist")
+            self._move("closing")
+        if self._due("closing"):
+            phase = self.specialist.closing()
+            if phase is not None:
+                self._run(self._specialist_stage(phase), "specialist")
+            self._move("memory")
+
+    def _specialist_stage(self, phase: Phase) -> Stage:
+        missing = len(self.tasks) - 1 - len(self._past)
+        if phase.over == "all" and missing:
+            raise UserError(
+                f"{self.specialist.name} learns from all tasks' images, and those of {missing} before this one are not "
+                "here; hand their tasks to learner.recall first"
+            )
+        return specialist_stage(ReplayRounds(self.specialist, phase, *data_over(phase, self.specialist, self._past)))
 
     def _update_memory(self, task: Task) -> None:
         if not self._due("memory"):
             return
         with self.clock.section("memory"):
-            rng = generator(*self._key(), "memory")
-            labels = task.train.labels.numpy()
-            self.memory.end_task(self._pool(task), labels, len(self.tasks) - 1, self.net.classifier.out_features, rng)
+            if self.specialist.over != "memory":
+                self._choose_memory(task)
+            self.specialist.task_ends()
         self._move("generalist")
         self.observer.memory_updated(self, task)
+
+    def _choose_memory(self, task: Task) -> None:
+        """B_t ← B_{t-1} ⊕ D_t, by a policy that chooses when a task is done."""
+        rng, labels = generator(*self._key(), "memory"), task.train.labels.numpy()
+        self.memory.end_task(self._pool(task), labels, len(self.tasks) - 1, self.net.classifier.out_features, rng)
 
     def _half_pipe(self, task: Task) -> None:
         """Redraw the classifier (only it), and set out the generalist at that point."""
@@ -132,8 +139,11 @@ class Learner:
             settings=self.settings,
         )
         if self.position == ("generalist", 0):
-            if not self.flight:  # else it was interrupted right after the jump: the specialist's classifier is there
-                self.flight = {f"before.{n}": p.detach().clone() for n, p in self.net.classifier.named_parameters()}
+            if not self.flight:  # else it was interrupted right after the jump: what was there before is kept
+                before = {n: t.clone() for n, t in self.net.state_dict().items()}
+                moved = self.specialist.hand_over(self.net)
+                kept = {n: t for n, t in before.items() if moved or n.startswith("classifier.")}
+                self.flight = {f"before.{n}": t for n, t in kept.items()}
             if self.settings.jumps:
                 self.net.redraw_classifier(torch_generator(*self._key(), "half-pipe"))
             with ETIQUETTE.together():
@@ -155,8 +165,8 @@ class Learner:
             return
         if not self.settings.projects:
             if self.settings.generalist == "tangent":  # it leaves no weights to go on from: back to the specialist
-                before = {n: self.flight[f"before.{n}"] for n, _ in self.net.classifier.named_parameters()}
-                self.net.classifier.load_state_dict(before)
+                kept = {n.removeprefix("before."): t for n, t in self.flight.items() if n.startswith("before.")}
+                self.net.load_state_dict(kept, strict=False)
             return
         teacher, over = self._generalist, self.settings.projection.over
         source = self.memory if over == "memory" else self._pool(task)
@@ -208,7 +218,18 @@ class Learner:
         if self._generalist is not None:
             return self._generalist.logits(x).float()
         with self.engine.autocast():
-            return self.net(x).float()  # type: ignore[no-any-return]
+            return (self.net(x) if self._is_expert() else self.specialist.logits(self.net, x)).float()
+
+    def _is_expert(self) -> bool:
+        """Whether the network is what a generalist has made of it, and no longer the specialist's."""
+        s = self.settings
+        leaves_weights = s.generalist in ("full", "linear") or s.projects
+        return s.generalist != "none" and leaves_weights and self.position[0] in ("projection", "done")
+
+    def recall(self, tasks: Sequence[Task]) -> None:
+        """Hand over the tasks learned before, to a loaded learner whose method learns from all of them (joint)."""
+        if self._ready and self.specialist.over == "all":
+            self._past = [(Pool(task.train, len(task.train), self.engine), task.train.labels.numpy()) for task in tasks]
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the learner, as it stands, into a model folder; the old state stays until the new one is whole."""
@@ -231,10 +252,17 @@ class Learner:
         if tuple(task.train.source.shape[1:]) != tuple(self.memory.pixels.shape[1:]):
             shapes = f"{list(task.train.source.shape[1:])}, the learner's are {list(self.memory.pixels.shape[1:])}"
             raise UserError(f"this task's images are {shapes}; bring them to one shape")
+        opens = self.position[0] == "done"
         width = max(self.net.classifier.out_features, max(task.classes) + 1)
+        again = {c for known in self.tasks for c in known} & set(task.classes)
+        if self.specialist.new_classes and again and opens:
+            raise UserError(
+                f"{self.specialist.name} needs tasks of new classes, and class {min(again)} was taught before; "
+                "use another method, such as er"
+            )
         if self.classes is not None and width > self.classes:
             raise UserError(f"a task with class {width - 1} does not fit a learner of {self.classes} classes")
-        if self.position[0] != "done":
+        if not opens:
             if task.classes != self.tasks[-1]:
                 raise UserError(f"task {len(self.tasks)} is unfinished; learn it again to its end before another")
         else:
@@ -243,11 +271,40 @@ class Learner:
             self.memory.grow_logits(width)
             self.tasks.append(task.classes)
             self.position = ("specialist", 0)
+        self._stand(task)
+        if opens:
+            self._open(task)
+
+    def _stand(self, task: Task) -> None:
+        """Tell the specialist what it stands on."""
+        past = tuple(dict.fromkeys(c for known in self.tasks[:-1] for c in known))
+        self.specialist.here = Here(
+            net=self.net,
+            memory=self.memory,
+            pool=self._pool(task),
+            labels=task.train.labels.numpy(),
+            task=len(self.tasks) - 1,
+            classes=task.classes,
+            past=past,
+            key=self._key(),
+            augment_task=self._augment(task.traits, self.settings.augment.task),
+            augment_memory=self._augment(task.traits, self.settings.augment.memory),
+            normalise=self.normalise,
+            engine=self.engine,
+        )
+
+    def _open(self, task: Task) -> None:
+        """What happens once a task, before its training."""
+        if self.specialist.restarts:
+            nets.draw(self.net, torch_generator(*self._key(), "network"))
+        if self.specialist.over == "memory":
+            self._choose_memory(task)
+        self.specialist.task_starts()
 
     def _set_up(self, stream: str, shape: tuple[int, int, int], traits: Traits, outputs: int) -> None:
         self.stream, self.traits = stream, traits
         self.settings: Settings = methods.settings_for(self.method, stream or None, self.buffer, self.overrides)
-        s = self.settings
+        self.settings = s = specialists.resolve(self.settings)
         self.specialist = specialists.build(s.specialist)
         self.engine: Engine = choose_engine(self.device, s.precision, exact=s.exact, capture=s.capture)
         self.normalise = Normalise(traits.mean, traits.std, self.engine)
@@ -270,7 +327,12 @@ class Learner:
         s, policy = self.settings, self.settings.memory.policy
         if policy == "none" and (self.specialist.needs_memory or s.generalist != "none"):
             raise UserError(f"method {self.method} needs a memory; set memory.policy=stratified or reservoir")
-        if self.specialist.stores_logits and policy != "reservoir":
+        if self.specialist.over != "task" and self.memory.policy.online:
+            raise UserError(
+                f"{self.specialist.name} needs a memory that is chosen at a task's end; set memory.policy=stratified"
+            )
+        by_steps = self.specialist.stores_logits and not self.specialist.logits_at_end
+        if by_steps and not self.memory.policy.online:
             raise UserError(f"{self.specialist.name} stores logits step by step; set memory.policy=reservoir")
         if s.tangent.alpha and not self.specialist.stores_logits:
             raise UserError(
@@ -351,6 +413,10 @@ class Learner:
     def _finish(self) -> None:
         self.flight, self._generalist = {}, None
         self.position = ("done", 0)
+        if self._is_expert():
+            self.specialist.take_back(self.net)
+        if self.specialist.over == "all":
+            self._past.append((self.specialist.here.pool, self.specialist.here.labels))
         with self.clock.section("evaluation"):
             self.observer.task_ends(self)
 
@@ -383,7 +449,9 @@ class Learner:
             )
 
     def _explain(self, error: Diverged) -> str:
-        part = {"specialist": "specialist", "projection": "projection"}.get(error.stage, "tangent")
+        part = {"specialist": "specialist", "closing": "specialist", "projection": "projection"}.get(
+            error.stage, "tangent"
+        )
         lr = getattr(self.settings, part).lr
         return (
             f"task {len(self.tasks)}, {error.stage}, epoch {error.epoch}: the loss is not finite; "

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from itl.errors import unknown
-from itl.settings import Settings, build
+from itl.settings import OPTIONS, Settings, build, flatten
 
 Values = Mapping[str, Any]
 
@@ -165,5 +165,14 @@ def get(name: str) -> Method:
 
 
 def settings_for(name: str, stream: str | None, buffer: int, overrides: Values | None = None) -> Settings:
-    """A method's settings on a stream, with the user's own on top."""
-    return build(get(name).defaults(stream, buffer), overrides or {})
+    """A method's settings on a stream, with the user's own on top.
+
+    A method without a memory gets a stratified one where the user wants a generalist, which learns from nothing else;
+    the options of the method's specialist go where the user puts another in its place.
+    """
+    own, defaults = flatten(overrides or {}), get(name).defaults(stream, buffer)
+    if own.get("generalist", "none") != "none" and defaults.get("memory.policy") == "none":
+        defaults["memory.policy"] = "stratified"
+    if own.get("specialist.name", defaults.get("specialist.name")) != defaults.get("specialist.name"):
+        defaults = {key: value for key, value in defaults.items() if not key.startswith(OPTIONS)}
+    return build(defaults, own)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from itl.config import Config
     from itl.engine.loop import Stage
     from itl.learner import Learner
+    from itl.streams import Task
 
 CURVE_IMAGES = 100  # of each task's test images, for the curves within a stage
 EXPERT = "expert"
@@ -68,6 +69,11 @@ class Recorder(Observer):
         self.latest = self._evaluate(learner)
         epoch = stage.rounds.epoch(stage.rounds.count - 1)
         self._write(learner, "end", stage.name, epoch, self.latest)
+
+    def memory_updated(self, learner: Learner, task: Task) -> None:
+        """Some methods' model is whole only now (nearest means of what the memory holds)."""
+        if learner.specialist.settles:
+            self.latest = None
 
     def task_ends(self, learner: Learner) -> None:
         """The expert f_t, which is what counts: the last stage's model, unless that left no weights to go on from."""

@@ -46,6 +46,7 @@ def run(
     learner = _learner(config, stream, folder, device, everyone, resume)
     recorder.opens(learner)
     begun = len(learner.tasks) - (learner.position[0] != "done")
+    learner.recall(stream.tasks[:begun])
     for task in stream.tasks[begun:]:
         learner.learn(task)
     return recorder.closes(learner)

@@ -83,6 +83,7 @@ def pack(learner: Learner) -> tuple[dict[str, Tensor], dict[str, Any]]:
     slots = learner.memory.slots
     tensors: dict[str, Tensor] = {f"net.{name}": t for name, t in learner.net.state_dict().items()}
     tensors |= {f"flight.{name}": t for name, t in learner.flight.items()}
+    tensors |= {f"specialist.{name}": t for name, t in learner.specialist.extra_state().items()}
     tensors["memory.pixels"] = learner.memory.pixels[: slots.size]
     if learner.memory.logits is not None:
         tensors["memory.logits"] = learner.memory.logits[: slots.size]
@@ -158,6 +159,7 @@ def _restore(learner: Learner, tensors: dict[str, Tensor], state: dict[str, Any]
     device, memory = learner.engine.device, learner.memory
     learner.net.load_state_dict(_under(tensors, "net."))
     learner.flight = {name: t.to(device) for name, t in _under(tensors, "flight.").items()}
+    learner.specialist.restore({name: t.to(device) for name, t in _under(tensors, "specialist.").items()}, learner.net)
     _fill(memory.pixels[: memory.size], tensors["memory.pixels"], "memory.pixels")
     if memory.logits is not None:
         _fill(memory.logits[: memory.size], tensors["memory.logits"], "memory.logits")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
@@ -16,6 +16,7 @@ Momentum = Annotated[float, Field(strict=True, ge=0, lt=1, allow_inf_nan=False)]
 Count = Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
 Reduction = Literal["mean", "sum", "classes"]
 Schedule = Literal["constant", "cosine"]
+OPTIONS = "specialist.options."  # names under it are the specialist's own
 Policy = Annotated[str | None, BeforeValidator(lambda given: None if given == "none" else given)]  # as people write it
 
 
@@ -23,6 +24,9 @@ class Part(BaseModel):
     """A group of settings: unknown names and wrong types are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+Group = TypeVar("Group", bound=Part)
 
 
 class Network(Part):
@@ -60,7 +64,8 @@ class AugmentSettings(Part):
 
 class SpecialistSettings(Part):
     """Training on the task with replay. `draws` is how many independent memory batches a step takes; `steps` cuts a
-    task's training short. `reduction` "mean" is the benchmark's, "sum" what the paper's appendix writes.
+    task's training short. `reduction` "mean" is the benchmark's, "sum" what the paper's appendix writes. `options` are
+    the method's own, checked by the typed part that its specialist declares.
     """
 
     name: str = "er"
@@ -76,6 +81,7 @@ class SpecialistSettings(Part):
     draws: Annotated[int, Field(strict=True, ge=1, le=8)] = 1
     alpha: Weight = 0.0
     beta: Weight = 0.0
+    options: dict[str, Any] = {}
 
 
 class OnMemory(Part):
@@ -192,24 +198,31 @@ def build(*layers: Mapping[str, Any]) -> Settings:
     known = names()
     nested: dict[str, Any] = {}
     for key, value in flat.items():
-        if key not in known:
+        if key not in known and not key.startswith(OPTIONS):
             raise unknown("setting", key, known)
         *path, last = key.split(".")
         place = nested
         for step in path:
             place = place.setdefault(step, {})
         place[last] = value
+    return _check(validate(Settings, nested))
+
+
+def validate(part: type[Group], values: Mapping[str, Any], prefix: str = "") -> Group:
+    """A group of settings from its values; a mistake is a `UserError` that names the setting, `prefix` before it."""
+    known = names(part, prefix)
+    for name in values:
+        if prefix and prefix + name not in known:
+            if not known:
+                raise UserError(f"there is no setting '{prefix}{name}': this specialist has no options of its own")
+            raise unknown("setting", prefix + name, known)
     try:
-        settings = Settings.model_validate(nested)
+        return part.model_validate(values)
     except ValidationError as error:
-        raise UserError(_explain(error)) from None
-    return _check(settings)
-
-
-def _explain(error: ValidationError) -> str:
-    first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"] if str(part) in "|".join(names()))
-    return f"setting {where} = {first['input']!r} is not valid: {first['msg'][0].lower()}{first['msg'][1:]}"
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"] if str(part) in "|".join(known))
+        reason = f"{first['msg'][0].lower()}{first['msg'][1:]}"
+        raise UserError(f"setting {prefix}{where} = {first['input']!r} is not valid: {reason}") from None
 
 
 def _check(settings: Settings) -> Settings:

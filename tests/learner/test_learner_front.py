@@ -217,7 +217,7 @@ def test_images_of_another_shape_are_refused() -> None:
     ("method", "settings", "said"),
     [
         ("itl", {"memory__policy": "none"}, "needs a memory"),
-        ("sgd", {"generalist": "tangent"}, "needs a memory"),
+        ("sgd", {"generalist": "tangent", "memory__policy": "none"}, "needs a memory"),
         ("derpp", {"memory__policy": "stratified"}, r"set memory\.policy=reservoir"),
         ("itl", {"tangent__alpha": 1.0}, r"tangent\.alpha needs stored logits"),
         ("itl", {"tangent__layers": 9}, "5 layers"),
@@ -229,9 +229,8 @@ def test_images_of_another_shape_are_refused() -> None:
 def test_settings_that_do_not_go_together_are_refused_before_training(
     method: str, settings: dict[str, Any], said: str
 ) -> None:
-    learner = tiny_learner(method, **settings)
     with pytest.raises(UserError, match=said):
-        learner.prepare(tiny_stream().tasks[0])
+        tiny_learner(method, **settings).prepare(tiny_stream().tasks[0])
 
 
 @pytest.mark.parametrize("device", ["tpu", "meta", "cuda:99x"])

@@ -109,7 +109,8 @@ class Stage:
 
     `loss(batch)` returns a scalar. `changed` lists what a step changes besides the parameters (batch-norm statistics,
     stored logits): capturing a step runs it a few times, and these are put back afterwards. `net` is the
-    network that is trained, where bf16 may be used for it.
+    network that is trained, where bf16 may be used for it. `adjust` turns the loss's gradients (in the parameters'
+    order) into those to descend by; `after` is called when the parameters are updated. Both are part of the step.
     """
 
     name: str
@@ -121,6 +122,8 @@ class Stage:
     autocast: bool = True
     net: nn.Module | None = None
     capturable: bool = True
+    adjust: Callable[[list[Tensor]], list[Tensor]] | None = None
+    after: Callable[[], None] | None = None
 
 
 class Diverged(RuntimeError):
@@ -159,6 +162,8 @@ class Stepper:
         """Forward, backward, update; nothing here waits for the device."""
         self.lr.copy_(batch["lr"])
         loss, grads = self._gradients(batch)
+        if self.stage.adjust is not None:
+            grads = self.stage.adjust(grads)
         for leaf, grad in zip(self.leaves, grads, strict=True):
             # The fused kernel reads a gradient's memory as if it were laid out like the weight's.
             leaf.grad = grad if grad.stride() == leaf.stride() else torch.empty_like(leaf).copy_(grad)
@@ -167,6 +172,8 @@ class Stepper:
         self.optimiser.step()
         if self.shadow is not None:
             self.shadow.refresh()
+        if self.stage.after is not None:
+            self.stage.after()
         self.total.add_(loss)
 
     def _gradients(self, batch: Batch) -> tuple[Tensor, list[Tensor]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
@@ -47,3 +48,23 @@ class Pool:
             return self.pixels.index_select(0, self.engine.send(index))
         assert self.source is not None
         return self.engine.send(self.source.gather(index))
+
+
+class Joined:
+    """Several sources, each with its number of rows, as one whose rows are numbered through."""
+
+    def __init__(self, parts: Sequence[tuple[Source, int]]) -> None:
+        self.parts = list(parts)
+
+    def gather(self, index: Tensor) -> Tensor:
+        """Images `[k, channels, height, width]` for CPU rows `[k]`."""
+        found, places, first = [], [], 0
+        for source, count in self.parts:
+            place = torch.nonzero((index >= first) & (index < first + count)).flatten()
+            if len(place):
+                found.append(source.gather(index[place] - first))
+                places.append(place)
+            first += count
+        back = torch.cat(places).argsort() if places else index
+        images = torch.cat(found) if found else self.parts[0][0].gather(index)
+        return images.index_select(0, back.to(images.device))

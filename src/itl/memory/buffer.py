@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from itl.engine.device import Engine
-from itl.engine.pool import Pool
+from itl.engine.pool import Source
 from itl.memory.policies import find
 from itl.memory.slots import Slots
 
@@ -44,13 +44,13 @@ class Memory:
         """Images `[k, channels, height, width]` of slots `[k]`."""
         return self.pixels.index_select(0, self.engine.send(index))
 
-    def put(self, targets: np.ndarray, pool: Pool, rows: np.ndarray) -> None:
+    def put(self, targets: np.ndarray, pool: Source, rows: np.ndarray) -> None:
         """Copy the task's `rows` into slots `targets` (all different). Their description is the caller's business."""
         if len(targets):
             where = self.engine.send(torch.from_numpy(targets))
             self.pixels.index_copy_(0, where, pool.gather(torch.from_numpy(rows)))
 
-    def end_task(self, pool: Pool, labels: np.ndarray, task: int, width: int, rng: np.random.Generator) -> None:
+    def end_task(self, pool: Source, labels: np.ndarray, task: int, width: int, rng: np.random.Generator) -> None:
         """B_t ← B_{t-1} ⊕ D_t for the policies that choose at the task's end."""
         if self.policy.at_end is not None:
             targets, rows = self.policy.at_end(self.slots, labels, rng)

@@ -46,12 +46,15 @@ def plan_epoch(
     draws: int,
     online: bool,
     limit: int | None = None,
+    rows: np.ndarray | None = None,
 ) -> ReplayPlan:
     """Plan one epoch over the task's `labels` `[n]` with a memory that is at `slots` now (which is left unchanged).
 
     `online`: the reservoir takes samples of every batch; else the memory is frozen. `limit`: at most so many steps.
+    `rows` `[n]`: the rows to take, in order; None: all of them, shuffled.
     """
-    rows = generator(*key, "order").permutation(len(labels))
+    if rows is None:
+        rows = generator(*key, "order").permutation(len(labels))
     if limit is not None:
         rows = rows[: limit * batch]
     steps = -(-len(rows) // batch)
@@ -70,6 +73,13 @@ def plan_epoch(
     after = slots.copy()
     after.seen += len(rows) if online else 0
     return _follow(slots, after, labels, rows, targets, starts, counts, picks, task, width)
+
+
+def balanced(labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """As many rows as there are labels `[n]`, drawn with replacement so that every class has the same chance."""
+    _, inverse, counts = np.unique(labels, return_inverse=True, return_counts=True)
+    chance = 1.0 / counts[inverse]
+    return rng.choice(len(labels), len(labels), p=chance / chance.sum())
 
 
 def _picks(rng: np.random.Generator, held: np.ndarray, counts: np.ndarray) -> np.ndarray:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from importlib.metadata import entry_points
 
 from itl.errors import unknown
-from itl.settings import SpecialistSettings
-from itl.specialists.base import Specialist, View, join
+from itl.settings import Settings, SpecialistSettings
+from itl.specialists.base import Here, Options, Phase, Specialist, View, join
 from itl.specialists.derpp import DERpp
 from itl.specialists.er import ER
 from itl.specialists.sgd import SGD
 
-__all__ = ["SPECIALISTS", "Specialist", "View", "build", "join"]
+__all__ = ["SPECIALISTS", "Here", "Options", "Phase", "Specialist", "View", "build", "join", "resolve"]
 
 SPECIALISTS: dict[str, type[Specialist]] = {kind.name: kind for kind in (SGD, ER, DERpp)}
 
@@ -25,3 +25,9 @@ def build(settings: SpecialistSettings) -> Specialist:
     if settings.name not in SPECIALISTS:
         raise unknown("specialist", settings.name, SPECIALISTS)
     return SPECIALISTS[settings.name](settings)
+
+
+def resolve(settings: Settings) -> Settings:
+    """The same settings with all of the method's own options, checked, whether they were given or not."""
+    options = build(settings.specialist).options.model_dump()
+    return settings.model_copy(update={"specialist": settings.specialist.model_copy(update={"options": options})})

@@ -1,49 +1,206 @@
-"""What a replay method is: what it draws from memory, and what its loss is. It never loops over batches itself."""
+"""What a replay method is: what it draws from memory, what its loss is, a few hooks. It never loops over batches."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from itl.settings import SpecialistSettings
+from itl.augment import Augment
+from itl.engine.device import Engine
+from itl.engine.loop import Descent
+from itl.engine.pool import Source
+from itl.engine.random import Key
+from itl.engine.views import Normalise
+from itl.memory import Memory
+from itl.nets import Net
+from itl.settings import Part, SpecialistSettings, validate
+from itl.specialists.twins import restore_twin
+
+Over = Literal["task", "memory", "both", "all"]
 
 
 @dataclass
 class View:
     """A batch as a method sees it: images `[n, c, h, w]` float, labels `[n]`, logits `[n, classes]` beside them.
 
-    For a batch from memory `logits` are the stored ones (`widths` `[n]`: how many columns they had, None for all). For
-    the task's batch a method that stores logits leaves there what is to be stored.
+    For a batch from memory `logits` are the stored ones (`widths` `[n]`: how many columns they had, None for all),
+    `slots` `[n]` says where they lie, and a method may leave in `renewed` what is to be stored in their place. For the
+    task's batch a method that stores logits leaves in `logits` what is to be stored, and `extra` holds what `inputs`
+    drew, each `[n]`. `others` are further views of the same images, where `views` asks for them.
     """
 
     x: Tensor
     y: Tensor
     logits: Tensor | None = None
     widths: Tensor | None = None
+    slots: Tensor | None = None
+    renewed: Tensor | None = None
+    others: tuple[Tensor, ...] = ()
+    extra: dict[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Here:
+    """What a specialist stands on while it learns a task.
+
+    `pool` and `labels` `[n]` are the task's images and labels, `classes` its output columns, `past` those of the tasks
+    before; `key` is (seed, task from 1), which begins the key of every draw.
+    """
+
+    net: Net
+    memory: Memory
+    pool: Source
+    labels: np.ndarray
+    task: int
+    classes: tuple[int, ...]
+    past: tuple[int, ...]
+    key: Key
+    augment_task: Augment
+    augment_memory: Augment
+    normalise: Normalise
+    engine: Engine
+
+    def columns(self, classes: tuple[int, ...]) -> Tensor:
+        """Which of the network's outputs are among `classes`: bool `[outputs]`, on the device."""
+        chosen = torch.zeros(self.net.classifier.out_features, dtype=torch.bool)
+        chosen[list(classes)] = True
+        return self.engine.send(chosen)
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One optimisation of a specialist: over what, how long, how it descends, by which loss, over which parameters.
+
+    `balanced`: every class is drawn equally often. `training`: whether batch norm learns. `replays`: whether steps
+    take batches from memory, and a reservoir writes.
+    """
+
+    name: str
+    over: Over
+    epochs: int
+    batch: int
+    descent: Descent
+    loss: Callable[[nn.Module, View, tuple[View, ...]], Tensor]
+    parameters: dict[str, Tensor]
+    steps: int | None = None
+    balanced: bool = False
+    training: bool = True
+    replays: bool = True
+
+
+class Options(Part):
+    """A method's own settings (`specialist.options.*`), as a typed part; this one has none."""
 
 
 class Specialist:
-    """A method that trains on a task with replay."""
+    """A method that trains on a task with replay.
+
+    Most need `loss` alone. Everything a step changes besides the network and the memory's logits is in `changed`,
+    everything a later step or task needs in `twins` (copies of the network) or `extra_state`. The hooks are called in
+    the order in which they stand here.
+    """
 
     name: ClassVar[str]
+    Options: ClassVar[type[Options]] = Options
     stores_logits: ClassVar[bool] = False
+    logits_at_end: ClassVar[bool] = False  # stored in `task_ends`, not step by step
     needs_memory: ClassVar[bool] = True
     capturable: ClassVar[bool] = True
+    over: ClassVar[Over] = "task"  # its data: the task, the memory, both as one set, or all tasks so far
+    restarts: ClassVar[bool] = False  # every task begins with a newly drawn network
+    new_classes: ClassVar[bool] = False  # it cannot serve a task whose classes were taught before
+    settles: ClassVar[bool] = False  # `task_ends` changes what is evaluated
+    views: ClassVar[int] = 1  # independent augmentations of each image
+    forwards: ClassVar[float] = 2  # batches of images a step sends forward, and back: what its time is measured by
+    backwards: ClassVar[float] = 2
+
+    here: Here
 
     def __init__(self, settings: SpecialistSettings) -> None:
         self.settings = settings
+        self.options = validate(self.Options, settings.options, "specialist.options.")
+        self.twins: dict[str, Net] = {}  # copies of the network, saved with the learner
 
     @property
     def draws(self) -> int:
         """How many independent batches from memory a step takes."""
         return self.settings.draws
 
+    # ------------------------------------------------------------------ a task
+
+    def task_starts(self) -> None:
+        """Once a task, before its first epoch: take a snapshot of the network."""
+
+    def phase(self) -> Phase:
+        """The task's training."""
+        s = self.settings
+        descent = Descent(s.lr, s.momentum, s.weight_decay / 2, s.schedule)
+        parameters: dict[str, Tensor] = dict(self.here.net.named_parameters())
+        return Phase("specialist", self.over, s.epochs, s.batch, descent, self.loss, parameters, s.steps)
+
+    def closing(self) -> Phase | None:
+        """What is trained after it, before the memory's update: a linear probe, a correction of the outputs."""
+        return None
+
+    def task_ends(self) -> None:
+        """Once a task, when the memory has taken its samples and before the half-pipe."""
+
+    # ------------------------------------------------------------------ an epoch
+
+    def epoch_starts(self, index: int) -> None:
+        """Before epoch `index` is planned. On resuming it is asked again: it must answer from present state alone."""
+
+    def inputs(self, rng: np.random.Generator, sizes: np.ndarray, first: int) -> dict[str, np.ndarray]:
+        """What else is random about an epoch of steps with `sizes` `[steps]` samples: arrays `[sum of sizes]`.
+
+        They reach the loss as `now.extra`. `first` counts the steps of the whole run before this epoch.
+        """
+        return {}
+
+    # ------------------------------------------------------------------ a step
+
     def loss(self, net: nn.Module, now: View, pasts: tuple[View, ...]) -> Tensor:
         """The step's loss on the task's batch and those from memory (none of them while the memory is empty)."""
         raise NotImplementedError
+
+    def gradient(self, grads: list[Tensor]) -> list[Tensor]:
+        """The gradient to descend by, given the loss's (in the order of the phase's parameters)."""
+        return grads
+
+    def after_step(self, net: nn.Module, now: View, pasts: tuple[View, ...]) -> None:
+        """The weights have been updated; `now` and `pasts` are what the loss saw."""
+
+    def changed(self) -> list[Tensor]:
+        """What a step changes besides the network and the stored logits."""
+        return []
+
+    # ------------------------------------------------------------------ what it has learned
+
+    def logits(self, net: Net, x: Tensor) -> Tensor:
+        """What is evaluated, for normalised images in evaluation mode: `[n, classes]`."""
+        return net(x)  # type: ignore[no-any-return]
+
+    def hand_over(self, net: Net) -> bool:
+        """Make `net` the model that is evaluated: a generalist starts from there. Whether that changed it."""
+        return False
+
+    def take_back(self, net: Net) -> None:
+        """A generalist has made `net` the expert: the next task begins from it."""
+
+    def extra_state(self) -> dict[str, Tensor]:
+        """What must be saved with the learner for the method to go on exactly."""
+        return {f"{name}/{key}": t for name, twin in self.twins.items() for key, t in twin.state_dict().items()}
+
+    def restore(self, kept: dict[str, Tensor], net: Net) -> None:
+        """Take up what `extra_state` gave."""
+        for name in dict.fromkeys(key.partition("/")[0] for key in kept if "/" in key):
+            state = {key.partition("/")[2]: t for key, t in kept.items() if key.startswith(f"{name}/")}
+            self.twins[name] = restore_twin(net, state)
 
 
 def join(*tensors: Tensor) -> Tensor:

@@ -2,58 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from itl.augment import Augment, Draws
-from itl.engine.device import Engine
-from itl.engine.loop import Batch, Descent, Span, Stage
-from itl.engine.pool import Pool
+from itl.engine.loop import Batch, Span, Stage
+from itl.engine.pool import Joined, Source
 from itl.engine.random import Key, generator
-from itl.engine.views import Normalise
-from itl.memory import Memory
-from itl.memory.plan import ReplayPlan, plan_epoch
-from itl.specialists.base import Specialist, View
+from itl.memory.plan import ReplayPlan, balanced, plan_epoch
+from itl.specialists.base import Phase, Specialist, View
 
 
 @dataclass(frozen=True)
 class Epoch:
-    """A planned epoch with the augmentation of each of its views."""
+    """A planned epoch with the augmentation of each of its views (several an image, for some methods)."""
 
     replay: ReplayPlan
-    now: Draws
-    pasts: list[Draws]
+    now: list[Draws]
+    pasts: list[list[Draws]]
+    extra: dict[str, np.ndarray]
 
 
 @dataclass
 class ReplayRounds:
-    """The epochs of a specialist on one task; a round is an epoch.
+    """The epochs of a specialist's phase on one task; a round is an epoch.
 
-    `pool` and `labels` are the task's, `key` is (seed, task): with the epoch's number it determines every draw.
+    `pool` and `labels` are the data it goes over (the task's, for most). The specialist's key, the phase's name and the
+    epoch's number determine every draw.
     """
 
     specialist: Specialist
-    pool: Pool
+    phase: Phase
+    pool: Source
     labels: np.ndarray
-    memory: Memory
-    task: int
-    width: int
-    key: Key
-    augment_task: Augment
-    augment_memory: Augment
-    engine: Engine
 
     def __post_init__(self) -> None:
         """Count the rounds and their steps; planning begins where the memory is now."""
-        settings = self.specialist.settings
-        self.per_epoch = -(-len(self.labels) // settings.batch)
-        self.total = self.per_epoch * settings.epochs
-        if settings.steps is not None:
-            self.total = min(self.total, settings.steps)
+        here, phase = self.specialist.here, self.phase
+        self.memory, self.engine = here.memory, here.engine
+        self.augment_task, self.augment_memory = here.augment_task, here.augment_memory
+        self.width = here.net.classifier.out_features
+        self.per_epoch = -(-len(self.labels) // phase.batch)
+        self.total = self.per_epoch * phase.epochs
+        if phase.steps is not None:
+            self.total = min(self.total, phase.steps)
         self.count = -(-self.total // self.per_epoch)
         self.planned = self.memory.slots
         self.ragged = self.memory.ragged(self.width)
@@ -68,33 +64,42 @@ class ReplayRounds:
 
     def plan(self, index: int) -> Epoch:
         """Draw everything epoch `index` needs."""
-        settings = self.specialist.settings
-        key = (*self.key, "specialist", index)
+        specialist, phase, here = self.specialist, self.phase, self.specialist.here
+        if phase.replays:
+            specialist.epoch_starts(index)
+        key = (*here.key, phase.name, index)
         replay = plan_epoch(
             self.planned,
             self.labels,
             key=key,
-            task=self.task,
+            task=here.task,
             width=self.width,
-            batch=settings.batch,
-            replay=settings.replay,
-            draws=self.specialist.draws if self.memory.size else 0,
-            online=self.memory.policy.online,
+            batch=phase.batch,
+            replay=specialist.settings.replay,
+            draws=specialist.draws if self.memory.size and phase.replays else 0,
+            online=self.memory.policy.online and phase.replays,
             limit=min(self.per_epoch, self.total - self.first(index)),
+            rows=balanced(self.labels, generator(*key, "order")) if phase.balanced else None,
         )
+        extra = specialist.inputs(generator(*key, "inputs"), replay.batch, self.planned.clock) if phase.replays else {}
         self.planned = replay.after
-        now = self.augment_task.draw(generator(*key, "views"), len(replay.rows))
+        now = self._draw(self.augment_task, len(replay.rows), (*key, "views"))
         pasts = [
-            self.augment_memory.draw(generator(*key, "replayed views", d), len(slots))
+            self._draw(self.augment_memory, len(slots), (*key, "replayed views", d))
             for d, slots in enumerate(replay.slots)
         ]
-        return Epoch(replay, now, pasts)
+        return Epoch(replay, now, pasts, extra)
+
+    def _draw(self, augment: Augment, count: int, key: Key) -> list[Draws]:
+        """The augmentation of every view: the first by `key`, further ones with their number behind it."""
+        views = self.specialist.views if self.phase.replays else 1
+        return [augment.draw(generator(*key, *([] if v == 0 else [f"view {v}"])), count) for v in range(views)]
 
     def load(self, plan: Epoch) -> Iterator[Span]:
         """The epoch's views, in spans whose size the engine's budget bounds."""
         replay = plan.replay
         image = self.memory.pixels[0].numel()
-        step = image * int((replay.batch + replay.replay * len(replay.slots)).max())
+        step = image * len(plan.now) * int((replay.batch + replay.replay * len(replay.slots)).max())
         each = max(1, self.engine.budget // step)
         for first in range(0, len(replay.batch), each):
             yield self._span(plan, first, min(first + each, len(replay.batch)))
@@ -119,22 +124,23 @@ class ReplayRounds:
         return Span([_stack(parts) for parts in groups.values()], order)
 
     def _inputs(self, plan: Epoch, now: slice, past: slice) -> Batch:
-        """Flat inputs of the samples in `now` and the replayed ones in `past`, whose names end in their draw."""
+        """Flat inputs of the samples in `now` and of the replayed ones in `past`, whose names begin with their draw."""
         replay, send = plan.replay, self.engine.send
-        rows = torch.from_numpy(replay.rows[now])
-        out = {
-            "x": self.augment_task(self.pool.gather(rows), plan.now[now]),
-            "y": send(torch.from_numpy(self.labels[replay.rows[now]])),
-            "target": send(torch.from_numpy(replay.targets[now])),
-        }
+        images = self.pool.gather(torch.from_numpy(replay.rows[now]))
+        out = {_name("x", v): self.augment_task(images, draws[now]) for v, draws in enumerate(plan.now)}
+        out["y"] = send(torch.from_numpy(self.labels[replay.rows[now]]))
+        out["target"] = send(torch.from_numpy(replay.targets[now]))
+        out |= {f"extra.{name}": send(torch.from_numpy(array[now])) for name, array in plan.extra.items()}
         for d, slots in enumerate(replay.slots):
             if past.start == past.stop:
                 continue  # the memory is still empty
-            out[f"x{d}"] = self.augment_memory(self._origin(replay.origin[d][past]), plan.pasts[d][past])
-            out[f"y{d}"] = send(torch.from_numpy(replay.labels[d][past]))
-            out[f"slot{d}"] = send(torch.from_numpy(slots[past]))
+            images = self._origin(replay.origin[d][past])
+            for v, draws in enumerate(plan.pasts[d]):
+                out[_name(f"{d}.x", v)] = self.augment_memory(images, draws[past])
+            out[f"{d}.y"] = send(torch.from_numpy(replay.labels[d][past]))
+            out[f"{d}.slot"] = send(torch.from_numpy(slots[past]))
             if self.ragged:
-                out[f"width{d}"] = send(torch.from_numpy(replay.widths[d][past]))
+                out[f"{d}.width"] = send(torch.from_numpy(replay.widths[d][past]))
         return out
 
     def _origin(self, origin: np.ndarray) -> Tensor:
@@ -148,6 +154,10 @@ class ReplayRounds:
         return images
 
 
+def _name(base: str, view: int) -> str:
+    return base if view == 0 else f"{base}.{view}"
+
+
 def _range(sizes: np.ndarray, first: int, stop: int) -> tuple[int, int]:
     return int(sizes[:first].sum()), int(sizes[:stop].sum())
 
@@ -156,7 +166,7 @@ def _cut(flat: Batch, batch: np.ndarray, past: np.ndarray, run: np.ndarray) -> B
     """The inputs of a run of steps of one shape, `[steps, samples, ...]`; a step without replay has none for it."""
     out: Batch = {}
     for name, tensor in flat.items():
-        sizes = past if name[-1].isdigit() else batch
+        sizes = past if name[0].isdigit() else batch
         each = int(sizes[run[0]])
         if each:
             a, b = _range(sizes, run[0], run[-1] + 1)
@@ -168,32 +178,65 @@ def _stack(parts: list[Batch]) -> Batch:
     return parts[0] if len(parts) == 1 else {name: torch.cat([p[name] for p in parts]) for name in parts[0]}
 
 
-def specialist_stage(rounds: ReplayRounds, net: nn.Module, normalise: Normalise) -> Stage:
-    """The stage that trains `net` by the specialist's loss."""
-    specialist, memory = rounds.specialist, rounds.memory
-    settings = specialist.settings
+def specialist_stage(rounds: ReplayRounds) -> Stage:
+    """The stage that trains the network by the loss of the specialist's phase."""
+    specialist, phase, memory = rounds.specialist, rounds.phase, rounds.memory
+    net, normalise = specialist.here.net, specialist.here.normalise
+    seen: list[tuple[View, tuple[View, ...]]] = []  # by the step's loss, for what comes after the update
+
+    def view(batch: Batch, prefix: str) -> View:
+        others = (normalise(batch[f"{prefix}x.{v}"]) for v in range(1, specialist.views) if f"{prefix}x.{v}" in batch)
+        return View(normalise(batch[f"{prefix}x"]), batch[f"{prefix}y"], others=tuple(others))
 
     def loss(batch: Batch) -> Tensor:
-        now = View(normalise(batch["x"]), batch["y"])
-        pasts = []
+        now, pasts = view(batch, ""), []
+        now.extra = {name.removeprefix("extra."): t for name, t in batch.items() if name.startswith("extra.")}
         for d in range(specialist.draws):
-            if f"x{d}" in batch:
-                stored = None if memory.logits is None else memory.logits.index_select(0, batch[f"slot{d}"])
-                pasts.append(View(normalise(batch[f"x{d}"]), batch[f"y{d}"], stored, batch.get(f"width{d}")))
-        value = specialist.loss(net, now, tuple(pasts))
-        if memory.logits is not None and now.logits is not None:
-            memory.logits.index_copy_(0, batch["target"], now.logits.float())
+            if f"{d}.x" in batch:
+                past = view(batch, f"{d}.")
+                past.slots, past.widths = batch[f"{d}.slot"], batch.get(f"{d}.width")
+                past.logits = None if memory.logits is None else memory.logits.index_select(0, past.slots)
+                pasts.append(past)
+        value = phase.loss(net, now, tuple(pasts))
+        if memory.logits is not None:
+            for past in pasts:
+                if past.renewed is not None and past.slots is not None:
+                    memory.logits.index_copy_(0, past.slots, past.renewed.float())
+            if now.logits is not None:
+                memory.logits.index_copy_(0, batch["target"], now.logits.float())
+        seen[:] = [(now, tuple(pasts))]
         return value
 
-    changed = [*net.buffers()] + ([memory.logits] if memory.logits is not None else [])
-    descent = Descent(settings.lr, settings.momentum, settings.weight_decay / 2, settings.schedule)
+    @torch.no_grad()
+    def after() -> None:
+        specialist.after_step(net, *seen.pop())
+
+    changed = [*net.buffers(), *specialist.changed()] + ([memory.logits] if memory.logits is not None else [])
+    net.train(phase.training)
     return Stage(
-        "specialist",
-        dict(net.named_parameters()),
-        descent,
+        phase.name,
+        phase.parameters,
+        phase.descent,
         rounds,
         loss,
         changed,
         net=net,
         capturable=specialist.capturable,
+        adjust=specialist.gradient if phase.replays else None,
+        after=after if phase.replays else None,
     )
+
+
+Data = tuple[Source, np.ndarray]
+
+
+def data_over(phase: Phase, specialist: Specialist, past: Sequence[Data]) -> Data:
+    """The images and labels a phase goes over; `past` are those of the tasks before, for a method that keeps them."""
+    here = specialist.here
+    own: Data = (here.pool, here.labels)
+    held: Data = (here.memory, here.memory.labels.copy())
+    parts: list[Data] = {"task": [own], "memory": [held], "both": [own, held], "all": [*past, own]}[phase.over]
+    parts = [(source, labels) for source, labels in parts if len(labels)]
+    if len(parts) == 1:
+        return parts[0]
+    return Joined([(source, len(labels)) for source, labels in parts]), np.concatenate([labels for _, labels in parts])

@@ -1,0 +1,47 @@
+"""Copies of the network that a method keeps beside it: the snapshot it distils from, an average over its steps."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor, nn
+
+from itl.nets import Net
+
+
+def twin(net: Net) -> Net:
+    """A copy of `net`, in evaluation mode, whose weights no gradient reaches."""
+    out = copy.deepcopy(net).eval()
+    for p in out.parameters():
+        p.requires_grad_(False)
+        p.grad = None
+    return out
+
+
+def restore_twin(net: Net, state: dict[str, Tensor]) -> Net:
+    """A twin with a saved state; its classifier may have fewer outputs than the network has by now."""
+    out = twin(net)
+    rows, features = state["classifier.weight"].shape
+    if rows != out.classifier.out_features:
+        device = out.classifier.weight.device
+        out.classifier = nn.Linear(features, rows, device=device).requires_grad_(False)
+    out.load_state_dict(state)
+    return out
+
+
+@torch.no_grad()
+def widen(out: Net, net: Net) -> None:
+    """Give a twin the outputs that the network has gained since; they begin with the network's own weights."""
+    old, new = out.classifier, net.classifier
+    if old.out_features < new.out_features:
+        out.classifier = copy.deepcopy(new).requires_grad_(False)
+        out.classifier.weight[: old.out_features] = old.weight
+        out.classifier.bias[: old.out_features] = old.bias
+
+
+@torch.no_grad()
+def copy_into(net: Net, source: Net) -> None:
+    """Weights and statistics of `source` into `net`, in place."""
+    for place, value in zip(net.state_dict().values(), source.state_dict().values(), strict=True):
+        place.copy_(value)

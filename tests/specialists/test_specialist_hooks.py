@@ -1,0 +1,224 @@
+"""The hooks around a specialist's loss: when they are called, and that what they change survives an interruption."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import itl
+from itl import Learner, UserError, specialists
+from itl.engine.pool import Joined
+from itl.memory.plan import balanced
+from itl.settings import Rate
+from itl.specialists import Options, Phase, Specialist, View
+from itl.specialists.losses import cross_entropy
+from itl.specialists.twins import twin, widen
+from tiny_world import Teller, differing, photograph, tiny_learner, tiny_net, tiny_stream
+
+
+class NosyOptions(Options):
+    pace: Rate = 0.5
+
+
+class Nosy(Specialist):
+    """Uses every hook there is, and notes when."""
+
+    name = "nosy"
+    Options = NosyOptions
+    views = 2
+
+    def __init__(self, settings: Any) -> None:
+        super().__init__(settings)
+        self.calls: list[Any] = []
+        self.steps = torch.zeros(())
+
+    def task_starts(self) -> None:
+        self.calls.append(("task_starts", self.here.task, self.here.classes, self.here.past))
+        self.twins["slow"] = self.twins.get("slow") or twin(self.here.net)
+        widen(self.twins["slow"], self.here.net)
+
+    def epoch_starts(self, index: int) -> None:
+        self.calls.append(("epoch_starts", index))
+
+    def inputs(self, rng: np.random.Generator, sizes: np.ndarray, first: int) -> dict[str, np.ndarray]:
+        self.calls.append(("inputs", first))
+        return {"coin": np.repeat(rng.random(len(sizes)), sizes).astype(np.float32)}
+
+    def loss(self, net: nn.Module, now: View, pasts: tuple[View, ...]) -> Tensor:
+        (other,) = now.others
+        assert other.shape == now.x.shape
+        assert not torch.equal(other, now.x)
+        coin = now.extra["coin"]
+        assert (coin == coin[0]).all()
+        for past in pasts:
+            assert past.slots is not None
+            assert torch.equal(past.y, torch.from_numpy(self.here.memory.slots.label)[past.slots])
+            assert past.others[0].shape == past.x.shape
+        return coin[0] * cross_entropy(net(now.x), now.y) + cross_entropy(net(other), now.y)
+
+    def gradient(self, grads: list[Tensor]) -> list[Tensor]:
+        return [0.5 * g for g in grads]
+
+    def after_step(self, net: nn.Module, now: View, pasts: tuple[View, ...]) -> None:
+        self.steps.add_(1)
+        for slow, fast in zip(self.twins["slow"].parameters(), net.parameters(), strict=True):
+            slow.lerp_(fast, self.options.pace)  # type: ignore[attr-defined]
+
+    def changed(self) -> list[Tensor]:
+        return [self.steps, *self.twins["slow"].parameters()]
+
+    def closing(self) -> Phase:
+        from itl.engine.loop import Descent
+
+        classifier = dict(self.here.net.classifier.named_parameters())
+        return Phase("closing", "both", 2, 8, Descent(0.1), self._probe, classifier, training=False, replays=False)
+
+    def _probe(self, net: nn.Module, now: View, pasts: tuple[View, ...]) -> Tensor:
+        assert not net.training
+        assert pasts == ()
+        return cross_entropy(net(now.x), now.y)
+
+    def task_ends(self) -> None:
+        self.calls.append(("task_ends", len(self.here.memory)))
+
+    def extra_state(self) -> dict[str, Tensor]:
+        return {**super().extra_state(), "steps": self.steps}
+
+    def restore(self, kept: dict[str, Tensor], net: Any) -> None:
+        super().restore(kept, net)
+        self.steps.copy_(kept["steps"])
+
+    def logits(self, net: Any, x: Tensor) -> Tensor:
+        return self.twins["slow"](x)
+
+
+@pytest.fixture(autouse=True)
+def _nosy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(specialists.SPECIALISTS, "nosy", Nosy)
+
+
+def nosy(**settings: Any) -> Learner:
+    own = {"generalist": "none", "memory__policy": "stratified", "specialist__momentum": 0.9, **settings}
+    return tiny_learner("er", specialist__name="nosy", **own)
+
+
+def test_hooks_are_called_in_their_order_once_a_task_or_an_epoch() -> None:
+    learner = nosy()
+    for task in tiny_stream():
+        learner.learn(task)
+    assert learner.specialist.calls == [  # type: ignore[attr-defined]
+        ("task_starts", 0, (0, 1), ()),
+        ("epoch_starts", 0),
+        ("inputs", 0),
+        ("epoch_starts", 1),
+        ("inputs", 3),
+        ("task_ends", 8),
+        ("task_starts", 1, (2, 3), (0, 1)),
+        ("epoch_starts", 0),
+        ("inputs", 12),  # 6 of the task, 6 of its closing phase
+        ("epoch_starts", 1),
+        ("inputs", 15),
+        ("task_ends", 8),
+    ]
+    assert learner.specialist.steps == 12  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("stage", "epoch"), [("specialist", 1), ("specialist", 2), ("closing", 1), ("closing", 2)])
+@pytest.mark.parametrize("classes", [4, None])
+def test_what_hooks_keep_survives_an_interruption(stage: str, epoch: int, classes: int | None, tmp_path: Path) -> None:
+    def stop(event: str, learner: Learner, name: str | None, done: int) -> None:
+        if (event, name, done, len(learner.tasks)) == ("round_ends", stage, epoch, 2):
+            learner.save(tmp_path)
+            raise KeyboardInterrupt
+
+    first, second = tiny_stream().tasks
+    whole, stopped = nosy(classes=classes), nosy(classes=classes, observer=Teller(stop))
+    for learner in (whole, stopped):
+        learner.learn(first)
+    whole.learn(second)
+    with pytest.raises(KeyboardInterrupt):
+        stopped.learn(second)
+    again = itl.load(tmp_path, device="cpu")
+    again.learn(second)
+    assert differing(photograph(again), photograph(whole)) == set()
+    assert differing(again.specialist.extra_state(), whole.specialist.extra_state()) == set()
+    assert torch.equal(again.logits(second.test), whole.logits(second.test))
+
+
+def test_the_gradient_hook_is_what_is_descended_by() -> None:
+    halved, whole = nosy(), nosy(specialist__lr=0.025)
+    task = tiny_stream().tasks[0]
+    halved.learn(task)
+    plain = Nosy.gradient
+    try:
+        Nosy.gradient = Specialist.gradient  # type: ignore[method-assign]
+        whole.learn(task)
+    finally:
+        Nosy.gradient = plain  # type: ignore[method-assign]
+    same = zip(halved.net.parameters(), whole.net.parameters(), strict=True)
+    assert all(torch.allclose(a, b, atol=1e-6) for a, b in same)
+
+
+def test_what_is_evaluated_is_the_specialists_until_a_generalist_has_made_an_expert() -> None:
+    stream = tiny_stream()
+    alone, expert = nosy(), nosy(generalist="tangent")
+    alone.learn(stream.tasks[0])
+    expert.learn(stream.tasks[0])
+    x = alone.normalise(stream.tasks[0].test.pixels)
+    assert torch.equal(alone.logits(stream.tasks[0].test), alone.specialist.twins["slow"](x))
+    assert torch.equal(expert.logits(stream.tasks[0].test), expert.net.eval()(x))
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"specialist__options__pase": 0.1}, r"unknown setting 'specialist\.options\.pase'; did you mean .*pace"),
+        ({"specialist__options__pace": -1}, r"setting specialist\.options\.pace = -1 is not valid: .*greater than 0"),
+        ({"specialist__options__pace": "quick"}, r"specialist\.options\.pace = 'quick' is not valid"),
+        ({"specialist__name": "er", "specialist__options__pace": 1.0}, "has no options of its own"),
+    ],
+)
+def test_a_wrong_option_is_one_line_before_anything_is_trained(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError, match=said) as caught:
+        tiny_learner("er", **{"specialist__name": "nosy", **settings})
+    assert "\n" not in str(caught.value)
+
+
+def test_options_are_saved_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    learner = nosy()
+    learner.learn(tiny_stream().tasks[0])
+    learner.save(tmp_path)
+    assert learner.settings.specialist.options == {"pace": 0.5}
+    monkeypatch.setitem(NosyOptions.model_fields, "pace", NosyOptions.model_fields["pace"])
+    monkeypatch.setattr(NosyOptions.model_fields["pace"], "default", 0.9)
+    assert itl.load(tmp_path, device="cpu").settings.specialist.options == {"pace": 0.5}
+
+
+def test_joined_sources_are_numbered_through() -> None:
+    stream = tiny_stream()
+    a, b = (task.train for task in stream)
+    both = torch.cat([a.pixels, b.pixels])
+    rows = torch.tensor([35, 0, 20, 19, 20, 3])
+    assert torch.equal(Joined([(a, len(a)), (b, len(b))]).gather(rows), both[rows])
+    assert Joined([(a, len(a)), (b, len(b))]).gather(rows[:0]).shape == (0, 1, 8, 8)
+
+
+def test_balanced_rows_give_every_class_the_same_chance() -> None:
+    labels = np.array([0] * 90 + [1] * 9 + [2])
+    drawn = np.concatenate([labels[balanced(labels, np.random.default_rng(k))] for k in range(200)])
+    share = np.bincount(drawn) / len(drawn)
+    assert np.abs(share - 1 / 3).max() < 0.02  # 20,000 draws: five standard deviations
+
+
+def test_a_twin_gains_the_networks_new_outputs_and_keeps_its_own() -> None:
+    net, later = tiny_net(classes=2), tiny_net(classes=4, seed=1)
+    old = twin(net)
+    widen(old, later)
+    assert torch.equal(old.classifier.weight[:2], net.classifier.weight)
+    assert torch.equal(old.classifier.weight[2:], later.classifier.weight[2:])
+    assert not any(p.requires_grad for p in old.parameters())
