@@ -12,7 +12,12 @@ import click
 
 from itl import __version__
 from itl.cli.bench import bench
+from itl.cli.change import forget, rename, resize, undo
+from itl.cli.export import export
+from itl.cli.info import info
+from itl.cli.judge import evaluate
 from itl.cli.listing import methods, streams
+from itl.cli.predict import predict
 from itl.cli.refine import refine
 from itl.cli.run import run
 from itl.cli.table import table
@@ -50,7 +55,9 @@ def cli(ctx: click.Context) -> None:
         click.echo(ctx.get_help())
 
 
-for command in (run, refine, methods, streams, table, bench):
+EXPERIMENTS = (run, refine, methods, streams, table, bench)
+MODELS = (predict, evaluate, info, export, undo, forget, rename, resize)
+for command in (*EXPERIMENTS, *MODELS):
     cli.add_command(command)
 
 

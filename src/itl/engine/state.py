@@ -63,7 +63,7 @@ def write(
         if draft is not None:
             shutil.rmtree(draft, ignore_errors=True)  # a full disk gets its room back
         raise UserError(
-            f"cannot write the model folder {root}: {_reason(error)}; what was there is unchanged"
+            f"cannot write the model folder {root}: {reason(error)}; what was there is unchanged"
         ) from error
     tidy(root, {target.name, *keep})
     return target
@@ -100,23 +100,21 @@ def current(folder: str | os.PathLike[str]) -> str:
     except FileNotFoundError:
         raise UserError(f"{folder} is not a model folder of itl: {CURRENT} is missing") from None
     except (OSError, ValueError) as error:
-        raise UserError(f"cannot read the model folder {folder}: {_reason(error)}") from None
+        raise UserError(f"cannot read the model folder {folder}: {reason(error)}") from None
     if not NAME.fullmatch(name):
         raise UserError(f"{path} does not name a generation; this is not a model folder of itl")
     return name
 
 
 def read(folder: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The current generation's tensors and state, checked; a damaged or foreign folder is a `UserError`."""
-    return read_current(folder)[1:]
+    """The current generation's tensors and state, checked; a damaged or foreign folder is a `UserError`.
 
-
-def read_current(folder: str | os.PathLike[str]) -> tuple[str, dict[str, Tensor], dict[str, Any]]:
-    """The current generation's name, tensors and state; one replaced while it is read is read anew."""
+    A generation that is replaced while it is read is read anew.
+    """
     for _ in range(TRIES):
         name = current(folder)
         try:
-            return name, *read_generation(Path(folder), name)
+            return read_generation(Path(folder), name)
         except UserError:
             if current(folder) == name:
                 raise
@@ -140,7 +138,7 @@ def read_generation(root: Path, name: str) -> tuple[dict[str, Tensor], dict[str,
     except FileNotFoundError as error:
         raise UserError(f"{root} is not a model folder of itl: {Path(str(error.filename)).name} is missing") from None
     except (OSError, ValueError, RecursionError, MemoryError, SafetensorError) as error:
-        raise UserError(f"cannot read the model folder {root}: {_reason(error)}") from None
+        raise UserError(f"cannot read the model folder {root}: {reason(error)}") from None
 
 
 def read_text(path: Path) -> dict[str, Any]:
@@ -198,7 +196,7 @@ def _number(path: Path) -> int:
     return int(path.name.rpartition("-")[2]) if path.name.rpartition("-")[2].isdigit() else 0
 
 
-def _reason(error: BaseException) -> str:
+def reason(error: BaseException) -> str:
     """An error in one line."""
     said = error.strerror if isinstance(error, OSError) and error.strerror else str(error) or type(error).__name__
     return said.splitlines()[0]

@@ -66,6 +66,17 @@ class Memory:
             if self.logits is not None:
                 self.logits = torch.cat([self.logits, self.logits.new_zeros((more, self.logits.shape[1]))])
 
+    def keep(self, kept: np.ndarray, size: int) -> None:
+        """Keep only the filled slots `kept`, moved to the front in this order, in a memory of `size`."""
+        self.slots = self.slots.keep(kept, size)
+        index = torch.from_numpy(kept).to(self.engine.device)
+        for name in ("pixels", "logits"):
+            old = getattr(self, name)
+            if old is not None:
+                new = old.new_zeros((size + 1, *old.shape[1:]))
+                new[: len(kept)] = old.index_select(0, index)
+                setattr(self, name, new)
+
     def grow_logits(self, classes: int) -> None:
         """Make room for the stored logits of more classes; what is stored keeps counting on its own columns only."""
         if self.logits is not None and classes > self.logits.shape[1]:

@@ -59,6 +59,14 @@ class Slots:
         joined: dict[str, Any] = {name: np.concatenate([getattr(self, name), getattr(more, name)]) for name in arrays}
         return replace(self, **joined)
 
+    def keep(self, kept: np.ndarray, size: int) -> Slots:
+        """A copy for a memory of `size` that holds the filled slots `kept` alone, in this order from the front."""
+        out = Slots.empty(size)
+        for field in fields(self):
+            if isinstance(getattr(self, field.name), np.ndarray):
+                getattr(out, field.name)[: len(kept)] = getattr(self, field.name)[kept]
+        return replace(out, count=len(kept), seen=self.seen, clock=self.clock)
+
     def classes(self) -> np.ndarray:
         """The classes held, ascending."""
         return np.unique(self.label[: self.count])

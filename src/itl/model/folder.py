@@ -84,15 +84,25 @@ class Model:
 
     @classmethod
     def open(
-        cls, path: str | os.PathLike[str], *, device: str = "auto", settings: dict[str, Any] | None = None
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        device: str = "auto",
+        settings: dict[str, Any] | None = None,
+        learned: bool = False,
     ) -> Model:
-        """The model in a folder. `settings` override those it was saved with."""
+        """The model in a folder. `settings` override those it was saved with.
+
+        With `learned`, the last state at which a learn was finished: what to use while another is going on.
+        """
+        root = Path(path)
         for _ in range(store.TRIES):
-            name, tensors, state = store.read_current(path)
+            now = store.current(root)
+            name = _learned(root, now) if learned else now
             try:
-                return cls._of(Path(path), name, tensors, state, device, settings)
+                return cls._of(root, name, *store.read_generation(root, name), device, settings)
             except UserError:
-                if store.current(path) == name:  # else it was replaced, and removed, while it was read
+                if store.current(root) == now:  # else it was replaced, and removed, while it was read
                     raise
         raise UserError(f"{path} is being written to all the time; try again later")
 
@@ -160,15 +170,9 @@ class Model:
             return []
         older = store.generations(self.path)
         older = older[: older.index(self.generation) + 1]  # what lies behind it was never, or is no longer, current
-        finished = [name for name in older if self._finished(name)]
-        if self.pending is None:
-            return finished[-self.undo :] if self.undo else []
-        return finished[-max(self.undo, 1) :]  # an unfinished learn can always be undone
-
-    def _finished(self, name: str) -> bool:
-        notes = store.read_text(self.path / name).get("notes")
-        about = notes.get("model") if isinstance(notes, dict) else None
-        return isinstance(about, dict) and about.get("pending") is None
+        whole = [name for name in older if finished(self.path / name)]
+        least = 0 if self.pending is None else 1  # an unfinished learn can always be undone
+        return whole[len(whole) - max(self.undo, least) :] if len(whole) > max(self.undo, least) else whole
 
     # ------------------------------------------------------------------ learning
 
@@ -271,6 +275,32 @@ class Keeper(Observer):
         if self.pace.due():
             with self.pace.saving():
                 self.model.save()
+
+
+def _learned(root: Path, now: str) -> str:
+    """The newest generation that is not the middle of a learn."""
+    if unfinished(root / now) is None:
+        return now
+    older = store.generations(root)
+    whole = [name for name in older[: older.index(now) if now in older else 0] if finished(root / name)]
+    if not whole:
+        raise UserError(f"{root} has not finished its first learn yet; give the same itl learn again to go on")
+    return whole[-1]
+
+
+def unfinished(generation: Path) -> dict[str, Any] | None:
+    """What a generation is in the middle of learning, or None."""
+    notes = store.read_text(generation).get("notes")
+    about = notes.get("model") if isinstance(notes, dict) else None
+    pending = about.get("pending") if isinstance(about, dict) else None
+    return pending if isinstance(pending, dict) else None
+
+
+def finished(generation: Path) -> bool:
+    """Whether a generation is a state to go back to, and not the middle of a learn."""
+    notes = store.read_text(generation).get("notes")
+    about = notes.get("model") if isinstance(notes, dict) else None
+    return isinstance(about, dict) and about.get("pending") is None
 
 
 def fingerprint(pixels: Tensor, labels: Sequence[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -55,4 +56,15 @@ class Net(nn.Module):
         with torch.no_grad():
             new.weight[: old.out_features] = old.weight
             new.bias[: old.out_features] = old.bias
+        self.classifier = new
+
+    def keep_outputs(self, outputs: Sequence[int]) -> None:
+        """Take all outputs but these away from the classifier; they keep their weights, in this order."""
+        old, rows = self.classifier, torch.tensor(list(outputs))
+        new = nn.Linear(old.in_features, len(rows), bias=old.bias is not None)
+        new = new.to(old.weight.device, old.weight.dtype)
+        with torch.no_grad():
+            new.weight.copy_(old.weight[rows.to(old.weight.device)])
+            if old.bias is not None:
+                new.bias.copy_(old.bias[rows.to(old.bias.device)])
         self.classifier = new

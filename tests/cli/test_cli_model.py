@@ -1,0 +1,192 @@
+"""A model of one's own on the command line: look at it, use it, judge it, ship it, change one's mind."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+from PIL import Image
+from test_cli_errors import refused
+
+from conftest import Itl
+from itl.cli.app import cli
+from itl.images import read_image
+from itl.model import Model, lock
+from model_world import NAMES, taught, tiny_task
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a model `m` and a folder `pictures` of images it has not seen."""
+    root = tmp_path_factory.mktemp("made")
+    taught(root / "m")
+    pixels, labels = tiny_task(*NAMES, each=6, seed=1)
+    for k, (image, name) in enumerate(zip(pixels.numpy(), labels, strict=True)):
+        (root / "pictures" / name).mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image.transpose(1, 2, 0)).save(root / "pictures" / name / f"{k}.png")
+    return root
+
+
+@pytest.fixture
+def world(made: Path, tmp_path: Path) -> Path:
+    """The same, to be changed; it is where the commands run."""
+    return Path(shutil.copytree(made, tmp_path, dirs_exist_ok=True))
+
+
+def test_predict_says_what_the_model_says(itl: Itl, world: Path) -> None:
+    done = itl("predict", "m", "pictures", "--json", "--top", "2")
+    assert done.code == 0, done.err
+    model = Model.open(world / "m", device="cpu")
+    assert len(done.json["predictions"]) == 24
+    for row in done.json["predictions"]:
+        pixels = torch.from_numpy(read_image(world / row["path"], 8))
+        expected = model.predict(pixels[None])[0]
+        best = np.argsort(-expected)[:2]
+        assert [one["class"] for one in row["top"]] == [model.classes[k] for k in best]
+        assert [one["confidence"] for one in row["top"]] == pytest.approx(expected[best].tolist(), abs=1e-6)
+        assert (row["class"], row["confidence"]) == (row["top"][0]["class"], row["top"][0]["confidence"])
+    assert done.json["problems"] == []
+
+
+def test_predict_in_lines_and_in_csv(itl: Itl, world: Path) -> None:
+    image = next((world / "pictures" / "cat").iterdir()).relative_to(world)
+    lines = itl("predict", "m", image)
+    assert lines.out.startswith(str(image))
+    assert lines.out.endswith("%\n")
+    table = list(csv.DictReader(io.StringIO(itl("predict", "m", image, "pictures/dog", "--csv", "--top", "3").out)))
+    assert len(table) == 7
+    assert list(table[0]) == ["path", *(f"{word}_{k}" for k in (1, 2, 3) for word in ("class", "confidence"))]
+    assert f"{100 * float(table[0]['confidence_1']):.1f} %" in lines.out
+
+
+def test_predict_reads_paths_from_standard_input(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(world)
+    paths = [str(path.relative_to(world)) for path in sorted((world / "pictures").rglob("*.png"))][:3]
+    for words in (["predict", "m", "--json"], ["predict", "m", "-", "--json"]):
+        said = CliRunner().invoke(cli, words, input="\n".join([*paths, ""]))
+        assert [row["path"] for row in json.loads(said.stdout)["predictions"]] == paths
+
+
+def test_a_bad_image_is_listed_and_the_others_are_predicted(itl: Itl, world: Path) -> None:
+    (world / "pictures" / "cat" / "broken.png").write_bytes(b"no image")
+    done = itl("predict", "m", "pictures/cat", "nowhere.png")
+    assert done.code == 0
+    assert len(done.out.splitlines()) == 6
+    assert "broken.png: it is no image" in done.err
+    assert "nowhere.png: No such file" in done.err
+    assert len(itl("predict", "m", "pictures/cat", "--json").json["problems"]) == 1
+    only = itl("predict", "m", "nowhere.png")
+    assert (only.code, only.out) == (2, "")
+
+
+def test_eval_counts_what_predict_predicts(itl: Itl, world: Path) -> None:
+    said = {row["path"]: row for row in itl("predict", "m", "pictures", "--json").json["predictions"]}
+    done = itl("eval", "m", "pictures", "--json")
+    right = [row["class"] == Path(path).parent.name for path, row in said.items()]
+    assert done.json["images"] == 24
+    assert done.json["accuracy"] == pytest.approx(100 * np.mean(right))
+    assert np.sum(done.json["confusion"]) == 24
+    table = itl("eval", "m", "pictures")
+    assert table.code == 0, table.err
+    assert f"accuracy {100 * np.mean(right):.1f} % ({sum(right)} of 24 images)" in table.out
+    assert "expected calibration error" in table.out
+
+
+def test_eval_leaves_out_classes_that_were_never_taught(itl: Itl, world: Path) -> None:
+    shutil.copytree(world / "pictures" / "cat", world / "pictures" / "yak")
+    done = itl("eval", "m", "pictures")
+    assert "left out, as the model has not learned them: yak" in done.err
+    assert "of 24 images" in done.out
+    shutil.copytree(world / "pictures" / "yak", world / "others" / "yak")
+    refused(itl("eval", "m", "others"), "no images of the classes")
+
+
+def test_info_tells_classes_memory_and_history(itl: Itl, world: Path) -> None:
+    facts = itl("info", "m", "--json").json
+    assert facts["memory"]["images"] == facts["memory"]["room"] == 8
+    assert facts["memory"]["file_bytes"] == sum(
+        path.stat().st_size for path in (world / "m" / sorted(os.listdir(world / "m"))[-1] / "memory").rglob("*.png")
+    )
+    assert [row["class"] for row in facts["classes"]] == list(NAMES)
+    assert [entry["folders"] for entry in facts["history"]] == [["cat", "dog"], ["eel", "fox"]]
+    text = itl("info", "m").out
+    assert "8 of 8 images" in text
+    assert "cat (2)" in text
+    assert "learn eel fox" in text
+
+
+def test_undo_rename_merge_resize_and_forget(itl: Itl, world: Path) -> None:
+    assert itl("rename", "m", "cat", "lynx").out == "rename cat to lynx\n"
+    refused(itl("rename", "m", "lynx", "dog"), "add --merge")
+    assert itl("rename", "m", "lynx", "dog", "--merge").out == "merge lynx into dog\n"
+    assert itl("undo", "m").out == "undone: merge lynx into dog\n"
+    assert itl("resize", "m", "4").out.startswith("resize the memory from 8 to 4 images; dropped 1 of lynx, 1 of dog")
+    model = Model.open(world / "m", device="cpu")
+    picture = sorted((world / "m" / str(model.generation) / "memory" / "dog").iterdir())[0]
+    done = itl("forget", "m", "--image", picture, "--class", "eel")
+    assert done.code == 0, done.err
+    assert done.out.startswith("forgotten: 2 images of the memory and the class eel, and every older state\n")
+    assert "The weights keep what they learned" in done.out
+    assert Model.open(world / "m", device="cpu").classes == ["lynx", "dog", "fox"]
+    refused(itl("undo", "m"), "nothing older")
+
+
+def test_export_writes_one_file(itl: Itl, world: Path) -> None:
+    done = itl("export", "m", "--to", "torch", "--out", "m.pt2")
+    assert done.out == "wrote m.pt2: uint8 [batch, 3, 8, 8] to probabilities of 4 classes\n"
+    pixels = tiny_task("cat")[0]
+    program = torch.export.load(world / "m.pt2").module()
+    np.testing.assert_allclose(program(pixels), Model.open(world / "m", device="cpu").predict(pixels), atol=1e-6)
+
+
+MISTAKES: dict[str, tuple[list[str], str]] = {
+    "no model": (["predict", "nowhere", "a.png"], "not a model folder"),
+    "no images": (["predict", "m"], "there are no images"),
+    "json and csv": (["predict", "m", "pictures", "--json", "--csv"], "not both"),
+    "no folder": (["eval", "m", "nowhere"], "does not exist"),
+    "unknown kind": (["export", "m", "--to", "onx"], "did you mean onnx"),
+    "export into a folder": (["export", "m", "--out", "pictures"], "is a folder"),
+    "export nowhere": (["export", "m", "--to", "torch", "--out", "no/m.pt2"], "cannot write no/m.pt2"),
+    "forget nothing": (["forget", "m"], "--image FILE or --class NAME"),
+    "forget what is not there": (["forget", "m", "--class", "cta"], "did you mean cat"),
+    "forget an unknown image": (["forget", "m", "--image", "pictures/cat/0.png"], "not in the memory of m"),
+    "unknown class": (["rename", "m", "cta", "lynx"], "did you mean cat"),
+    "memory too small": (["resize", "m", "2"], "cannot hold one image of each of 4 classes"),
+    "undo nothing": (["undo", "nowhere"], "not a model folder"),
+    "info of nothing": (["info", "pictures"], "not a model folder"),
+}
+
+
+@pytest.mark.parametrize("case", MISTAKES)
+def test_a_mistake_is_one_line(itl: Itl, world: Path, case: str) -> None:
+    words, said = MISTAKES[case]
+    refused(itl(*words), said)
+    assert Model.open(world / "m", device="cpu").names == list(NAMES)
+    assert not (world / "nowhere").exists()
+
+
+def test_a_model_that_somebody_is_teaching_is_not_changed_but_used(itl: Itl, world: Path) -> None:
+    with lock(world / "m"):
+        refused(itl("undo", "m"), f"being changed by process {os.getpid()}")
+        assert itl("predict", "m", "pictures/cat").code == 0
+
+
+def test_an_unfinished_learn_does_not_show_in_predictions(itl: Itl, world: Path) -> None:
+    before = itl("predict", "m", "pictures", "--json").json
+    model = Model.open(world / "m", device="cpu")
+    with torch.no_grad():
+        model.learner.net.classifier.weight.zero_()
+    model.pending = {"what": "photos/yaks", "fingerprint": ""}
+    model.save()
+    assert itl("predict", "m", "pictures", "--json").json == before
+    assert "in the middle of learning photos/yaks" in itl("info", "m").out
+    assert itl("undo", "m").code == 0
+    assert Model.open(world / "m", device="cpu").pending is None
