@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from itl import Learner, nets
 from itl.config import Config
 from itl.engine.lanes import side_by_side
+from itl.engine.shadow import Shadow
+from itl.engine.update import Update
 from itl.generalists.tangent import TangentModel
 from itl.nets import norm
 from itl.run import run
@@ -118,3 +120,31 @@ def test_the_fused_derivative_is_forward_modes() -> None:
         outputs.append([logits.detach(), *torch.autograd.grad(logits.square().sum(), list(moved.values()))])
     for mine, theirs in zip(*outputs, strict=True):
         assert (mine - theirs).norm() <= 1e-4 * theirs.norm()
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_the_fused_update_is_pytorchs_sgd_with_rounded_twins(momentum: float) -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 17, 3), nn.BatchNorm2d(17), nn.Conv2d(17, 40, 3), nn.Flatten(), nn.Linear(640, 10))
+    net = net.cuda().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    leaves, shadow = list(net.parameters()), Shadow(net)
+    momenta = [torch.zeros_like(m) for m in shadow.masters] if momentum else []
+    bad = torch.zeros((), device="cuda")
+    update = Update(shadow, momenta, torch.tensor(0.1, device="cuda"), bad, momentum, 2e-3)
+    copies = [p.detach().clone().requires_grad_() for p in leaves]
+    plain = torch.optim.SGD(copies, lr=0.1, momentum=momentum, weight_decay=2e-3)
+    for _ in range(3):
+        grads = [torch.randn_like(p).to(torch.bfloat16 if id(p) in shadow.place else torch.float32) for p in leaves]
+        rest = update(leaves, grads)
+        for copy, grad in zip(copies, grads, strict=True):
+            copy.grad = grad.float()
+        plain.step()
+    assert [grad is None for grad in rest] == [id(p) in shadow.place for p in leaves]
+    of = {id(p): copy for p, copy in zip(leaves, copies, strict=True)}
+    for master, twin in zip(shadow.masters, shadow.twins, strict=True):
+        assert torch.allclose(master, of[id(master)], rtol=1e-6, atol=1e-6)
+        assert torch.equal(twin, master.to(torch.bfloat16))
+    bad.fill_(1)
+    before = [m.detach().clone() for m in shadow.masters]
+    update(leaves, grads)
+    assert all(torch.equal(a, b) for a, b in zip(before, shadow.masters, strict=True))

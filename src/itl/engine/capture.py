@@ -13,7 +13,7 @@ from itl.engine.device import Engine
 from itl.engine.lanes import ETIQUETTE, capture_stream
 from itl.engine.loop import Batch, Span, Stage, Stepper
 
-WARM_UP = 2  # eager runs before capture: cuDNN chooses its algorithms, autograd allocates
+WARM_UP = 1  # eager runs before capture: cuDNN chooses its algorithms, autograd allocates
 WORTH = 8  # a shape that runs fewer steps than this in a stage is not worth a graph
 
 
@@ -101,4 +101,6 @@ class CapturedStepper(Stepper):
         with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
             body()
             counter.add_(1)
+        if self.update is not None:
+            self.update.settle()
         return graph

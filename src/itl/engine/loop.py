@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from itl.engine.device import Engine
 from itl.engine.lanes import ETIQUETTE
 from itl.engine.shadow import Shadow
+from itl.engine.update import Update, available
 
 Batch = dict[str, Tensor]
 
@@ -149,35 +150,50 @@ class Stepper:
         )
         # The fused kernel leaves weights and momentum alone where this flag is 1: no update after a non-finite loss.
         self.optimiser.found_inf = self.bad  # type: ignore[attr-defined]
-        self.shadow: Shadow | None = None
-        if stage.net is not None and engine.precision == "bf16":
-            self.shadow = Shadow(stage.net)
         self.momentum: dict[str, Tensor] = {}
         if stage.descent.momentum:
             for name, leaf in stage.parameters.items():
                 self.momentum[name] = torch.zeros_like(leaf)
                 self.optimiser.state[leaf]["momentum_buffer"] = self.momentum[name]
+        self.shadow: Shadow | None = None
+        self.update: Update | None = None
+        if stage.net is not None and engine.precision == "bf16":
+            self.shadow = Shadow(stage.net)
+            self.update = self._fused_update(self.shadow)
+
+    def _fused_update(self, shadow: Shadow) -> Update | None:
+        """One kernel for the weights that have twins: if all are trained, by the loss's own gradients, with Triton."""
+        names = {id(leaf): name for name, leaf in self.stage.parameters.items()}
+        whole = self.stage.adjust is None and all(id(master) in names for master in shadow.masters)
+        if not whole or not available(shadow):
+            return None
+        momenta = [self.momentum[names[id(m)]] for m in shadow.masters] if self.momentum else []
+        descent = self.stage.descent
+        return Update(shadow, momenta, self.lr, self.bad, descent.momentum, 2 * descent.l2)
 
     def step(self, batch: Batch) -> None:
         """Forward, backward, update; nothing here waits for the device."""
         self.lr.copy_(batch["lr"])
         loss, grads = self._gradients(batch)
-        if self.stage.adjust is not None:
-            grads = self.stage.adjust(grads)
-        for leaf, grad in zip(self.leaves, grads, strict=True):
-            # The fused kernel reads a gradient's memory as if it were laid out like the weight's.
-            leaf.grad = grad if grad.stride() == leaf.stride() else torch.empty_like(leaf).copy_(grad)
         loss = loss.detach().float()
         torch.maximum(self.bad, (~torch.isfinite(loss)).float(), out=self.bad)
+        if self.stage.adjust is not None:
+            grads = self.stage.adjust(grads)
+        if self.update is not None:
+            grads = self.update(self.leaves, grads)
+        for leaf, grad in zip(self.leaves, grads, strict=True):
+            # The optimiser's fused kernel reads a gradient's memory as if it were laid out like the weight's.
+            alike = grad is None or grad.stride() == leaf.stride()
+            leaf.grad = grad if alike else torch.empty_like(leaf).copy_(grad)
         self.optimiser.step()
-        if self.shadow is not None:
+        if self.shadow is not None and self.update is None:
             self.shadow.refresh()
         if self.stage.after is not None:
             self.stage.after()
         self.total.add_(loss)
 
-    def _gradients(self, batch: Batch) -> tuple[Tensor, list[Tensor]]:
-        """The loss, and its gradients in the precision of the parameters."""
+    def _gradients(self, batch: Batch) -> tuple[Tensor, list[Any]]:
+        """The loss, and its gradients in the precision of the parameters (of the twins, for the fused update)."""
         if self.shadow is None:
             with self.engine.autocast() if self.stage.autocast else nullcontext():
                 loss = self.stage.loss(batch)
@@ -185,7 +201,7 @@ class Stepper:
         with self.shadow.worn(), self.engine.autocast():
             loss = self.stage.loss(batch)
         grads = list(torch.autograd.grad(loss, self.shadow.stand_in(self.leaves)))
-        return loss, self.shadow.widen(self.leaves, grads)
+        return loss, grads if self.update is not None else self.shadow.widen(self.leaves, grads)
 
     def run(self, span: Span) -> None:
         """All steps of a span, in its order."""

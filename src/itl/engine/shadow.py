@@ -20,7 +20,8 @@ class Shadow:
         self.layers = [m for m in net.modules() if isinstance(m, nn.Conv2d | nn.Linear)]
         self.masters: list[Tensor] = [layer.weight for layer in self.layers]
         self.twins = [master.detach().to(torch.bfloat16).requires_grad_() for master in self.masters]
-        self.wide = [torch.empty_like(master) for master in self.masters]
+        self.place = {id(master): k for k, master in enumerate(self.masters)}
+        self.wide: list[Tensor] = []
 
     @contextmanager
     def worn(self) -> Iterator[None]:
@@ -35,12 +36,12 @@ class Shadow:
 
     def stand_in(self, leaves: list[Tensor]) -> list[Tensor]:
         """The tensors to differentiate by: each master's twin in its place."""
-        twin_of = {id(m): t for m, t in zip(self.masters, self.twins, strict=True)}
-        return [twin_of.get(id(leaf), leaf) for leaf in leaves]
+        return [self.twins[self.place[id(leaf)]] if id(leaf) in self.place else leaf for leaf in leaves]
 
     def widen(self, leaves: list[Tensor], grads: list[Tensor]) -> list[Tensor]:
         """The same gradients, the twins' among them as float32."""
-        place = {id(m): k for k, m in enumerate(self.masters)}
+        self.wide = self.wide or [torch.empty_like(master) for master in self.masters]
+        place = self.place
         narrow = [(place[id(leaf)], grad) for leaf, grad in zip(leaves, grads, strict=True) if id(leaf) in place]
         torch._foreach_copy_([self.wide[k] for k, _ in narrow], [grad for _, grad in narrow])
         return [

@@ -195,7 +195,9 @@ class DualNorm(torch.autograd.Function):
         da = torch.empty_like(z)
         dshort = torch.empty_like(z) if ctx.has[1] else None
         affine = z.new_empty((2, channels))
-        kernels.backward_reduce_kernel[grid](g, y, z, mean, rstd, parts[0], parts[1], *sizes, RELU=ctx.relu, **blocks)
+        kernels.backward_reduce_kernel[grid](
+            g, y, z, mean, rstd, weight, weight, parts[0], parts[1], *sizes, RELU=ctx.relu, AGAIN=False, **blocks
+        )
         kernels.dual_backward_kernel[grid](
             g, y, da, da if dshort is None else dshort, rstd, weight, parts[0], parts[1], affine[0], affine[1], *sizes,
             HAS_RESIDUAL=dshort is not None, RELU=ctx.relu, **blocks,

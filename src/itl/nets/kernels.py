@@ -101,15 +101,21 @@ def apply_kernel(x, residual, y, means, squares, weight, bias, kept_mean, kept_r
 
 
 @triton.jit(do_not_specialize=SIZES)
-def backward_reduce_kernel(dy, y, x, kept_mean, kept_rstd, sums, products, C, splits, part_rows, group_rows,
-                           RELU: tl.constexpr, LANES: tl.constexpr,
+def backward_reduce_kernel(dy, y, x, kept_mean, kept_rstd, weight, bias, sums, products,
+                           C, splits, part_rows, group_rows,
+                           RELU: tl.constexpr, AGAIN: tl.constexpr, LANES: tl.constexpr,
                            BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr):  # fmt: skip
-    """Each part's Σ dz and Σ dz·x̂, with dz = dy where the ReLU let through."""
+    """Each part's Σ dz and Σ dz·x̂, with dz = dy where the ReLU let through.
+
+    `AGAIN`: whether it did is computed from x again, which is read anyway, instead of read from y.
+    """
     part = tl.program_id(0)
     cols = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
     group, local = part // splits, part % splits
     mean = tl.load(kept_mean + group * C + cols)
     rstd = tl.load(kept_rstd + group * C + cols)
+    scale = tl.load(weight + cols) * rstd
+    shift = tl.load(bias + cols) - mean * scale
     first = group * group_rows + local * part_rows
     stop = group * group_rows + tl.minimum((local + 1) * part_rows, group_rows)
     totals = tl.zeros([BLOCK_M, BLOCK_C], tl.float32)
@@ -119,9 +125,13 @@ def backward_reduce_kernel(dy, y, x, kept_mean, kept_rstd, sums, products, C, sp
         inside = (rows < stop)[:, None]
         at = rows[:, None] * C + cols[None, :]
         dz = tl.load(dy + at, mask=inside, other=0.0).to(tl.float32)
-        if RELU:
-            dz = tl.where(tl.load(y + at, mask=inside, other=0.0).to(tl.float32) > 0, dz, 0.0)
         value = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
+        if RELU:
+            if AGAIN:
+                out = value * scale[None, :] + shift[None, :]
+            else:
+                out = tl.load(y + at, mask=inside, other=0.0).to(tl.float32)
+            dz = tl.where(out > 0, dz, 0.0)
         totals += dz
         turned += dz * (value - mean[None, :])
     tl.store(sums + part * C + cols, tl.sum(totals, 0))
@@ -137,9 +147,9 @@ def _total(parts, group, cols, C, splits, LANES: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=SIZES)
-def backward_apply_kernel(dy, y, x, dx, dresidual, kept_mean, kept_rstd, weight, sums, products, dweight, dbias,
+def backward_apply_kernel(dy, y, x, dx, dresidual, kept_mean, kept_rstd, weight, bias, sums, products, dweight, dbias,
                           C, splits, part_rows, group_rows, groups,
-                          HAS_RESIDUAL: tl.constexpr, RELU: tl.constexpr, LANES: tl.constexpr,
+                          HAS_RESIDUAL: tl.constexpr, RELU: tl.constexpr, AGAIN: tl.constexpr, LANES: tl.constexpr,
                           BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr):  # fmt: skip
     """dx = γ/σ (dz − mean dz − x̂ mean(dz·x̂)), the residual's gradient dz, and those of weight and bias."""
     part = tl.program_id(0)
@@ -158,6 +168,7 @@ def backward_apply_kernel(dy, y, x, dx, dresidual, kept_mean, kept_rstd, weight,
         tl.store(dbias + cols, whole_sum)
         tl.store(dweight + cols, whole_product)
     scale = tl.load(weight + cols) * rstd
+    shift = tl.load(bias + cols) - mean * scale
     first = group * group_rows + local * part_rows
     stop = group * group_rows + tl.minimum((local + 1) * part_rows, group_rows)
     for begin in range(0, part_rows, BLOCK_M):
@@ -165,13 +176,18 @@ def backward_apply_kernel(dy, y, x, dx, dresidual, kept_mean, kept_rstd, weight,
         inside = (rows < stop)[:, None]
         at = rows[:, None] * C + cols[None, :]
         dz = tl.load(dy + at, mask=inside, other=0.0).to(tl.float32)
+        value = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
         if RELU:
-            dz = tl.where(tl.load(y + at, mask=inside, other=0.0).to(tl.float32) > 0, dz, 0.0)
+            if AGAIN:
+                out = value * scale[None, :] + shift[None, :]
+            else:
+                out = tl.load(y + at, mask=inside, other=0.0).to(tl.float32)
+            dz = tl.where(out > 0, dz, 0.0)
         if HAS_RESIDUAL:
             tl.store(dresidual + at, dz.to(dresidual.dtype.element_ty), mask=inside)
-        hat = (tl.load(x + at, mask=inside, other=0.0).to(tl.float32) - mean[None, :]) * rstd[None, :]
-        value = scale[None, :] * (dz - along[None, :] - hat * turned[None, :])
-        tl.store(dx + at, value.to(dx.dtype.element_ty), mask=inside)
+        hat = (value - mean[None, :]) * rstd[None, :]
+        slope = scale[None, :] * (dz - along[None, :] - hat * turned[None, :])
+        tl.store(dx + at, slope.to(dx.dtype.element_ty), mask=inside)
 
 
 @triton.jit(do_not_specialize=SIZES)

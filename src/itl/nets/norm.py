@@ -138,7 +138,8 @@ class FusedNorm(torch.autograd.Function):
             running_mean, running_var, *sizes, groups, eps, momentum,
             HAS_RESIDUAL=residual is not None, RELU=relu, **blocks,
         )  # fmt: skip
-        ctx.save_for_backward(x, y, weight, kept)
+        # Without a residual, x alone tells where the ReLU let through: y need not be read again.
+        ctx.save_for_backward(x, x if residual is None else y, weight, bias, kept)
         ctx.has_residual, ctx.relu, ctx.groups = residual is not None, relu, groups
         return y
 
@@ -146,7 +147,7 @@ class FusedNorm(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         """Gradients of x, residual, weight and bias."""
         kernels = _kernels()
-        x, y, weight, kept = ctx.saved_tensors
+        x, y, weight, bias, kept = ctx.saved_tensors
         grid, sizes, blocks = layout(x, ctx.groups)
         channels = x.shape[1]
         dy = dy.contiguous(memory_format=torch.channels_last)
@@ -154,11 +155,11 @@ class FusedNorm(torch.autograd.Function):
         dx = torch.empty_like(x)
         dresidual = torch.empty_like(x) if ctx.has_residual else None
         affine = x.new_empty((2, channels), dtype=torch.float32)
-        kernels.backward_reduce_kernel[grid](
-            dy, y, x, kept[0], kept[1], parts[0], parts[1], *sizes, RELU=ctx.relu, **blocks
-        )
+        known = (kept[0], kept[1], weight, bias)
+        how = {"RELU": ctx.relu, "AGAIN": not ctx.has_residual, **blocks}
+        kernels.backward_reduce_kernel[grid](dy, y, x, *known, parts[0], parts[1], *sizes, **how)
         kernels.backward_apply_kernel[grid](
-            dy, y, x, dx, dx if dresidual is None else dresidual, kept[0], kept[1], weight, parts[0], parts[1],
-            affine[0], affine[1], *sizes, ctx.groups, HAS_RESIDUAL=ctx.has_residual, RELU=ctx.relu, **blocks,
+            dy, y, x, dx, dx if dresidual is None else dresidual, *known, parts[0], parts[1],
+            affine[0], affine[1], *sizes, ctx.groups, HAS_RESIDUAL=ctx.has_residual, **how,
         )  # fmt: skip
         return dx, dresidual, affine[0], affine[1], None, None, None, None, None, None
