@@ -72,6 +72,7 @@ def photograph(learner: Learner) -> dict[str, Tensor]:
     size, memory = learner.memory.size, learner.memory
     out = {f"net.{n}": t.clone() for n, t in learner.net.state_dict().items() if not n.endswith("_tracked")}
     out["pixels"] = memory.pixels[:size].clone()
+    out["weight"] = torch.from_numpy(memory.slots.weight.copy())
     if memory.logits is not None:
         out["logits"] = memory.logits[:size].clone()
     for name in ("label", "task", "row", "written", "width"):

@@ -20,7 +20,7 @@ from itl.engine.random import generator, torch_generator
 from itl.engine.views import Normalise
 from itl.errors import UserError
 from itl.generalists import Generalist, Ground
-from itl.memory import Memory
+from itl.memory import Memory, PolicyOptions
 from itl.observer import Clock, Observer
 from itl.settings import Settings, flatten
 from itl.specialists import Here, Phase
@@ -29,6 +29,7 @@ from itl.streams import Images, Stream, Task, Traits
 from itl.streams.arrays import as_labels, as_pixels, statistics
 
 BATCH = 512  # images evaluated at once
+CANDIDATES = "candidates."  # what the memory gathers while a task is trained, in `flight`
 
 # The stages of a task, in order. A learner's position is one of them and how many of its rounds are done.
 STAGES = ("specialist", "closing", "memory", "generalist", "projection", "done")
@@ -123,8 +124,9 @@ class Learner:
 
     def _choose_memory(self, task: Task) -> None:
         """B_t ← B_{t-1} ⊕ D_t, by a policy that chooses when a task is done."""
-        rng, labels = generator(*self._key(), "memory"), task.train.labels.numpy()
-        self.memory.end_task(self._pool(task), labels, len(self.tasks) - 1, self.net.classifier.out_features, rng)
+        rng, here = generator(*self._key(), "memory"), self.specialist.here
+        self.memory.end_task(here.pool, here.labels, here.task, self.net.classifier.out_features, rng, here.sight())
+        self.flight = {n: t for n, t in self.flight.items() if not n.startswith(CANDIDATES)}
 
     def _half_pipe(self, task: Task) -> None:
         """Redraw the classifier (only it), and set out the generalist at that point."""
@@ -292,6 +294,9 @@ class Learner:
             normalise=self.normalise,
             engine=self.engine,
         )
+        if self.position[0] in ("specialist", "closing", "memory"):
+            kept = {n.removeprefix(CANDIDATES): t for n, t in self.flight.items() if n.startswith(CANDIDATES)}
+            self.memory.begin_task(len(task.train), kept)
 
     def _open(self, task: Task) -> None:
         """What happens once a task, before its training."""
@@ -319,7 +324,9 @@ class Learner:
         self.net = self.engine.place(net)
         stored = outputs if s.memory.logits or self.specialist.stores_logits else None
         size = 0 if s.memory.policy == "none" else self.buffer
-        self.memory = Memory(size, s.memory.policy, shape, stored, self.engine)
+        m = s.memory
+        options = PolicyOptions(m.temperature, m.fraction, m.every)
+        self.memory = Memory(size, m.policy, shape, stored, self.engine, weighted=m.weights, options=options)
         self._check_settings()
         self._ready = True
 
@@ -327,16 +334,23 @@ class Learner:
         s, policy = self.settings, self.settings.memory.policy
         if policy == "none" and (self.specialist.needs_memory or s.generalist != "none"):
             raise UserError(f"method {self.method} needs a memory; set memory.policy=stratified or reservoir")
-        if self.specialist.over != "task" and self.memory.policy.online:
+        chosen = self.memory.policy
+        if self.specialist.over != "task" and (chosen.online or chosen.gathers):
             raise UserError(
                 f"{self.specialist.name} needs a memory that is chosen at a task's end; set memory.policy=stratified"
             )
-        by_steps = self.specialist.stores_logits and not self.specialist.logits_at_end
-        if by_steps and not self.memory.policy.online:
-            raise UserError(f"{self.specialist.name} stores logits step by step; set memory.policy=reservoir")
-        if s.tangent.alpha and not self.specialist.stores_logits:
+        if self.specialist.stores_logits and s.memory.logits is False:
             raise UserError(
-                f"tangent.alpha needs stored logits, which {self.specialist.name} does not keep; set it to 0"
+                f"{self.specialist.name} replays stored logits, which memory.logits=false leaves out; set it to true"
+            )
+        by_steps = self.specialist.stores_logits and not self.specialist.logits_at_end
+        if by_steps and not (chosen.online or chosen.gathers):
+            raise UserError(f"{self.specialist.name} stores logits step by step; set memory.policy=reservoir")
+        if s.memory.weights and not chosen.weighs:
+            raise UserError(f"memory.weights needs a policy that weighs, which {policy} does not; set it to false")
+        if s.tangent.alpha and self.memory.logits is None:
+            raise UserError(
+                f"tangent.alpha needs stored logits, which {self.specialist.name} does not keep; set memory.logits=true"
             )
         self.net.split(s.tangent.layers)  # a count that the network does not have is refused
         for views in (s.augment.task, s.augment.memory):
@@ -389,6 +403,8 @@ class Learner:
             self.position = (self.position[0], index + 1)
             self.flight = {n: t for n, t in self.flight.items() if not n.startswith("momentum.")}
             self.flight |= {f"momentum.{n}": t for n, t in moments.items()}
+            if self.memory.candidates is not None:
+                self.flight |= {CANDIDATES + n: t for n, t in self.memory.candidates.tensors().items()}
             if self._generalist is not None:
                 self.flight |= self._generalist.tensors()
             self._torn = False

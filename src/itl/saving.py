@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -87,7 +88,7 @@ def pack(learner: Learner) -> tuple[dict[str, Tensor], dict[str, Any]]:
     tensors["memory.pixels"] = learner.memory.pixels[: slots.size]
     if learner.memory.logits is not None:
         tensors["memory.logits"] = learner.memory.logits[: slots.size]
-    tensors |= {f"slots.{name}": torch.from_numpy(getattr(slots, name)) for name in ARRAYS}
+    tensors |= {f"slots.{name}": torch.from_numpy(getattr(slots, name)) for name in (*ARRAYS, "weight")}
     state = {
         "method": learner.method,
         "buffer": learner.buffer,
@@ -168,6 +169,9 @@ def _restore(learner: Learner, tensors: dict[str, Tensor], state: dict[str, Any]
         array = torch.empty(memory.size, dtype=torch.int64)
         _fill(array, tensors[f"slots.{name}"], f"slots.{name}")
         slots[name] = array.numpy()
+    slots["weight"] = np.ones(memory.size, np.float32)  # a model saved before there were weights
+    if "slots.weight" in tensors:
+        _fill(torch.from_numpy(slots["weight"]), tensors["slots.weight"], "slots.weight")
     memory.slots = Slots(**slots)
     if not 0 <= memory.slots.count <= memory.size or min(memory.slots.seen, memory.slots.clock) < 0:
         raise ValueError(f"{memory.slots.count} images in a memory of {memory.size}")

@@ -38,14 +38,20 @@ class Network(Part):
 
 
 class MemorySettings(Part):
-    """Which images the memory keeps, and whether logits beside them.
+    """Which images the memory keeps, and what beside image and label. `logits` null: where the specialist needs them;
+    `weights` null: where the policy weighs. `temperature` is the entropy policy's; `fraction` (of the task) and `every`
+    (so many epochs) are the coreset policy's.
 
     `outgrown` says what happens when it cannot hold `least` images of each class any more: a refusal, a larger memory,
     or one that lets some classes go.
     """
 
     policy: str = "stratified"
-    logits: bool = False
+    logits: bool | None = None
+    weights: bool | None = None
+    temperature: Rate = 1.0
+    fraction: Annotated[float, Field(strict=True, gt=0, le=1, allow_inf_nan=False)] = 0.5
+    every: Count = 5
     outgrown: Literal["refuse", "grow", "drop"] = "refuse"
     least: Count = 1
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from itl import Learner, UserError
 from itl.specialists.losses import squared_error
@@ -82,8 +83,8 @@ def test_derpps_replay_of_narrow_logits_is_the_loss_on_their_columns(monkeypatch
 
     seen: list[tuple[list[int], float, float]] = []
 
-    def watched(logits: torch.Tensor, targets: torch.Tensor, how: str, widths: torch.Tensor | None) -> torch.Tensor:
-        value = squared_error(logits, targets, how, widths)
+    def watched(logits: Tensor, targets: Tensor, how: str, widths: Tensor | None, weights: Tensor | None) -> Tensor:
+        value = squared_error(logits, targets, how, widths, weights)
         if widths is not None:
             rows = [(logits[i, :w] - targets[i, :w]).detach() ** 2 for i, w in enumerate(widths.tolist())]
             seen.append((widths.tolist(), value.item(), torch.cat(rows).mean().item()))

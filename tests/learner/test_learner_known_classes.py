@@ -12,7 +12,7 @@ from itl import Learner, UserError
 from itl.engine.random import generator
 from itl.memory import Slots
 from itl.memory.plan import plan_epoch
-from itl.memory.reservoir import reservoir
+from itl.memory.reservoir import offered, reservoir
 from tiny_world import Teller, differing, photograph, tiny_images, tiny_learner
 
 METHODS = ["itl", "er", "derpp", "itl-l", "sgd"]
@@ -94,7 +94,15 @@ def test_a_grown_reservoir_fills_its_free_slots_first_and_then_goes_on_as_before
     slots.write(np.arange(10), np.zeros(10, np.int64), 0, np.arange(10), 1)
     slots.seen = 1000
     plan = plan_epoch(
-        slots.grown(16), np.ones(8, np.int64), key=("grown",), task=1, width=2, batch=2, replay=16, draws=1, online=True
+        slots.grown(16),
+        np.ones(8, np.int64),
+        key=("grown",),
+        task=1,
+        width=2,
+        batch=2,
+        replay=16,
+        draws=1,
+        online=offered,
     )
     assert plan.replay.tolist() == [10, 12, 14, 16]
     assert set(plan.labels[0]) == {0, 1}

@@ -10,7 +10,7 @@ import pytest
 from itl.engine.random import generator
 from itl.memory import Slots
 from itl.memory.plan import plan_epoch
-from itl.memory.reservoir import last_wins, reservoir
+from itl.memory.reservoir import last_wins, offered, reservoir
 from itl.memory.stratified import quotas, stratified
 
 
@@ -130,7 +130,7 @@ def test_every_sample_of_a_stream_is_equally_likely_to_be_held() -> None:
         slots, place, begun = Slots.empty(size), np.full(size, -1), 0
         for part, length in enumerate((9, 4, 11)):
             none = np.zeros(length, np.int64)
-            options = {"width": 1, "batch": 4, "replay": 2, "draws": 0, "online": True}
+            options = {"width": 1, "batch": 4, "replay": 2, "draws": 0, "online": offered}
             made = plan_epoch(slots, none, key=("uniform", run, part), task=part, **options)
             slots = made.after
             new = slots.task == part
@@ -160,8 +160,8 @@ def test_of_several_writes_to_one_slot_in_a_batch_the_last_remains() -> None:
 
 
 def plan(slots: Slots, count: int = 50, **options: object):  # type: ignore[no-untyped-def]
-    given = {"key": ("plan", 0), "task": 1, "width": 4, "batch": 8, "replay": 6, "draws": 2, "online": True, **options}
-    return plan_epoch(slots, np.arange(count) % 4, **given)
+    given = {"key": ("plan", 0), "task": 1, "width": 4, "batch": 8, "replay": 6, "draws": 2, "online": offered}
+    return plan_epoch(slots, np.arange(count) % 4, **{**given, **options})
 
 
 def test_a_batch_from_memory_holds_no_slot_twice_and_only_filled_ones() -> None:
@@ -196,7 +196,7 @@ def test_planning_leaves_the_memory_as_it_is() -> None:
 
 def test_an_offline_memory_takes_nothing_during_the_epoch() -> None:
     slots = taught(10, [[30, 30]])[0]
-    made = plan(slots, online=False)
+    made = plan(slots, online=None)
     assert (made.targets == 10).all()
     assert len(made.changed[0]) == 0
     assert np.array_equal(made.after.row, slots.row)

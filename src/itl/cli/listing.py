@@ -61,10 +61,12 @@ def streams(as_json: bool) -> None:
 def describe(method: Method) -> dict[str, Any]:
     """A method in words: its parts, what its memory keeps, whether its step is captured on a GPU, where it is from."""
     from itl import settings, specialists
+    from itl.memory.policies import find
 
     s = settings.build(method.settings)
     specialist = specialists.build(s.specialist)
     logits = s.memory.logits or specialist.stores_logits
+    weights = s.memory.weights is not False and find(s.memory.policy).weighs
     return {
         "name": method.name,
         "about": method.about,
@@ -73,7 +75,9 @@ def describe(method: Method) -> dict[str, Any]:
         "half_pipe": s.jumps,
         "projection": s.projects,
         "memory": s.memory.policy,
-        "stores": [] if s.memory.policy == "none" else ["image", "label", *(["logits"] if logits else [])],
+        "stores": []
+        if s.memory.policy == "none"
+        else ["image", "label", *(["logits"] if logits else []), *(["weight"] if weights else [])],
         "captured": specialist.capturable,
         "reference": method.reference,
     }

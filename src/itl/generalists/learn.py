@@ -20,7 +20,7 @@ from itl.generalists.tangent import TangentModel, frozen_copy
 from itl.memory import Memory
 from itl.nets import Net
 from itl.settings import OnMemory, Settings, TangentSettings
-from itl.specialists.losses import cross_entropy, squared_error
+from itl.specialists.losses import cross_entropy, shares, squared_error
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,7 @@ def memory_rounds(ground: Ground, name: str, prepare: Callable[[Tensor], Batch],
     memory, settings, engine = ground.memory, ground.settings.tangent, ground.engine
     labels = engine.send(torch.from_numpy(memory.slots.label.copy()))
     widths = engine.send(torch.from_numpy(memory.slots.width.copy()))
+    weights = engine.send(torch.from_numpy(memory.slots.weight.copy()))
 
     def inputs(views: Tensor, rows: Tensor) -> Batch:
         rows = engine.send(rows)
@@ -61,6 +62,8 @@ def memory_rounds(ground: Ground, name: str, prepare: Callable[[Tensor], Batch],
         if memory.logits is not None and settings.alpha:
             out["logits"] = memory.logits.index_select(0, rows)
             out["width"] = widths.index_select(0, rows)
+        if memory.weighted:
+            out["weight"] = weights.index_select(0, rows)
         return out
 
     return SampleRounds(
@@ -79,9 +82,11 @@ def memory_rounds(ground: Ground, name: str, prepare: Callable[[Tensor], Batch],
 
 def memory_loss(logits: Tensor, batch: Batch, settings: TangentSettings) -> Tensor:
     """β CE(g, y) + α ‖g − b‖² (the second where logits are stored); λ‖w‖² is the optimiser's."""
-    loss = settings.beta * cross_entropy(logits, batch["y"], settings.reduction)
+    weights = shares(batch.get("weight"))
+    loss = settings.beta * cross_entropy(logits, batch["y"], settings.reduction, weights)
     if "logits" in batch:
-        loss = loss + settings.alpha * squared_error(logits, batch["logits"], settings.reduction, batch["width"])
+        error = squared_error(logits, batch["logits"], settings.reduction, batch["width"], weights)
+        loss = loss + settings.alpha * error
     return loss
 
 

@@ -1,7 +1,9 @@
 """The memory: a fixed number of raw images, with what is known of each, and the policy that chooses them."""
 
 from itl.memory.buffer import Memory
+from itl.memory.candidates import Candidates, PolicyOptions
 from itl.memory.policies import POLICIES, Policy
+from itl.memory.sight import Seen, Sight
 from itl.memory.slots import Slots
 
-__all__ = ["POLICIES", "Memory", "Policy", "Slots"]
+__all__ = ["POLICIES", "Candidates", "Memory", "Policy", "PolicyOptions", "Seen", "Sight", "Slots"]

@@ -8,20 +8,36 @@ from torch import Tensor
 
 from itl.engine.device import Engine
 from itl.engine.pool import Source
+from itl.memory.candidates import Candidates, PolicyOptions
 from itl.memory.policies import find
+from itl.memory.sight import Sight
 from itl.memory.slots import Slots
+from itl.memory.stratified import merge
 
 
 class Memory:
     """A fixed-size buffer of raw uint8 images `[size, channels, height, width]`, augmented anew at every draw.
 
     One slot more than `size` exists on the device: the dummy, which takes the writes that go nowhere, so that a step's
-    writes have a static shape. `logits` `[size + 1, classes]` is there for methods that store them.
+    writes have a static shape. `logits` `[size + 1, classes]` is there for methods that store them; `weighted` says
+    whether what the policy weighs counts so in the loss.
     """
 
-    def __init__(self, size: int, policy: str, shape: tuple[int, int, int], logits: int | None, engine: Engine) -> None:
-        self.policy, self.engine = find(policy), engine
+    def __init__(
+        self,
+        size: int,
+        policy: str,
+        shape: tuple[int, int, int],
+        logits: int | None,
+        engine: Engine,
+        *,
+        weighted: bool | None = None,
+        options: PolicyOptions | None = None,
+    ) -> None:
+        self.policy, self.engine, self.options = find(policy), engine, options or PolicyOptions()
+        self.weighted = self.policy.weighs if weighted is None else weighted
         self.slots = Slots.empty(size)
+        self.candidates: Candidates | None = None
         self.pixels = torch.zeros((size + 1, *shape), dtype=torch.uint8, device=engine.device)
         self.logits: Tensor | None = None
         if logits is not None:
@@ -50,12 +66,36 @@ class Memory:
             where = self.engine.send(torch.from_numpy(targets))
             self.pixels.index_copy_(0, where, pool.gather(torch.from_numpy(rows)))
 
-    def end_task(self, pool: Source, labels: np.ndarray, task: int, width: int, rng: np.random.Generator) -> None:
+    def begin_task(self, count: int, saved: dict[str, Tensor]) -> None:
+        """Make room for the candidates among a task's `count` samples, or go on with those `saved` half-way."""
+        if self.policy.gathers is not None:
+            width = None if self.logits is None else self.logits.shape[1]
+            self.candidates = self.policy.gathers(count, width, self.options, self.engine)
+            if saved:
+                self.candidates.restore(saved)
+
+    def end_task(
+        self, pool: Source, labels: np.ndarray, task: int, width: int, rng: np.random.Generator, sight: Sight
+    ) -> None:
         """B_t ← B_{t-1} ⊕ D_t for the policies that choose at the task's end."""
         if self.policy.at_end is not None:
             targets, rows = self.policy.at_end(self.slots, labels, rng)
-            self.put(targets, pool, rows)
-            self.slots.write(targets, labels[rows], task, rows, width)
+        elif self.policy.ranks is not None:
+            targets, rows = merge(self.slots, labels, rng, self.policy.ranks(labels, self.size, sight), last_first=True)
+        elif self.candidates is not None:
+            targets, rows = merge(self.slots, labels, rng, self.candidates.ranked())
+        else:
+            return
+        self.put(targets, pool, rows)
+        self.slots.write(targets, labels[rows], task, rows, width)
+        if self.candidates is not None:
+            self.slots.weight[targets] = self.candidates.weights.cpu().numpy()[rows]
+        if self.logits is not None and len(targets):
+            said = sight.of(rows).logits
+            if self.candidates is not None and self.candidates.logits is not None:
+                said = self.candidates.logits.index_select(0, self.engine.send(torch.from_numpy(rows)))
+            self.logits.index_copy_(0, self.engine.send(torch.from_numpy(targets)), said)
+        self.candidates = None
 
     def grow(self, size: int) -> None:
         """Make room for `size` images; what is held stays where it is."""

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from itl.engine.random import Key, choose, generator
-from itl.memory.reservoir import last_wins, reservoir
+from itl.memory.policies import Offer
+from itl.memory.reservoir import last_wins
 from itl.memory.slots import Slots
 
 
@@ -17,9 +18,9 @@ class ReplayPlan:
     """Index arrays of one epoch; step k takes `batch[k]` task samples and, per draw, `replay[k]` slots.
 
     `rows` `[n]`: the task's rows in step order. `targets` `[n]`: the slot each is written to, the dummy (= size) for
-    nowhere. For each draw, `[sum of replay]`: `slots`, `labels`, `widths`, and `origin`, where the slot's image is
-    found: below `size` a slot as it was when the epoch began, else `size + row` of the task. `after` is what the memory
-    knows of its slots when the epoch is over; `changed` the (slots, rows) whose images are new by then.
+    nowhere. For each draw, `[sum of replay]`: `slots`, `labels`, `widths`, `weights`, and `origin`, where the slot's
+    image is found: below `size` a slot as it was when the epoch began, else `size + row` of the task. `after` is what
+    the memory knows of its slots when the epoch is over; `changed` the (slots, rows) whose images are new by then.
     """
 
     batch: np.ndarray
@@ -30,6 +31,7 @@ class ReplayPlan:
     origin: list[np.ndarray]
     labels: list[np.ndarray]
     widths: list[np.ndarray]
+    weights: list[np.ndarray]
     after: Slots
     changed: tuple[np.ndarray, np.ndarray]
 
@@ -44,14 +46,14 @@ def plan_epoch(
     batch: int,
     replay: int,
     draws: int,
-    online: bool,
+    online: Offer | None,
     limit: int | None = None,
     rows: np.ndarray | None = None,
 ) -> ReplayPlan:
     """Plan one epoch over the task's `labels` `[n]` with a memory that is at `slots` now (which is left unchanged).
 
-    `online`: the reservoir takes samples of every batch; else the memory is frozen. `limit`: at most so many steps.
-    `rows` `[n]`: the rows to take, in order; None: all of them, shuffled.
+    `online` says where the samples of every batch are written; None: the memory is frozen. `limit`: at most so many
+    steps. `rows` `[n]`: the rows to take, in order; None: all of them, shuffled.
     """
     if rows is None:
         rows = generator(*key, "order").permutation(len(labels))
@@ -63,15 +65,16 @@ def plan_epoch(
     starts = np.concatenate([[0], np.cumsum(sizes)])
     held = np.full(steps, slots.count)
     targets = np.full(len(rows), slots.size)
-    if online:
-        held = np.minimum(slots.size, slots.count + starts[:-1])
-        targets = reservoir(slots.seen, slots.size, len(rows), generator(*key, "reservoir"), held=slots.count)
+    if online is not None:
+        targets = online(slots, labels[rows], generator(*key, "reservoir"))
+        filled = np.maximum.accumulate(np.where(targets < slots.size, targets + 1, 0))
+        held[1:] = np.maximum(held[1:], filled[starts[1:-1] - 1])  # memories are filled from the front
         for a, b in itertools.pairwise(starts):
             targets[a:b] = last_wins(targets[a:b], slots.size)
     counts = np.minimum(replay, held) if draws else np.zeros(steps, np.int64)
     picks = [_picks(generator(*key, "replay", d), held, counts) for d in range(draws)]
     after = slots.copy()
-    after.seen += len(rows) if online else 0
+    after.seen += len(rows) if online is not None else 0
     return _follow(slots, after, labels, rows, targets, starts, counts, picks, task, width)
 
 
@@ -106,14 +109,14 @@ def _follow(
 ) -> ReplayPlan:
     """Follow the memory's slots through the epoch: what each holds at the step that replays it."""
     origin = np.arange(slots.size)
-    found: list[list[list[np.ndarray]]] = [[[], [], []] for _ in picks]
+    found: list[list[list[np.ndarray]]] = [[[], [], [], []] for _ in picks]
     begins = np.concatenate([[0], np.cumsum(counts)])
     written = np.flatnonzero(targets < slots.size)
     cursor = 0
     for k in range(len(counts)):
         for d, pick in enumerate(picks):
             here = pick[begins[k] : begins[k + 1]]
-            for column, array in zip(found[d], (origin, after.label, after.width), strict=True):
+            for column, array in zip(found[d], (origin, after.label, after.width, after.weight), strict=True):
                 column.append(array[here])
         after.clock += 1
         stop = cursor + np.searchsorted(written[cursor:], starts[k + 1])
@@ -133,6 +136,7 @@ def _follow(
         origin=[one[0] for one in flat],
         labels=[one[1] for one in flat],
         widths=[one[2] for one in flat],
+        weights=[one[3] for one in flat],
         after=after,
         changed=(new, origin[new] - slots.size),
     )

@@ -9,30 +9,50 @@ from importlib.metadata import entry_points
 import numpy as np
 
 from itl.errors import unknown
+from itl.memory.candidates import Candidates
+from itl.memory.coreset import Coreset
+from itl.memory.entropy import Entropy
+from itl.memory.herding import herded
+from itl.memory.reservoir import offered
+from itl.memory.ring import ring
+from itl.memory.sight import Sight
 from itl.memory.slots import Slots
 from itl.memory.stratified import stratified
 
 Choice = Callable[[Slots, np.ndarray, np.random.Generator], tuple[np.ndarray, np.ndarray]]
+Offer = Callable[[Slots, np.ndarray, np.random.Generator], np.ndarray]
+Ranking = Callable[[np.ndarray, int, Sight], np.ndarray]
 
 
 @dataclass(frozen=True)
 class Policy:
-    """How a memory chooses what it keeps.
+    """How a memory chooses what it keeps. One of these says when, and by what:
 
-    `online`: the reservoir takes samples of every batch, planned with the epoch (`memory.plan`). `at_end` chooses when
-    a task is done: from (slots, the task's labels `[n]`, a generator) to (slots to overwrite, rows put there).
+    `online`: samples of every batch are taken, planned with the epoch (`memory.plan`): from (slots, the classes of the
+    samples offered one after another `[n]`, a generator) to the slot each is written to `[n]`, the memory's size for
+    nowhere. `at_end` chooses when a task is done: from (slots, the task's labels `[n]`, a generator) to (slots to
+    overwrite, rows put there). `ranks` does so by what the network says: from (the task's labels, the memory's size,
+    its sight) to rows of the task, each class's best first; classes share the memory equally. `gathers` makes the
+    candidates that are gathered while the task is trained. `weighs`: it gives every sample a weight for the loss.
     """
 
     about: str
-    online: bool = False
+    online: Offer | None = None
     at_end: Choice | None = None
+    ranks: Ranking | None = None
+    gathers: type[Candidates] | None = None
+    weighs: bool = False
 
 
 POLICIES: dict[str, Policy] = {
     "stratified": Policy(
         "stratified random sampling at the task's end; frozen while a task is trained (ITL)", at_end=stratified
     ),
-    "reservoir": Policy("reservoir sampling on every batch of every epoch (ER, DER, ITL-L)", online=True),
+    "reservoir": Policy("reservoir sampling on every batch of every epoch (ER, DER, ITL-L)", online=offered),
+    "ring": Policy("the last samples of every class, on every batch", online=ring),
+    "herding": Policy("samples whose mean feature is their class's, at the task's end (iCaRL)", ranks=herded),
+    "entropy": Policy("the likelier the less certain the specialist; merged at the task's end", gathers=Entropy),
+    "coreset": Policy("from weighted coresets of the task; merged at its end", gathers=Coreset, weighs=True),
     "none": Policy("no memory at all (SGD)"),
 }
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from itl.memory.slots import Slots
+
 
 def reservoir(seen: int, size: int, count: int, rng: np.random.Generator, held: int | None = None) -> np.ndarray:
     """Where `count` samples offered one after another are written: slot `[count]`, or `size` (the dummy) for nowhere.
@@ -30,3 +32,8 @@ def last_wins(targets: np.ndarray, dummy: int) -> np.ndarray:
     last[len(out) - 1 - first_from_end] = True
     out[~last] = dummy
     return out
+
+
+def offered(slots: Slots, labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """The reservoir as a memory's policy: where the samples of classes `labels` are written."""
+    return reservoir(slots.seen, slots.size, len(labels), rng, held=slots.count)

@@ -16,7 +16,8 @@ class Slots:
 
     `label` is the class's output column, `task` the task it came with, `row` its row in that task's training data,
     `written` the step (counted over the whole run) at which it was written, `width` how many outputs the network had
-    then. `seen` counts the samples offered to a reservoir, `clock` the steps trained.
+    then, `weight` what it counts for in a loss. `seen` counts the samples offered to a reservoir, `clock` the steps
+    trained.
     """
 
     label: np.ndarray
@@ -24,6 +25,7 @@ class Slots:
     row: np.ndarray
     written: np.ndarray
     width: np.ndarray
+    weight: np.ndarray
     count: int = 0
     seen: int = 0
     clock: int = 0
@@ -32,7 +34,7 @@ class Slots:
     def empty(cls, size: int) -> Slots:
         """Slots of a memory that holds nothing yet."""
         label, task, row, written, width = (np.full(size, EMPTY, np.int64) for _ in range(5))
-        return cls(label, task, row, written, width)
+        return cls(label, task, row, written, width, np.ones(size, np.float32))
 
     @property
     def size(self) -> int:
@@ -47,6 +49,7 @@ class Slots:
             self.row.copy(),
             self.written.copy(),
             self.width.copy(),
+            self.weight.copy(),
             self.count,
             self.seen,
             self.clock,
@@ -78,5 +81,5 @@ class Slots:
     def write(self, slots: np.ndarray, label: np.ndarray, task: int, rows: np.ndarray, width: int) -> None:
         """Note that `slots` (all different) now hold `rows` of `task`, at the present clock."""
         self.label[slots], self.task[slots], self.row[slots] = label, task, rows
-        self.written[slots], self.width[slots] = self.clock, width
+        self.written[slots], self.width[slots], self.weight[slots] = self.clock, width, 1.0
         self.count = max(self.count, int(slots.max(initial=EMPTY)) + 1)

@@ -28,15 +28,31 @@ def stratified(slots: Slots, labels: np.ndarray, rng: np.random.Generator) -> tu
     `labels` `[n]` are the task's. Old classes give up random slots; those and the free ones take random samples of the
     task's classes. A class that the memory already holds competes with its new samples on equal terms.
     """
-    classes = np.union1d(slots.classes(), np.unique(labels))
+    return merge(slots, labels, rng)
+
+
+def merge(
+    slots: Slots,
+    labels: np.ndarray,
+    rng: np.random.Generator,
+    ranked: np.ndarray | None = None,
+    last_first: bool = False,
+) -> tuple[np.ndarray, np.ndarray]:
+    """The same, taking of the task only the rows `ranked`, where given, and of those the first ones of each class.
+
+    `last_first`: a class gives up the slots it filled last, which hold what it ranked lowest, instead of random ones.
+    """
+    offer = np.arange(len(labels)) if ranked is None else ranked
+    classes = np.union1d(slots.classes(), np.unique(labels[offer]))
     held = [slots.of_class(c) for c in classes]
-    offered = [np.flatnonzero(labels == c) for c in classes]
+    offered = [offer[labels[offer] == c] for c in classes]
     quota = quotas(np.array([len(h) + len(o) for h, o in zip(held, offered, strict=True)]), slots.size, rng)
     free = list(range(slots.count, slots.size))
     rows: list[int] = []
     for old, new, count in zip(held, offered, quota, strict=True):
         picks = rng.permutation(len(old) + len(new))[:count]
-        kept = old[picks[picks < len(old)]]
-        free += list(np.setdiff1d(old, kept))
-        rows += list(new[picks[picks >= len(old)] - len(old)])
+        kept = picks[picks < len(old)]
+        free += list(np.setdiff1d(old, old[: len(kept)] if last_first else old[kept]))
+        fresh = picks[picks >= len(old)] - len(old)
+        rows += list(new[fresh] if ranked is None else new[: len(fresh)])
     return np.array(sorted(free)[: len(rows)], np.int64), np.array(rows, np.int64)

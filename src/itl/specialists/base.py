@@ -16,7 +16,7 @@ from itl.engine.loop import Descent
 from itl.engine.pool import Source
 from itl.engine.random import Key
 from itl.engine.views import Normalise
-from itl.memory import Memory
+from itl.memory import Memory, Sight
 from itl.nets import Net
 from itl.settings import Part, SpecialistSettings, validate
 from itl.specialists.twins import restore_twin
@@ -29,9 +29,11 @@ class View:
     """A batch as a method sees it: images `[n, c, h, w]` float, labels `[n]`, logits `[n, classes]` beside them.
 
     For a batch from memory `logits` are the stored ones (`widths` `[n]`: how many columns they had, None for all),
-    `slots` `[n]` says where they lie, and a method may leave in `renewed` what is to be stored in their place. For the
-    task's batch a method that stores logits leaves in `logits` what is to be stored, and `extra` holds what `inputs`
-    drew, each `[n]`. `others` are further views of the same images, where `views` asks for them.
+    `slots` `[n]` says where they lie, `weights` `[n]` what they count for where the memory weighs, and a method may
+    leave in `renewed` what is to be stored in their place. For the task's batch a method that stores logits leaves in
+    `logits` what is to be stored, and `extra` holds what `inputs` drew, each `[n]`. In `said` it leaves what the
+    network said of either `[n, classes]`, for a memory that chooses by it. `others` are further views of the same
+    images, where `views` asks for them.
     """
 
     x: Tensor
@@ -39,7 +41,9 @@ class View:
     logits: Tensor | None = None
     widths: Tensor | None = None
     slots: Tensor | None = None
+    weights: Tensor | None = None
     renewed: Tensor | None = None
+    said: Tensor | None = None
     others: tuple[Tensor, ...] = ()
     extra: dict[str, Tensor] = field(default_factory=dict)
 
@@ -70,6 +74,20 @@ class Here:
         chosen = torch.zeros(self.net.classifier.out_features, dtype=torch.bool)
         chosen[list(classes)] = True
         return self.engine.send(chosen)
+
+    def sight(self) -> Sight:
+        """What the present network says of the task's images and of those held, raw and in evaluation mode."""
+        return Sight(self._look, self.pool, len(self.labels), self.memory, len(self.memory))
+
+    @torch.no_grad()
+    def _look(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        training = self.net.training
+        self.net.eval()
+        with self.engine.autocast():
+            features = self.net.features(self.normalise(images))
+            logits = self.net.classifier(features)
+        self.net.train(training)
+        return features, logits
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from itl.nets import forwards
 from itl.specialists.base import Specialist, View
-from itl.specialists.losses import cross_entropy, squared_error
+from itl.specialists.losses import cross_entropy, shares, squared_error
 
 
 class DERpp(Specialist):
@@ -23,11 +23,12 @@ class DERpp(Specialist):
         """The three terms; on an empty memory only the first."""
         how, alpha, beta = self.settings.reduction, self.settings.alpha, self.settings.beta
         logits, *replayed = forwards(net, now.x, *(past.x for past in pasts))
-        now.logits = logits.detach()
+        now.said = now.logits = logits.detach()
         loss = cross_entropy(logits, now.y, how)
         if not pasts:
             return loss
         first, last = pasts[0], pasts[-1]
         assert first.logits is not None
-        loss = loss + alpha * squared_error(replayed[0], first.logits, how, first.widths)
-        return loss + beta * cross_entropy(replayed[-1], last.y, how)
+        first.said, last.said = replayed[0].detach(), replayed[-1].detach()
+        loss = loss + alpha * squared_error(replayed[0], first.logits, how, first.widths, shares(first.weights))
+        return loss + beta * cross_entropy(replayed[-1], last.y, how, shares(last.weights))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 from itl.specialists.base import Specialist, View, join
-from itl.specialists.losses import cross_entropy
+from itl.specialists.losses import cross_entropy, shares
 
 
 class ER(Specialist):
@@ -17,4 +18,13 @@ class ER(Specialist):
         """CE over S(D_t) ∪ S(B)."""
         x = join(now.x, *(past.x for past in pasts))
         y = join(now.y, *(past.y for past in pasts))
-        return cross_entropy(net(x), y, self.settings.reduction)
+        logits = net(x)
+        now.said, *said = logits.detach().split([len(now.y), *(len(past.y) for past in pasts)])
+        now.logits = now.said
+        for past, those in zip(pasts, said, strict=True):
+            past.said = those
+        weights = None
+        if any(past.weights is not None for past in pasts):
+            each = (shares(past.weights) for past in pasts)
+            weights = join(torch.ones_like(now.y, dtype=torch.float32), *(w for w in each if w is not None))
+        return cross_entropy(logits, y, self.settings.reduction, weights)

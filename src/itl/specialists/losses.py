@@ -20,17 +20,35 @@ def reduce(values: Tensor, how: str) -> Tensor:
     return values.mean()
 
 
-def cross_entropy(logits: Tensor, labels: Tensor, how: str = "mean") -> Tensor:
-    """Cross-entropy of logits `[n, classes]` with labels `[n]`, in float32 whatever the precision of the forward."""
-    return reduce(F.cross_entropy(logits.float(), labels, reduction="none"), how)
+def cross_entropy(logits: Tensor, labels: Tensor, how: str = "mean", weights: Tensor | None = None) -> Tensor:
+    """Cross-entropy of logits `[n, classes]` with labels `[n]`, in float32 whatever the precision of the forward.
+
+    `weights` `[n]`, where given, are what the samples count for.
+    """
+    values = F.cross_entropy(logits.float(), labels, reduction="none")
+    return reduce(values if weights is None else values * weights, how)
 
 
-def squared_error(logits: Tensor, targets: Tensor, how: str = "mean", widths: Tensor | None = None) -> Tensor:
+def shares(weights: Tensor | None) -> Tensor | None:
+    """A batch's weights `[n]`, brought to a mean of 1: the scale of the loss does not depend on theirs."""
+    return None if weights is None else weights / weights.mean()
+
+
+def squared_error(
+    logits: Tensor,
+    targets: Tensor,
+    how: str = "mean",
+    widths: Tensor | None = None,
+    weights: Tensor | None = None,
+) -> Tensor:
     """Squared distance of logits and targets, both `[n, classes]`.
 
     `widths` `[n]`, where given, says how many columns each target had when it was stored: the others do not count.
+    `weights` `[n]`, where given, are what the samples count for.
     """
     square = (logits.float() - targets.float()) ** 2
+    if weights is not None:
+        square = square * weights[:, None]
     if widths is None:
         return reduce(square, how)
     counted = torch.arange(square.shape[1], device=square.device) < widths[:, None]

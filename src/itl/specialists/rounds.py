@@ -25,6 +25,8 @@ class Epoch:
     now: list[Draws]
     pasts: list[list[Draws]]
     extra: dict[str, np.ndarray]
+    offers: dict[str, np.ndarray]  # what the memory drew for the samples offered to it
+    foreseen: np.ndarray | None  # what its candidates asked of the network before
 
 
 @dataclass
@@ -77,18 +79,29 @@ class ReplayRounds:
             batch=phase.batch,
             replay=specialist.settings.replay,
             draws=specialist.draws if self.memory.size and phase.replays else 0,
-            online=self.memory.policy.online and phase.replays,
+            online=self.memory.policy.online if phase.replays else None,
             limit=min(self.per_epoch, self.total - self.first(index)),
             rows=balanced(self.labels, generator(*key, "order")) if phase.balanced else None,
         )
         extra = specialist.inputs(generator(*key, "inputs"), replay.batch, self.planned.clock) if phase.replays else {}
+        offers, foreseen = self._offer(index, replay, generator(*key, "offers")) if phase.replays else ({}, None)
         self.planned = replay.after
         now = self._draw(self.augment_task, len(replay.rows), (*key, "views"))
         pasts = [
             self._draw(self.augment_memory, len(slots), (*key, "replayed views", d))
             for d, slots in enumerate(replay.slots)
         ]
-        return Epoch(replay, now, pasts, extra)
+        return Epoch(replay, now, pasts, extra, offers, foreseen)
+
+    def _offer(
+        self, index: int, replay: ReplayPlan, rng: np.random.Generator
+    ) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
+        """What a memory that looks at the network draws for an epoch's samples, and what it asks before it."""
+        memory = self.memory
+        if memory.candidates is not None:
+            foreseen = memory.candidates.foresee(index, self.labels, self.specialist.here.sight())
+            return memory.candidates.draw(rng, replay.rows, foreseen), foreseen
+        return {}, None
 
     def _draw(self, augment: Augment, count: int, key: Key) -> list[Draws]:
         """The augmentation of every view: the first by `key`, further ones with their number behind it."""
@@ -108,6 +121,8 @@ class ReplayRounds:
         """Take the epoch's reservoir writes into the memory."""
         self.memory.put(plan.replay.changed[0], self.pool, plan.replay.changed[1])
         self.memory.slots = plan.replay.after
+        if self.memory.candidates is not None:
+            self.memory.candidates.settle(plan.foreseen)
 
     def _span(self, plan: Epoch, first: int, stop: int) -> Span:
         """Steps `first` to `stop`, grouped by shape."""
@@ -130,7 +145,8 @@ class ReplayRounds:
         out = {_name("x", v): self.augment_task(images, draws[now]) for v, draws in enumerate(plan.now)}
         out["y"] = send(torch.from_numpy(self.labels[replay.rows[now]]))
         out["target"] = send(torch.from_numpy(replay.targets[now]))
-        out |= {f"extra.{name}": send(torch.from_numpy(array[now])) for name, array in plan.extra.items()}
+        for kind, arrays in (("extra", plan.extra), ("offer", plan.offers)):
+            out |= {f"{kind}.{name}": send(torch.from_numpy(array[now])) for name, array in arrays.items()}
         for d, slots in enumerate(replay.slots):
             if past.start == past.stop:
                 continue  # the memory is still empty
@@ -139,6 +155,8 @@ class ReplayRounds:
                 out[_name(f"{d}.x", v)] = self.augment_memory(images, draws[past])
             out[f"{d}.y"] = send(torch.from_numpy(replay.labels[d][past]))
             out[f"{d}.slot"] = send(torch.from_numpy(slots[past]))
+            if self.memory.weighted:
+                out[f"{d}.weight"] = send(torch.from_numpy(replay.weights[d][past]))
             if self.ragged:
                 out[f"{d}.width"] = send(torch.from_numpy(replay.widths[d][past]))
         return out
@@ -152,6 +170,10 @@ class ReplayRounds:
             rows = self.pool.gather(torch.from_numpy(origin[fresh] - size))
             images.index_copy_(0, self.engine.send(torch.from_numpy(fresh)), rows)
         return images
+
+
+def _under(batch: Batch, prefix: str) -> Batch:
+    return {name.removeprefix(prefix): t for name, t in batch.items() if name.startswith(prefix)}
 
 
 def _name(base: str, view: int) -> str:
@@ -190,11 +212,12 @@ def specialist_stage(rounds: ReplayRounds) -> Stage:
 
     def loss(batch: Batch) -> Tensor:
         now, pasts = view(batch, ""), []
-        now.extra = {name.removeprefix("extra."): t for name, t in batch.items() if name.startswith("extra.")}
+        now.extra = _under(batch, "extra.")
         for d in range(specialist.draws):
             if f"{d}.x" in batch:
                 past = view(batch, f"{d}.")
                 past.slots, past.widths = batch[f"{d}.slot"], batch.get(f"{d}.width")
+                past.weights = batch.get(f"{d}.weight")
                 past.logits = None if memory.logits is None else memory.logits.index_select(0, past.slots)
                 pasts.append(past)
         value = phase.loss(net, now, tuple(pasts))
@@ -204,6 +227,8 @@ def specialist_stage(rounds: ReplayRounds) -> Stage:
                     memory.logits.index_copy_(0, past.slots, past.renewed.float())
             if now.logits is not None:
                 memory.logits.index_copy_(0, batch["target"], now.logits.float())
+        if memory.candidates is not None and phase.replays:
+            memory.candidates.observe(now.said if now.logits is None else now.logits, _under(batch, "offer."))
         seen[:] = [(now, tuple(pasts))]
         return value
 
@@ -212,6 +237,8 @@ def specialist_stage(rounds: ReplayRounds) -> Stage:
         specialist.after_step(net, *seen.pop())
 
     changed = [*net.buffers(), *specialist.changed()] + ([memory.logits] if memory.logits is not None else [])
+    if memory.candidates is not None:
+        changed += memory.candidates.tensors().values()
     net.train(phase.training)
     return Stage(
         phase.name,

@@ -1,0 +1,180 @@
+"""Policies at work in a learner: what they say is true, an interruption changes nothing, mistakes are one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+import itl
+from itl import Learner, UserError
+from itl.memory.greedy import herding
+from itl.specialists import View
+from itl.specialists.er import ER
+from tiny_world import Teller, differing, photograph, tiny_learner, tiny_stream
+
+POLICIES: dict[str, dict[str, Any]] = {
+    "ring": {},
+    "herding": {},
+    "entropy": {"memory__temperature": 2.0},
+    "coreset": {"memory__fraction": 0.4, "memory__every": 2},
+}
+
+
+def learner_with(
+    policy: str, method: str = "itl", buffer: int = 7, classes: int | None = 6, **settings: Any
+) -> Learner:
+    options = {"tangent__steps": 2, "projection__steps": 2, "specialist__epochs": 3, **POLICIES[policy]}
+    return tiny_learner(method, buffer, classes, memory__policy=policy, **{**options, **settings})
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("method", ["itl", "derpp"])
+def test_slots_hold_the_raw_image_class_and_task_they_name(policy: str, method: str) -> None:
+    if (policy, method) == ("herding", "derpp"):
+        pytest.skip("DER++ stores logits step by step")
+    stream = tiny_stream(classes=6, tasks=3, each=9)
+    learner = learner_with(policy, method)
+    for task in stream:
+        learner.learn(task)
+        slots = learner.memory.slots
+        assert slots.count == 7
+        for slot in range(7):
+            source = stream.tasks[slots.task[slot]].train
+            row = torch.tensor([int(slots.row[slot])])
+            assert torch.equal(learner.memory.pixels[slot], source.gather(row)[0])
+            assert slots.label[slot] == source.labels[row]
+        counts = np.bincount(learner.memory.labels)
+        assert counts[counts > 0].max() - counts[counts > 0].min() <= 1
+        assert len({(t, r) for t, r in zip(slots.task, slots.row, strict=True)}) == 7
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("epoch", [1, 2, 3])
+def test_an_interrupted_task_ends_with_the_same_memory(policy: str, epoch: int, tmp_path: Path) -> None:
+    """Also between two coresets, and after the last epoch, before the memory has chosen."""
+    stream = tiny_stream(classes=6, tasks=3, each=9)
+
+    def keep(event: str, learner: Learner, stage: str | None, at: int) -> None:
+        if (event, stage, at, len(learner.tasks)) == ("round_ends", "specialist", epoch, 2):
+            learner.save(tmp_path)
+
+    whole = learner_with(policy, observer=Teller(keep))
+    for task in stream.tasks[:2]:
+        whole.learn(task)
+    again = itl.load(tmp_path, device="cpu")
+    again.learn(stream.tasks[1])
+    assert not differing(photograph(whole), photograph(again))
+
+
+def test_herding_in_a_learner_is_icarls_over_the_specialists_features() -> None:
+    task = tiny_stream(each=12).tasks[0]
+    learner = learner_with("herding", "b", buffer=8, classes=4)
+    learner.learn(task)
+    net, labels = learner.net.eval(), task.train.labels
+    with torch.no_grad():
+        features = F.normalize(net.features(learner.normalise(task.train.gather(torch.arange(len(labels))))))
+    for label in (0, 1):
+        rows = torch.nonzero(labels == label).flatten()
+        expected = rows[herding(features[rows], 4)].tolist()
+        assert learner.memory.slots.row[learner.memory.slots.label == label].tolist() == expected
+
+
+def test_a_coresets_weights_are_stored_saved_and_used(tmp_path: Path) -> None:
+    stream = tiny_stream(classes=4, tasks=2, each=20)
+    learner = learner_with("coreset", classes=4, buffer=6, memory__fraction=0.2)
+    learner.learn(stream.tasks[0])
+    weights = learner.memory.slots.weight.copy()
+    assert len(set(weights)) > 1
+    learner.save(tmp_path)
+    assert np.array_equal(itl.load(tmp_path, device="cpu").memory.slots.weight, weights)
+    seen: list[View] = []
+    plain = ER.loss
+
+    def watched(self: ER, net: Any, now: View, pasts: tuple[View, ...]) -> torch.Tensor:
+        loss = plain(self, net, now, pasts)
+        seen.extend(pasts)
+        past, n = pasts[0], len(now.y)
+        assert past.said is not None
+        assert past.weights is not None
+        assert now.said is not None
+        each = F.cross_entropy(torch.cat([now.said, past.said]), torch.cat([now.y, past.y]), reduction="none")
+        by_hand = (each[:n].sum() + (each[n:] * past.weights / past.weights.mean()).sum()) / len(each)
+        assert torch.allclose(loss.detach(), by_hand)
+        return loss
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ER, "loss", watched)
+        learner.learn(stream.tasks[1])
+    for past in seen:
+        assert past.slots is not None
+        assert torch.equal(past.weights, torch.from_numpy(weights)[past.slots])  # type: ignore[arg-type]
+
+
+def test_weights_can_be_left_out() -> None:
+    learner = learner_with("coreset", classes=4, memory__weights=False)
+    learner.learn(tiny_stream().tasks[0])
+    assert not learner.memory.weighted
+
+
+@pytest.mark.parametrize("policy", ["stratified", "herding"])
+def test_logits_asked_for_are_those_the_specialist_says_at_the_tasks_end(policy: str) -> None:
+    task = tiny_stream().tasks[0]
+    learner = tiny_learner("b", memory__policy=policy, memory__logits=True)
+    learner.learn(task)
+    rows = torch.from_numpy(learner.memory.slots.row)
+    expected = learner.logits(task.train)[rows]
+    assert learner.memory.logits is not None
+    assert torch.allclose(learner.memory.logits[:-1], expected, atol=1e-5)
+
+
+def test_candidates_keep_the_logits_of_the_step_that_offered_them() -> None:
+    learner = learner_with("entropy", "derpp", classes=4)
+    learner.learn(tiny_stream().tasks[0])
+    assert learner.memory.logits is not None
+    assert (learner.memory.logits[:7].abs().sum(1) > 0).all()
+
+
+MISTAKES: dict[str, tuple[str, dict[str, Any], str]] = {
+    "no logits": ("derpp", {"memory__logits": False}, r"replays stored logits.*memory\.logits=false.*set it to true"),
+    "no step": ("derpp", {"memory__policy": "herding"}, r"stores logits step by step; set memory\.policy=reservoir"),
+    "no weights": ("itl", {"memory__weights": True}, r"stratified does not; set it to false"),
+    "no alpha": ("itl", {"tangent__alpha": 1.0}, r"tangent\.alpha needs stored logits.*set memory\.logits=true"),
+    "unknown": ("itl", {"memory__policy": "entropi"}, r"entropi.*entropy"),
+    "fraction": ("itl", {"memory__fraction": 1.5}, r"memory\.fraction = 1\.5 is not valid"),
+    "temperature": ("itl", {"memory__temperature": 0.0}, r"memory\.temperature = 0\.0 is not valid"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_what_a_memory_cannot_do_is_said_in_one_line_that_tells_what_to_change(mistake: str) -> None:
+    method, settings, line = MISTAKES[mistake]
+    with pytest.raises(UserError, match=line) as error:
+        tiny_learner(method, **settings).learn(tiny_stream().tasks[0])
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_memory_too_small_for_its_classes_is_refused(policy: str) -> None:
+    learner = learner_with(policy, buffer=3)
+    learner.learn(tiny_stream(classes=6, tasks=3).tasks[0])
+    with pytest.raises(UserError, match=r"a buffer of 3 cannot hold one image of each of 4 classes; use --buffer 4"):
+        learner.learn(tiny_stream(classes=6, tasks=3).tasks[1])
+
+
+def test_a_specialist_that_leaves_no_predictions_is_told_to_the_user() -> None:
+    class Silent(ER):
+        def loss(self, net: Any, now: View, pasts: tuple[View, ...]) -> torch.Tensor:
+            value = super().loss(net, now, pasts)
+            now.said = now.logits = None
+            return value
+
+    learner = learner_with("entropy", classes=4)
+    learner.prepare(tiny_stream().tasks[0])
+    learner.specialist = Silent(learner.settings.specialist)
+    with pytest.raises(UserError, match=r"looks at the specialist's predictions.*set memory\.policy="):
+        learner.learn(tiny_stream().tasks[0])
