@@ -80,7 +80,8 @@ def serve() -> None:
     import torch._dynamo  # noqa: F401  # the first optimiser imports it
 
     import itl.refine
-    import itl.run  # noqa: F401
+    import itl.run
+    import itl.teach  # noqa: F401
     from itl.cli import main
 
     gc.freeze()  # what is shared with the children stays shared

@@ -16,6 +16,7 @@ from itl.cli.change import forget, rename, resize, undo
 from itl.cli.export import export
 from itl.cli.info import info
 from itl.cli.judge import evaluate
+from itl.cli.learn import learn
 from itl.cli.listing import methods, streams
 from itl.cli.predict import predict
 from itl.cli.refine import refine
@@ -56,7 +57,7 @@ def cli(ctx: click.Context) -> None:
 
 
 EXPERIMENTS = (run, refine, methods, streams, table, bench)
-MODELS = (predict, evaluate, info, export, undo, forget, rename, resize)
+MODELS = (learn, predict, evaluate, info, export, undo, forget, rename, resize)
 for command in (*EXPERIMENTS, *MODELS):
     cli.add_command(command)
 

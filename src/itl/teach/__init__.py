@@ -1,0 +1,7 @@
+"""Teaching a model folder from folders of images: what is in them, what suits them, learning, and how well it went."""
+
+from itl.teach.lesson import Lesson, Material
+from itl.teach.options import Options
+from itl.teach.teacher import Teacher
+
+__all__ = ["Lesson", "Material", "Options", "Teacher"]

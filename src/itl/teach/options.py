@@ -1,0 +1,86 @@
+"""What a user may say about a learn, and what a model that exists already makes of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from itl.errors import UserError
+from itl.model import Model
+from itl.settings import flatten
+
+SIZES = (32, 64, 128)  # a new model's images, by what its first folder holds
+LEAST, MOST = 8, 224  # pixels
+FIXED = ("net.", "memory.policy", "memory.logits", "specialist.name")  # a model keeps these for life
+BUFFER = 200
+LEAST_OF_A_CLASS = 10  # images: a memory that cannot hold so many of each class grows, unless told otherwise
+
+
+@dataclass(frozen=True)
+class Options:
+    """The user's choices; None: what the model has, or what suits a new one. `settings` are dotted names.
+
+    `test`: hold images out, or use the folder's own `test/`. `again`: learn a folder that was learned before.
+    """
+
+    size: int | None = None
+    method: str | None = None
+    buffer: int | None = None
+    seed: int | None = None
+    flip: bool | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    weights: str | os.PathLike[str] | None = None
+    test: bool = True
+    again: bool = False
+    device: str = "auto"
+
+    def __post_init__(self) -> None:
+        if self.size is not None and not LEAST <= self.size <= MOST:
+            raise UserError(f"--size must be {LEAST} to {MOST} pixels, not {self.size}")
+        if self.buffer is not None and self.buffer < 1:
+            raise UserError(f"--buffer must be 1 image or more, not {self.buffer}")
+        if self.seed is not None and self.seed < 0:
+            raise UserError(f"a seed must be 0 or more, not {self.seed}")
+        if self.weights is not None and not Path(self.weights).is_file():
+            raise UserError(f"cannot read --weights {self.weights}: No such file or directory")
+
+
+def check_path(path: Path) -> None:
+    """Refuse to make a model in a folder that holds other things: it may be somebody's photographs."""
+    if path.is_dir():
+        foreign = [entry.name for entry in path.iterdir() if not entry.name.startswith((".", "LOCK", "generation-"))]
+        if foreign and not (path / "CURRENT").exists():
+            raise UserError(
+                f"{path} is no model folder and is not empty ({foreign[0]}); the model's folder comes first, then the "
+                "folders of images"
+            )
+    elif path.exists():
+        raise UserError(f"{path} is a file; a model is a folder")
+
+
+def check_model(model: Model, options: Options) -> None:
+    """Refuse options that contradict what a model is."""
+    learner, saved = model.learner, flatten(model.learner.settings.model_dump())
+    for name, given, own in (
+        ("--size", options.size, model.image["size"]),
+        ("--method", options.method, learner.method),
+        ("--seed", options.seed, learner.seed),
+        ("--flip/--no-flip", options.flip, model.image["flip"]),
+    ):
+        if given is not None and given != own:
+            raise UserError(f"{model.path} was made with {name} {own}, not {given}; leave it out, or make a new model")
+    if options.weights is not None:
+        raise UserError(f"{model.path} has weights of its own already; --weights is for a new model")
+    if options.buffer is not None and options.buffer < learner.memory.size:
+        raise UserError(f"{model.path} has a memory of {learner.memory.size} images; --buffer can only make it larger")
+    for key, value in options.settings.items():
+        if key.startswith(FIXED) and saved.get(key) != value:
+            raise UserError(f"{model.path} was made with {key}={saved.get(key)}; that cannot be changed any more")
+        if model.pending is not None and key in saved and saved[key] != value:
+            raise UserError(
+                f"{model.path} is in the middle of learning {model.pending.get('what')} with {key}={saved[key]}; "
+                "finish that first, with the command it was begun with"
+            )

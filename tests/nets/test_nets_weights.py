@@ -1,0 +1,76 @@
+"""Weights from a file: ours, or the ones others have trained under other names."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from itl import UserError, nets
+from itl.nets.weights import start_from
+
+
+def net(width: int = 4, classes: int = 3, seed: int = 0, name: str = "resnet18") -> nets.ResNet:
+    return nets.build(name, classes, width=width, strided=True, generator=torch.Generator().manual_seed(seed))
+
+
+def as_elsewhere(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The names torchvision's ResNets have."""
+    out = {}
+    for name, tensor in state.items():
+        name = re.sub(r"^stem\.conv", "conv1", re.sub(r"^stem\.bn", "bn1", name))
+        name = name.replace("shortcut.conv", "downsample.0").replace("shortcut.bn", "downsample.1")
+        out[name.replace("classifier", "fc")] = tensor.clone()
+    return out
+
+
+@pytest.mark.parametrize("style", ["ours", "saved", "elsewhere"])
+@pytest.mark.parametrize("name", ["resnet18", "resnet50"])
+def test_everything_but_the_classifier_is_taken(tmp_path: Path, style: str, name: str) -> None:
+    source, target = net(classes=1000, seed=1, name=name), net(name=name)
+    state = source.state_dict()
+    state = as_elsewhere(state) if style == "elsewhere" else state
+    prefix = "net." if style == "saved" else ""
+    save_file({prefix + n: t.contiguous() for n, t in state.items()}, tmp_path / "w.safetensors")
+    classifier = target.classifier.weight.clone()
+    taken = start_from(target, tmp_path / "w.safetensors")
+    assert taken == sum(not n.startswith("classifier") and "tracked" not in n for n in target.state_dict())
+    x = torch.randn(2, 3, 32, 32)
+    assert torch.equal(source.eval().features(x), target.eval().features(x))
+    assert torch.equal(target.classifier.weight, classifier)
+
+
+def test_the_names_are_torchvisions_own() -> None:
+    torchvision = pytest.importorskip("torchvision")
+    theirs = torchvision.models.resnet18(weights=None).state_dict()
+    assert set(theirs) == set(as_elsewhere(net(64).state_dict()))
+
+
+def test_another_network_is_refused_and_nothing_is_changed(tmp_path: Path) -> None:
+    target = net()
+    before = {n: t.clone() for n, t in target.state_dict().items()}
+
+    def refuse(line: str, **tensors: torch.Tensor) -> None:
+        save_file({n.replace("__", "."): t.contiguous() for n, t in tensors.items()}, tmp_path / "w.safetensors")
+        with pytest.raises(UserError, match=line):
+            start_from(target, tmp_path / "w.safetensors")
+
+    whole = {n.replace(".", "__"): t for n, t in net(seed=1).state_dict().items()}
+    refuse(
+        r"has no layer\d.* tensors are missing\); its network is another one",
+        **{"conv1__weight": torch.zeros(1)} | {n: t for n, t in whole.items() if "layer2" not in n},
+    )
+    refuse(
+        r"has stem.conv.weight of \[8, 3, 7, 7\], the network \[4, 3, 7, 7\]",
+        **{n.replace(".", "__"): t for n, t in net(8).state_dict().items()},
+    )
+    refuse("not finite", **whole | {"stem__bn__weight": torch.full((4,), float("nan"))})
+    (tmp_path / "w.safetensors").write_bytes(b"pickle?")
+    with pytest.raises(UserError, match="it is no safetensors file"):
+        start_from(target, tmp_path / "w.safetensors")
+    with pytest.raises(UserError, match="No such file"):
+        start_from(target, tmp_path / "none.safetensors")
+    assert all(torch.equal(before[n], t) for n, t in target.state_dict().items())

@@ -1,0 +1,382 @@
+"""A model taught from folders: new classes, known ones, what it forgets, what it refuses, and how it goes on."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+
+from itl import UserError, nets
+from itl.model import Model
+from itl.observer import Observer
+from itl.teach import Options, Teacher
+from itl.teach.suited import epochs, network
+from itl.teach.teacher import Lecture
+from picture_folders import SMALL, write_pictures
+from tiny_world import Teller, differing, photograph
+
+QUICK = Options(size=8, buffer=12, device="cpu", settings=SMALL)
+
+
+class PlugPulled(Exception):
+    """The process ends here."""
+
+
+def teach(
+    path: Path, *folders: Path, observer: Observer | None = None, **changes: Any
+) -> tuple[Teacher, list[Lecture]]:
+    options = replace(QUICK, **changes)
+    if (path / "CURRENT").exists() and "buffer" not in changes:
+        options = replace(options, buffer=None)
+    teacher = Teacher(path, folders, options)
+    lectures = teacher.due()
+    for lecture in lectures:
+        teacher.teach(lecture, observer)
+    return teacher, lectures
+
+
+def model(path: Path) -> Model:
+    return Model.open(path, device="cpu")
+
+
+def test_the_first_folder_makes_the_model_and_others_extend_it(tmp_path: Path) -> None:
+    one = write_pictures(tmp_path / "one", "bee", "ant")
+    teacher, (lecture,) = teach(tmp_path / "m", one)
+    assert (lecture.learned, lecture.new) == (True, ["ant", "bee"])
+    assert lecture.train.keys() == {"ant", "bee"}
+    assert sum(lecture.train.values()) + sum(lecture.test.values()) == 20
+    teacher, lectures = teach(
+        tmp_path / "m", write_pictures(tmp_path / "two", "cat"), write_pictures(tmp_path / "3", "dog")
+    )
+    assert [lecture.new for lecture in lectures] == [["cat"], ["dog"]]
+    taught = model(tmp_path / "m")
+    assert taught.names == ["ant", "bee", "cat", "dog"]
+    assert taught.learner.tasks == [(0, 1), (2,), (3,)]
+    assert [entry["name"] for entry in taught.history] == ["one", "two", "3"]
+    report = teacher.report()
+    assert [grade.name for grade in report.tasks] == ["one", "two", "3"]
+    assert [grade.name for grade in report.classes] == taught.names
+    json.dumps(report.asdict())
+
+
+def test_a_known_name_is_the_same_class(tmp_path: Path) -> None:
+    teach(tmp_path / "m", write_pictures(tmp_path / "one", "ant", "bee"))
+    _, (lecture,) = teach(tmp_path / "m", write_pictures(tmp_path / "two", "bee", "cat", seed=1))
+    assert lecture.new == ["cat"]
+    taught = model(tmp_path / "m")
+    assert taught.names == ["ant", "bee", "cat"]
+    assert taught.learner.tasks == [(0, 1), (1, 2)]
+    _, (lecture,) = teach(tmp_path / "m", write_pictures(tmp_path / "three", "ant", seed=2))
+    assert lecture.new == []
+    assert model(tmp_path / "m").learner.net.classifier.out_features == 3
+
+
+def test_several_folders_in_one_call_are_several_calls(tmp_path: Path) -> None:
+    folders = [write_pictures(tmp_path / name, name) for name in ("ant", "bee", "cat")]
+    for folder in folders:
+        teach(tmp_path / "apart", folder)
+    teach(tmp_path / "together", *folders)
+    assert not differing(
+        photograph(model(tmp_path / "apart").learner), photograph(model(tmp_path / "together").learner)
+    )
+
+
+def test_test_images_are_not_learned_from(tmp_path: Path) -> None:
+    folder = tmp_path / "set"
+    write_pictures(folder / "train", "ant", "bee")
+    write_pictures(folder / "test", "ant", "bee", each=3, seed=5)
+    seen = []
+
+    def listen(event: str, learner: Any, stage: str | None, epoch: int) -> None:
+        if event == "memory_updated":
+            seen.append(learner._pooled[0].pixels.clone())
+
+    teacher, (lecture,) = teach(tmp_path / "m", folder, observer=Teller(listen))
+    assert (sum(lecture.train.values()), sum(lecture.test.values())) == (20, 6)
+    tests = [np.asarray(Image.open(path)).transpose(2, 0, 1) for path in folder.glob("test/*/*")]
+    assert not any((seen[0].numpy() == image).all((1, 2, 3)).any() for image in tests)
+    assert teacher.report().tasks[0].images == 6
+
+
+def test_without_a_test_everything_is_learned(tmp_path: Path) -> None:
+    teacher, (lecture,) = teach(tmp_path / "m", write_pictures(tmp_path / "one", "ant", "bee"), test=False)
+    assert lecture.train == {"ant": 10, "bee": 10}
+    assert lecture.test == {}
+    assert teacher.report().accuracy is None
+
+
+def test_the_report_knows_what_was_and_what_is(tmp_path: Path) -> None:
+    teach(tmp_path / "m", write_pictures(tmp_path / "one", "ant", "bee", each=20))
+    before = model(tmp_path / "m").history[0]["accuracy"]
+    teacher, _ = teach(tmp_path / "m", write_pictures(tmp_path / "two", "cat", "dog", each=20))
+    report = teacher.report()
+    first = report.tasks[0]
+    assert first.was == before["task"]
+    taught, places = model(tmp_path / "m"), ["ant", "bee", "cat", "dog"]
+    part = teacher.exams.parts["../one"]
+    assert part is not None
+    predicted = taught.predict(part.pixels).argmax(1)
+    right = predicted == [places.index(name) for name in part.labels]
+    assert first.now == pytest.approx(100 * right.mean())
+    assert first.forgotten == pytest.approx(before["task"] - first.now)
+    ants = [good for good, name in zip(right, part.labels, strict=True) if name == "ant"]
+    assert report.classes[0].now == pytest.approx(100 * np.mean(ants))
+    assert report.classes[0].was == before["classes"]["ant"]
+
+
+def test_a_folder_that_is_gone_is_not_examined(tmp_path: Path) -> None:
+    teach(tmp_path / "m", write_pictures(tmp_path / "one", "ant", "bee"))
+    shutil.rmtree(tmp_path / "one")
+    teacher, _ = teach(tmp_path / "m", write_pictures(tmp_path / "two", "cat"))
+    gone, there = teacher.report().tasks
+    assert (gone.name, gone.images, gone.now, gone.forgotten) == ("one", 0, None, None)
+    assert gone.was is not None
+    assert there.images > 0
+
+
+def test_a_renamed_class_is_still_examined(tmp_path: Path) -> None:
+    change = pytest.importorskip("itl.model.change")
+    teach(tmp_path / "m", write_pictures(tmp_path / "one", "ant", "bee"))
+    changed = model(tmp_path / "m")
+    change.rename(changed, "ant", "emmet")
+    teacher, _ = teach(tmp_path / "m", write_pictures(tmp_path / "two", "cat"))
+    assert {grade.name: grade.images > 0 for grade in teacher.report().classes} == {
+        "emmet": True,
+        "bee": True,
+        "cat": True,
+    }
+
+
+def test_what_was_learned_is_not_learned_again_unless_asked(tmp_path: Path) -> None:
+    folder = write_pictures(tmp_path / "one", "ant", "bee")
+    teach(tmp_path / "m", folder)
+    before = photograph(model(tmp_path / "m").learner)
+    _, (lecture,) = teach(tmp_path / "m", folder)
+    assert not lecture.learned
+    assert "learned already" in lecture.why
+    assert not differing(before, photograph(model(tmp_path / "m").learner))
+    _, (lecture,) = teach(tmp_path / "m", folder, again=True)
+    assert lecture.learned
+    write_pictures(folder, "ant", each=3, seed=7)
+    _, (lecture,) = teach(tmp_path / "m", folder)
+    assert lecture.learned
+
+
+# ------------------------------------------------------------------------------------------------------ interruptions
+
+
+def pull_the_plug(at: tuple[int, str, int], save: Path) -> Observer:
+    """Save and end in task `at[0]`, stage `at[1]`, after epoch `at[2]`."""
+
+    def listen(event: str, learner: Any, stage: str | None, epoch: int) -> None:
+        if event == "round_ends" and (len(learner.tasks), stage, epoch) == at:
+            raise PlugPulled
+
+    return Teller(listen)
+
+
+@pytest.mark.parametrize("at", [(1, "specialist", 1), (2, "specialist", 2), (2, "tangent", 1), (2, "projection", 1)])
+def test_the_same_command_goes_on_to_the_same_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: tuple[int, str, int]
+) -> None:
+    folders = [write_pictures(tmp_path / name, name, other) for name, other in (("ant", "bee"), ("cat", "ant"))]
+    teach(tmp_path / "whole", *folders)
+    monkeypatch.setenv("ITL_SAVE_EVERY", "0")
+    with pytest.raises(PlugPulled):
+        teach(tmp_path / "m", *folders, observer=pull_the_plug(at, tmp_path / "m"))
+    assert model(tmp_path / "m").pending is not None
+    _, lectures = teach(tmp_path / "m", *folders)
+    assert [lecture.learned for lecture in lectures] == [at[0] == 1, True]
+    whole, resumed = model(tmp_path / "whole"), model(tmp_path / "m")
+    assert not differing(photograph(whole.learner), photograph(resumed.learner))
+    drop = ("date", "seconds")
+    assert [{k: v for k, v in e.items() if k not in drop} for e in whole.history] == [
+        {k: v for k, v in e.items() if k not in drop} for e in resumed.history
+    ]
+
+
+def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """A model interrupted in the second of two folders."""
+    folders = [write_pictures(tmp_path / name, name) for name in ("ant", "bee")]
+    monkeypatch.setenv("ITL_SAVE_EVERY", "0")
+    with pytest.raises(PlugPulled):
+        teach(tmp_path / "m", *folders, observer=pull_the_plug((2, "specialist", 1), tmp_path / "m"))
+    return folders
+
+
+def test_a_folder_changed_in_between_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folders = stopped(tmp_path, monkeypatch)
+    before = (tmp_path / "m" / "CURRENT").read_text()
+    write_pictures(folders[1], "bee", each=3, seed=4)
+    with pytest.raises(UserError, match=r"bee has changed since .*m began to learn it; put it back.*itl undo"):
+        teach(tmp_path / "m", *folders)
+    assert (tmp_path / "m" / "CURRENT").read_text() == before
+
+
+def test_a_finished_folder_that_changed_in_between_is_not_begun_before_the_unfinished_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = stopped(tmp_path, monkeypatch)
+    write_pictures(folders[0], "ant", each=3, seed=4)
+    _, lectures = teach(tmp_path / "m", *folders)
+    assert [lecture.learned for lecture in lectures] == [False, True]
+    assert len(model(tmp_path / "m").learner.tasks) == 2
+
+
+def test_another_command_does_not_disturb_an_unfinished_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folders = stopped(tmp_path, monkeypatch)
+    with pytest.raises(UserError, match=r"in the middle of learning bee; go on with that first .*itl undo"):
+        teach(tmp_path / "m", write_pictures(tmp_path / "new", "cat"))
+    with pytest.raises(UserError, match=r"in the middle of learning bee with specialist.lr=0.05; finish that first"):
+        teach(tmp_path / "m", *folders, settings={"specialist.lr": 0.01})
+    _, (lecture,) = teach(tmp_path / "m", folders[1])  # the unfinished folder alone goes on, too
+    assert lecture.learned
+
+
+def test_a_request_to_stop_saves_and_the_same_command_goes_on(tmp_path: Path) -> None:
+    folders = [write_pictures(tmp_path / name, name) for name in ("ant", "bee")]
+    teach(tmp_path / "whole", *folders)
+    asked: list[int] = []
+
+    def stop() -> bool:
+        asked.append(0)
+        return len(asked) > 11  # after 10 images were read and a round was learned
+
+    teacher = Teacher(tmp_path / "m", folders, QUICK)
+    first, second = teacher.due()
+    teacher.teach(first)
+    with pytest.raises(KeyboardInterrupt):
+        teacher.teach(second, stop=stop)
+    taught = model(tmp_path / "m")
+    assert taught.pending is not None
+    assert taught.learner.position != ("specialist", 0)
+    teach(tmp_path / "m", *folders)
+    assert not differing(photograph(model(tmp_path / "whole").learner), photograph(model(tmp_path / "m").learner))
+
+
+# ---------------------------------------------------------------------------------------------------- memory, settings
+
+
+def test_a_memory_grows_with_its_classes_and_says_so(tmp_path: Path) -> None:
+    teach(tmp_path / "m", write_pictures(tmp_path / "one", "ant", "bee"), buffer=2)
+    _, (lecture,) = teach(tmp_path / "m", write_pictures(tmp_path / "two", "cat", "dog", "eel"))
+    assert lecture.grown == (2, 5)
+    assert lecture.dropped == []
+    _, (lecture,) = teach(tmp_path / "m", write_pictures(tmp_path / "three", "fox"), buffer=30)
+    assert lecture.grown is None  # it was asked for
+    memory = model(tmp_path / "m").learner.memory
+    assert memory.size == 30
+    assert len(memory) > 5
+
+
+def test_classes_that_a_memory_of_fixed_size_drops_are_named(tmp_path: Path) -> None:
+    settings = {**SMALL, "memory.outgrown": "drop"}
+    teach(tmp_path / "m", write_pictures(tmp_path / "one", "ant", "bee"), buffer=2, settings=settings)
+    _, (lecture,) = teach(tmp_path / "m", write_pictures(tmp_path / "two", "cat"), settings={})
+    assert len(lecture.dropped) == 1
+    assert lecture.dropped[0] in ("ant", "bee", "cat")
+
+
+def test_later_lessons_keep_to_the_users_settings(tmp_path: Path) -> None:
+    teach(tmp_path / "m", write_pictures(tmp_path / "one", "ant"))
+    teach(tmp_path / "m", write_pictures(tmp_path / "two", "bee"), settings={"tangent.epochs": 3})
+    teach(tmp_path / "m", write_pictures(tmp_path / "three", "cat"), settings={})
+    settings = model(tmp_path / "m").learner.settings
+    assert settings.specialist.epochs == SMALL["specialist.epochs"]
+    assert settings.tangent.epochs == 3
+
+
+def test_what_a_model_is_cannot_be_changed(tmp_path: Path) -> None:
+    teach(tmp_path / "m", write_pictures(tmp_path / "one", "ant"))
+    two = write_pictures(tmp_path / "two", "bee")
+    before = (tmp_path / "m" / "CURRENT").read_text()
+    for line, changes in {
+        "made with --size 8, not 16": {"size": 16},
+        "made with --method itl, not er": {"method": "er"},
+        "made with --seed 0, not 1": {"seed": 1},
+        "made with --flip/--no-flip False, not True": {"flip": True},
+        "a memory of 12 images; --buffer can only make it larger": {"buffer": 3},
+        "was made with net.width=4; that cannot be changed": {"settings": {"net.width": 8}},
+        "has weights of its own already": {"weights": __file__},
+    }.items():
+        with pytest.raises(UserError, match=line):
+            teach(tmp_path / "m", two, **changes)
+    assert (tmp_path / "m" / "CURRENT").read_text() == before
+
+
+def test_a_model_is_not_laid_into_somebodys_photographs(tmp_path: Path) -> None:
+    one = write_pictures(tmp_path / "one", "ant")
+    with pytest.raises(
+        UserError, match=r"one is no model folder and is not empty \(ant\); the model's folder comes first"
+    ):
+        teach(one, one)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="is a file; a model is a folder"):
+        teach(tmp_path / "file", one)
+    assert [path.name for path in one.iterdir()] == ["ant"]
+
+
+def test_weights_are_where_learning_starts(tmp_path: Path) -> None:
+    net = nets.build("resnet8", 9, width=4, generator=torch.Generator().manual_seed(5))
+    save_file(net.state_dict(), tmp_path / "w.safetensors")
+    first: list[torch.Tensor] = []
+
+    def listen(event: str, learner: Any, stage: str | None, epoch: int) -> None:
+        if event == "stage_begins":
+            first.append(learner.net.stem.conv.weight.detach().clone())
+
+    one = write_pictures(tmp_path / "one", "ant", "bee")
+    teach(tmp_path / "m", one, weights=tmp_path / "w.safetensors", observer=Teller(listen))
+    assert torch.equal(first[0], net.stem.conv.weight)
+    settings = {**SMALL, "net.name": "resnet10"}
+    with pytest.raises(UserError, match="its network is another one"):
+        teach(tmp_path / "other", one, weights=tmp_path / "w.safetensors", settings=settings)
+    assert not (tmp_path / "other" / "CURRENT").exists()
+
+
+# --------------------------------------------------------------------------------------------------------- what suits
+
+
+def test_the_size_suits_the_images(tmp_path: Path) -> None:
+    for side, size in ((8, 32), (32, 32), (40, 32), (50, 64), (90, 128), (500, 128)):
+        folder = tmp_path / str(side) / "ant"
+        folder.mkdir(parents=True)
+        Image.new("RGB", (side + 9, side)).save(folder / "1.png")
+        (folder / "0.png").write_bytes(b"none")
+        assert Teacher(tmp_path / "m", [folder.parent], Options(device="cpu")).size == size
+
+
+def test_few_images_are_learned_longer_and_networks_suit_the_machine() -> None:
+    few, many, most = (epochs(count, 200, 32, 32)["specialist.epochs"] for count in (20, 960, 100_000))
+    assert (few, many, most) == (100, 10, 5)
+    assert network(32, fast=False, weights=False)["net.name"] == "resnet8"
+    assert network(128, fast=False, weights=False)["net.strided"]
+    assert network(32, fast=True, weights=False) == {"net.name": "resnet18", "net.strided": False}
+    assert network(32, fast=False, weights=True) == {"net.name": "resnet18", "net.strided": True}
+
+
+def test_a_plan_counts_and_learns_nothing(tmp_path: Path) -> None:
+    one = write_pictures(tmp_path / "one", "ant", each=40)
+    write_pictures(one, "bee", each=8)
+    (one / "stray.png").write_bytes(b"x")
+    plan = Teacher(tmp_path / "m", [one, write_pictures(tmp_path / "two", "ant")], QUICK).plan()
+    assert not (tmp_path / "m").exists()
+    first, second = plan["lessons"]
+    assert [(row["class"], row["train"] + row["test"], row["known"]) for row in first["classes"]] == [
+        ("ant", 40, False),
+        ("bee", 8, False),
+    ]
+    assert first["imbalance"] == first["classes"][0]["train"] / first["classes"][1]["train"]
+    assert "lies in no class" in first["problems"][0]["why"]
+    assert [row["known"] for row in second["classes"]] == [True]
+    assert plan["estimate"]["seconds"] > 0
+    assert plan["estimate"]["bytes"] > 48 * 3 * 64
+    json.dumps(plan)
