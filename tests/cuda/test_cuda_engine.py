@@ -60,6 +60,14 @@ def test_captured_and_eager_training_give_the_same_bits(method: str, precision: 
     assert same(captured, taught(method, precision=precision, capture=True))
 
 
+@pytest.mark.parametrize("method", ["er", "itl"])
+def test_captured_and_eager_training_agree_on_the_benchmarks_network(method: str) -> None:
+    """With as many temporaries as the real step has: what a graph keeps must not lie where it works."""
+    real = {"net.name": "resnet18", "net.width": 32, "specialist.momentum": 0.9, "specialist.lr": 0.01}
+    captured = taught(method, precision="bf16", capture=True, **real)
+    assert same(captured, taught(method, precision="bf16", capture=False, **real))
+
+
 def test_a_lane_ends_as_the_run_alone() -> None:
     alone = [taught("er", seed) for seed in range(3)]
     beside = side_by_side([lambda s=s: taught("er", s) for s in range(3)], 3, torch.device("cuda"))

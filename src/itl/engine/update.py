@@ -52,6 +52,7 @@ class Update:
         self.owner = torch.tensor(owner, dtype=torch.int32, device=device)
         self.start = torch.tensor(start, dtype=torch.int32, device=device)
         self.tables: list[tuple[Tensor, list[int]]] = []  # of graphs: where their gradients lie
+        self.spare = self._table()  # made outside of any capture: memory that no other part of a graph writes to
 
     def __call__(self, leaves: list[Tensor], gradients: list[Tensor]) -> list[Tensor | None]:
         """Descend by the twins' gradients among those of all leaves; returns the others, None in the twins' places."""
@@ -65,8 +66,7 @@ class Update:
             g if g.stride() == t.stride() else torch.empty_like(t).copy_(g)
             for g, t in zip(gradients, self.shadow.twins, strict=True)
         ]
-        where = [g.data_ptr() for g in alike]
-        table = torch.empty(len(where), dtype=torch.int64, device=self.places.device)
+        where, table = [g.data_ptr() for g in alike], self.spare
         if table.is_cuda and torch.cuda.is_current_stream_capturing():
             self.tables.append((table, where))  # a copy from the host cannot be part of a graph: `settle` makes it
         else:
@@ -80,3 +80,8 @@ class Update:
         """After a capture: tell its graph where its gradients lie. The tables live as long as this does."""
         for table, where in self.tables:
             table.copy_(torch.tensor(where))
+        self.spare = self._table()
+
+    def _table(self) -> Tensor:
+        """Room for the addresses of all gradients."""
+        return torch.empty(len(self.places), dtype=torch.int64, device=self.places.device)

@@ -190,6 +190,11 @@ class Specialist:
         """The gradient to descend by, given the loss's (in the order of the phase's parameters)."""
         return grads
 
+    @property
+    def turns_gradients(self) -> bool:
+        """Whether it descends by another gradient than its loss's."""
+        return type(self).gradient is not Specialist.gradient
+
     def after_step(self, net: nn.Module, now: View, pasts: tuple[View, ...]) -> None:
         """The weights have been updated; `now` and `pasts` are what the loss saw."""
 

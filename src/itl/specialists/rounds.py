@@ -249,7 +249,7 @@ def specialist_stage(rounds: ReplayRounds) -> Stage:
         changed,
         net=net,
         capturable=specialist.capturable,
-        adjust=specialist.gradient if phase.replays else None,
+        adjust=specialist.gradient if phase.replays and specialist.turns_gradients else None,
         after=after if phase.replays else None,
     )
 
