@@ -26,7 +26,7 @@ from itl.settings import Settings, flatten
 from itl.specialists import Here, Phase
 from itl.specialists.rounds import Data, ReplayRounds, data_over, specialist_stage
 from itl.streams import Images, Stream, Task, Traits
-from itl.streams.arrays import as_labels, as_pixels, statistics
+from itl.streams.arrays import as_images, statistics
 
 BATCH = 512  # images evaluated at once
 CANDIDATES = "candidates."  # what the memory gathers while a task is trained, in `flight`
@@ -75,7 +75,9 @@ class Learner:
     # ------------------------------------------------------------------ Algorithm 1
 
     def learn(self, task: Task | Any, labels: Any = None) -> None:
-        """Learn one task: a `Task` of a stream, or images and labels (NumPy arrays or tensors).
+        """Learn a task: a `Task` of a stream, images (arrays, tensors, Pillow images) with labels, or a `Dataset`.
+
+        Labels are whole numbers, the classifier's outputs; `itl.model.Model` has names.
 
         A learner that was stopped within a round (by divergence, an interrupt, any error) is in no state to go on from:
         it refuses to learn or to be saved, and the state it saved last is loaded instead.
@@ -195,7 +197,7 @@ class Learner:
 
     def predict(self, images: Any) -> tuple[np.ndarray, np.ndarray]:
         """Labels `[n]` and probabilities `[n, classes]` of uint8 images (any layout that `learn` takes)."""
-        pixels = images if isinstance(images, Images) else Images(as_pixels(images), torch.zeros(len(images)).long())
+        pixels = images if isinstance(images, Images) else as_images(images)
         probabilities = self.logits(pixels).softmax(1).cpu().numpy()
         return probabilities.argmax(1), probabilities
 
@@ -377,7 +379,9 @@ class Learner:
 
     def _as_task(self, images: Any, labels: Any) -> Task:
         """Images and labels as a task; what is known of the data is measured once, on the first."""
-        data = Images(as_pixels(images), as_labels(labels))
+        if labels is None and isinstance(images, np.ndarray | Tensor | list | tuple):
+            raise UserError("there are images but no labels; give learn(images, labels), or a torch Dataset of both")
+        data = as_images(images, labels)
         if not len(data):
             raise UserError("there are no images to learn from")
         if int(data.labels.min()) < 0:

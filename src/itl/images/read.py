@@ -21,6 +21,7 @@ import numpy.typing as npt
 from PIL import Image, TiffImagePlugin, UnidentifiedImageError, WebPImagePlugin
 
 from itl.errors import UserError
+from itl.streams.pictures import as_rgb
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -28,7 +29,6 @@ KINDS = ("JPEG", "PNG", "WebP", "BMP", "GIF", "TIFF", "PPM")  # as people call t
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")  # as Pillow does
 MAX_PIXELS = 1 << 27  # a camera's 100 million, not a decompression bomb's billions
 LARGE = 1 << 24  # pixels: images above this are decoded one at a time, or threads would fill the memory
-PAPER = (255, 255, 255)  # what a transparent pixel is laid over
 
 ORIENTATION = 0x0112  # EXIF's tag
 TURNS = {
@@ -171,23 +171,3 @@ def _turn(image: Image.Image) -> Image.Transpose | None:
         return TURNS.get(image.getexif().get(ORIENTATION, 1))
     except Exception:  # a broken tag is no reason to leave out a good picture
         return None
-
-
-def as_rgb(image: Image.Image) -> Image.Image:
-    """Any mode as 8-bit RGB."""
-    if image.mode.startswith("I") or image.mode == "F":
-        return _deep(image).convert("RGB")
-    if image.has_transparency_data:
-        layers = image.convert("RGBA")
-        paper = Image.new("RGBA", layers.size, (*PAPER, 255))
-        return Image.alpha_composite(paper, layers).convert("RGB")
-    return image.convert("RGB")
-
-
-def _deep(image: Image.Image) -> Image.Image:
-    """Grey of more than 8 bits by its upper 8: Pillow would cut everything above 255 off. Floats are 0 to 1."""
-    values = np.asarray(image)
-    if image.mode == "F":
-        return Image.fromarray((np.nan_to_num(values).clip(0, 1) * 255).round().astype(np.uint8))
-    # 32-bit integers have no range of their own; 16-bit files are opened as such by older versions of Pillow.
-    return Image.fromarray((values.astype(np.int64).clip(0, 65535) >> 8).astype(np.uint8))

@@ -14,6 +14,7 @@ from torch import Tensor
 from itl.errors import UserError, unknown
 from itl.streams.arithmetic import held_out
 from itl.streams.base import Dataset, Images, Stream, Traits
+from itl.streams.pictures import as_rgb
 from itl.streams.split import build
 
 Array = npt.NDArray[Any] | Tensor
@@ -79,8 +80,27 @@ def from_dataset(train: Any, test: Any = None, **options: Any) -> Stream:
     return from_arrays(*arrays, layout="NCHW", **options)
 
 
-def as_pixels(images: Array, layout: str | None = None) -> Tensor:
-    """Images in any of the layouts as uint8 [N,C,H,W]."""
+def as_images(images: Any, labels: Any = None) -> Images:
+    """Whatever a learner is given, as labelled images: arrays, tensors, a list of Pillow images; or a torch Dataset.
+
+    A dataset brings its labels; other images have those given, or 0 where there are none to learn from.
+    """
+    if labels is None and hasattr(images, "__getitem__") and not isinstance(images, np.ndarray | Tensor | list | tuple):
+        pixels, own = _collect(images)
+        return Images(pixels, as_labels(own))
+    pixels = as_pixels(images)
+    data = torch.zeros(len(pixels), dtype=torch.int64) if labels is None else as_labels(labels)
+    if len(data) != len(pixels):
+        raise UserError(f"there are {len(pixels)} images but {len(data)} labels; give one label for each image")
+    return Images(pixels, data)
+
+
+def as_pixels(images: Any, layout: str | None = None) -> Tensor:
+    """Images in any of the layouts, or a list of Pillow images, as uint8 [N,C,H,W]."""
+    if isinstance(images, Image.Image):
+        raise UserError("this is one Pillow image; give a list of them, as in [image]")
+    if isinstance(images, list | tuple) and any(isinstance(image, Image.Image) for image in images):
+        return _pictures(images)
     x = images if isinstance(images, Tensor) else np.asarray(images)
     if x.dtype not in (torch.uint8, np.uint8):
         raise UserError(f"images must be uint8, 0..255, not {x.dtype}; convert them, e.g. (x * 255).round() for 0..1")
@@ -93,6 +113,21 @@ def as_pixels(images: Array, layout: str | None = None) -> Tensor:
     if layout == "NHW":
         return t.unsqueeze(1)
     return t.permute(0, 3, 1, 2).contiguous() if layout == "NHWC" else t
+
+
+def _pictures(images: Sequence[Any]) -> Tensor:
+    """Pillow images of one size: one channel where all are grey, else three."""
+    strange = next((k for k, image in enumerate(images) if not isinstance(image, Image.Image)), None)
+    if strange is not None:
+        raise UserError(f"image {strange} of the list is a {type(images[strange]).__name__}, others are Pillow images")
+    sizes = [image.size for image in images]
+    other = next((k for k, size in enumerate(sizes) if size != sizes[0]), None)
+    if other is not None:
+        raise UserError(f"image {other} is {sizes[other]} pixels, image 0 is {sizes[0]}; resize them all to one size")
+    if all(image.mode == "L" for image in images):
+        return torch.from_numpy(np.stack([np.asarray(image) for image in images])).unsqueeze(1)
+    stack = np.stack([np.asarray(as_rgb(image)) for image in images])
+    return torch.from_numpy(stack).permute(0, 3, 1, 2).contiguous()
 
 
 def as_labels(labels: Array | Sequence[int]) -> Tensor:
@@ -180,7 +215,7 @@ def _sample(dataset: Any, k: int) -> tuple[Tensor, int]:
             f"sample {k} of {type(dataset).__name__} is not a pair (image, whole number): {error}"
         ) from error
     if isinstance(image, Image.Image):
-        image = np.array(image if image.mode in ("L", "RGB") else image.convert("RGB"))
+        image = np.array(image if image.mode in ("L", "RGB") else as_rgb(image))
     if not isinstance(image, np.ndarray | Tensor) or image.dtype not in (np.uint8, torch.uint8):
         kind = f"{getattr(image, 'dtype', '')} {type(image).__name__}".strip()
         raise UserError(

@@ -1,0 +1,74 @@
+"""A learner takes images as people have them: arrays, tensors, Pillow images, any torch Dataset."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from itl import UserError
+from tiny_world import differing, photograph, tiny_images, tiny_learner
+
+
+class Pairs(torch.utils.data.Dataset[Any]):
+    """A dataset of (Pillow image, label)."""
+
+    def __init__(self, images: list[Image.Image], labels: list[int]) -> None:
+        self.images, self.labels = images, labels
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, k: int) -> tuple[Image.Image, int]:
+        return self.images[k], self.labels[k]
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_pillow_images_and_datasets_are_learned_as_arrays_are(channels: int) -> None:
+    pixels, labels = tiny_images(4, channels=channels)
+    flat = pixels[:, 0] if channels == 1 else pixels.transpose(0, 2, 3, 1)
+    pictures = [Image.fromarray(image) for image in flat]
+    learners = []
+    for given in (
+        (pixels, labels),
+        (torch.from_numpy(pixels), torch.from_numpy(labels)),
+        (pictures, labels.tolist()),
+        (Pairs(pictures, labels.tolist()),),
+        (torch.utils.data.TensorDataset(torch.from_numpy(pixels), torch.from_numpy(labels)),),
+        (torch.utils.data.Subset(Pairs(pictures, labels.tolist()), range(len(pictures))),),
+    ):
+        learner = tiny_learner("itl", classes=None)
+        learner.learn(*given)
+        learners.append(learner)
+        expected = learners[0].predict(pixels)[1]
+        np.testing.assert_array_equal(learner.predict(given[0])[1], expected)
+    assert not any(differing(photograph(learners[0]), photograph(other)) for other in learners[1:])
+
+
+def test_modes_are_mixed_as_colours() -> None:
+    grey = Image.new("L", (8, 8), 9)
+    learner = tiny_learner("er", classes=None)
+    clear = Image.new("RGBA", (8, 8), (0, 0, 0, 0))
+    deep = Image.fromarray(np.full((8, 8), 512, np.uint16))
+    learner.learn([grey, clear, deep] * 3, [0, 1, 2] * 3)
+    held = {label: learner.memory.pixels[slot, :, 0, 0].tolist() for slot, label in enumerate(learner.memory.labels)}
+    assert held == {0: [9, 9, 9], 1: [255, 255, 255], 2: [2, 2, 2]}
+
+
+@pytest.mark.parametrize(
+    ("images", "labels", "line"),
+    [
+        ([Image.new("L", (8, 8)), Image.new("L", (8, 9))], [0, 1], r"image 1 is \(8, 9\) pixels.*resize them all"),
+        ([Image.new("L", (8, 8)), "a.png"], [0, 1], "image 1 of the list is a str"),
+        ([Image.new("L", (8, 8))], None, "no labels; give learn"),
+        (Image.new("RGB", (8, 8)), [0] * 8, r"one Pillow image; give a list of them, as in \[image\]"),
+        ([Image.new("L", (8, 8))], [0, 1], "there are 1 images but 2 labels"),
+        ([Image.new("L", (8, 8))], ["cat"], "labels must be whole numbers"),
+    ],
+)
+def test_what_is_no_lesson_is_said_in_one_line(images: Any, labels: Any, line: str) -> None:
+    with pytest.raises(UserError, match=line):
+        tiny_learner("er", classes=None).learn(images, labels)
