@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from itl.engine.device import Engine
-from itl.engine.lanes import ETIQUETTE, capture_stream
+from itl.engine.lanes import ETIQUETTE, in_capture_thread
 from itl.engine.loop import Batch, Span, Stage, Stepper
 
 WARM_UP = 1  # eager runs before capture: cuDNN chooses its algorithms, autograd allocates
@@ -47,6 +47,7 @@ class CapturedStepper(Stepper):
     def __init__(self, stage: Stage, engine: Engine) -> None:
         super().__init__(stage, engine)
         self.graphs: dict[tuple[Any, ...], Captured] = {}
+        self.pool = torch.cuda.graph_pool_handle()  # one for all its graphs: they never run at the same time
 
     def run(self, span: Span) -> None:
         """Replay the span's steps; a shape that is new is captured first if it will be seen often."""
@@ -81,26 +82,33 @@ class CapturedStepper(Stepper):
 
         kept = [t.detach().clone() for t in self.touched()]
         here = torch.cuda.current_stream(self.engine.device)
-        with ETIQUETTE.capturing():
-            graph = self._record(body, counter, here)
+        graph = in_capture_thread(lambda: self._record(body, counter, here), self.engine.device)
+        if self.update is not None:
+            self.update.settle()
         with torch.no_grad():
             torch._foreach_copy_([t.detach() for t in self.touched()], kept)
         return Captured(graph, inputs, counter)
 
     def _record(self, body: Callable[[], None], counter: Tensor, here: torch.cuda.Stream) -> torch.cuda.CUDAGraph:
-        """Warm up, then capture `body` and the counter's advance on the stream kept for it."""
-        stream = capture_stream(self.engine.device)
+        """Warm up, then capture `body` and the counter's advance, on the present stream; `here` waits for it."""
+        stream = torch.cuda.current_stream(self.engine.device)
         stream.wait_stream(here)
-        with torch.cuda.stream(stream):
-            for _ in range(WARM_UP):
-                body()
+        for _ in range(WARM_UP):
+            body()
         here.wait_stream(stream)
         for leaf in self.leaves:
             leaf.grad = None
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+        # `torch.cuda.graph` would first wait for the whole device, other lanes' queued epochs included.
+        graph.capture_begin(pool=self.pool, capture_error_mode="thread_local")
+        try:
             body()
             counter.add_(1)
-        if self.update is not None:
-            self.update.settle()
+        finally:
+            graph.capture_end()
         return graph
+
+    def done(self) -> None:
+        """Give back what the graphs hold."""
+        super().done()
+        self.graphs.clear()

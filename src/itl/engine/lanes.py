@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from threading import Condition, local
+from threading import Condition, Event, local
 from typing import TypeVar
 
 import torch
@@ -66,24 +66,47 @@ class Etiquette:
 ETIQUETTE = Etiquette()
 
 
-def side_by_side(jobs: Sequence[Callable[[], Result]], lanes: int, device: torch.device) -> list[Result]:
+def side_by_side(
+    jobs: Sequence[Callable[[], Result]], lanes: int, device: torch.device, stop: Event | None = None
+) -> list[Result]:
     """Run `jobs`, at most `lanes` at once, and return their results in order.
 
     On a CPU they run one after another: threads would only share the same cores. A job that fails does not stop the
-    others; its exception is raised when all are done.
+    others; its exception is raised when all are done. An interrupt sets `stop`, which the jobs should look at, waits
+    for those that have begun and begins no other.
     """
     lanes = min(lanes, len(jobs), MOST)
     if device.type != "cuda" or lanes <= 1:
-        return [job() for job in jobs]
+        return _one_by_one(jobs)
     free = different_streams(lanes, device)
     before = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH)
     try:
         with ThreadPoolExecutor(lanes, thread_name_prefix="lane") as threads:
             futures = [threads.submit(_in_lane, job, free, device) for job in jobs]
+            try:
+                wait(futures)
+            except KeyboardInterrupt:
+                if stop is not None:
+                    stop.set()
+                threads.shutdown(wait=True, cancel_futures=True)
+                raise
     finally:
         sys.setswitchinterval(before)
     return [future.result() for future in futures]
+
+
+def _one_by_one(jobs: Sequence[Callable[[], Result]]) -> list[Result]:
+    out: list[Result] = []
+    failed: Exception | None = None
+    for job in jobs:
+        try:
+            out.append(job())
+        except Exception as error:
+            failed = failed or error
+    if failed is not None:
+        raise failed
+    return out
 
 
 def _in_lane(job: Callable[[], Result], free: list[torch.cuda.Stream], device: torch.device) -> Result:
@@ -110,6 +133,19 @@ def different_streams(count: int, device: torch.device) -> list[torch.cuda.Strea
 
 
 _capture: dict[torch.device, torch.cuda.Stream] = {}
+# All captures are made in one thread: what cuDNN's search has found is kept for each thread, and is found once so.
+_capturer = ThreadPoolExecutor(1, thread_name_prefix="capture")
+
+
+def in_capture_thread(work: Callable[[], Result], device: torch.device) -> Result:
+    """Do `work` in the thread that captures, on the stream kept for it, while no other lane may disturb it."""
+
+    def there() -> Result:
+        with torch.cuda.device(device), torch.cuda.stream(capture_stream(device)):
+            return work()
+
+    with ETIQUETTE.capturing():
+        return _capturer.submit(there).result()
 
 
 def capture_stream(device: torch.device) -> torch.cuda.Stream:

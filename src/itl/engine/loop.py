@@ -224,6 +224,11 @@ class Stepper:
         self.total.zero_()
         return float(total) / max(steps, 1)
 
+    def done(self) -> None:
+        """The stage is over: nothing of it stays behind."""
+        for leaf in self.leaves:
+            leaf.grad = None
+
 
 def train(
     stage: Stage,
@@ -260,8 +265,7 @@ def train(
         loss = stepper.close(rounds.epoch(index), done - first)
         if after is not None:
             after(index, loss, stepper.momentum)
-    for leaf in stepper.leaves:
-        leaf.grad = None
+    stepper.done()
 
 
 def _begun(spans: Iterable[Span]) -> Iterator[Span]:
