@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 from itl import saving
 from itl.config import Config
+from itl.engine.device import choose_engine
+from itl.engine.lanes import side_by_side
 from itl.errors import UserError
 from itl.learner import Learner
 from itl.observer import Observer, Observers
@@ -17,7 +21,7 @@ from itl.recorder import Recorder
 from itl.results import Folder
 from itl.streams import Stream
 
-__all__ = ["Config", "fresh_folder", "run"]
+__all__ = ["Config", "fresh_folder", "run", "run_all"]
 
 
 def run(
@@ -50,6 +54,42 @@ def run(
     for task in stream.tasks[begun:]:
         learner.learn(task)
     return recorder.closes(learner)
+
+
+def run_all(
+    configs: Sequence[Config],
+    stream: Stream,
+    places: Sequence[str | os.PathLike[str]],
+    *,
+    lanes: int,
+    device: str = "auto",
+    observers: Sequence[Sequence[Observer]] | None = None,
+    resume: bool = False,
+    save: bool = True,
+) -> list[dict[str, Any]]:
+    """Several runs over one stream, on a GPU at most `lanes` of them side by side; their results in order.
+
+    A run that fails does not stop the others; its error is raised when they are done. `observers`: those of each run.
+    """
+    stop = Event()
+    watching = observers or [()] * len(configs)
+
+    def job(config: Config, place: str | os.PathLike[str], own: Sequence[Observer]) -> dict[str, Any]:
+        return run(config, stream, place, device=device, observers=(*own, _Stop(stop)), resume=resume, save=save)
+
+    jobs = [partial(job, *one) for one in zip(configs, places, watching, strict=True)]
+    return side_by_side(jobs, lanes, choose_engine(device).device, stop)
+
+
+class _Stop(Observer):
+    """Ends a lane's run at its next round when the user interrupts; what it saved last is there to go on with."""
+
+    def __init__(self, stop: Event) -> None:
+        self.stop = stop
+
+    def round_ends(self, learner: Learner, stage: Any, epoch: int, loss: float) -> None:
+        if self.stop.is_set():
+            raise KeyboardInterrupt
 
 
 def _learner(config: Config, stream: Stream, folder: Folder, device: str, observer: Observer, resume: bool) -> Learner:

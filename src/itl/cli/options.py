@@ -29,16 +29,32 @@ def numbers(text: str | None, option: str) -> tuple[int, ...] | None:
         raise UserError(f"{option} takes whole numbers with commas between, such as 0,1,2, not '{text}'") from None
 
 
-def seeds(one: int | None, several: str | None, fallback: int) -> tuple[int, ...]:
+def several(one: int | None, many: str | None, name: str) -> tuple[int, ...] | None:
+    """The numbers of `--name` or `--names`, of which only one may be given."""
+    if one is not None and many is not None:
+        raise UserError(f"give --{name} or --{name}s, not both")
+    chosen = numbers(many, f"--{name}s")
+    if chosen is not None and len(set(chosen)) != len(chosen):
+        raise UserError(f"--{name}s names a {name} twice: {many}; give each once")
+    return chosen or (None if one is None else (one,))
+
+
+def seeds(one: int | None, many: str | None, fallback: int) -> tuple[int, ...]:
     """Which seeds to run: one, or several, or the configuration's own."""
-    if one is not None and several is not None:
-        raise UserError("give --seed or --seeds, not both")
-    chosen = numbers(several, "--seeds") or (fallback if one is None else one,)
-    if len(set(chosen)) != len(chosen):
-        raise UserError(f"--seeds names a seed twice: {several}; give each once")
+    chosen = several(one, many, "seed") or (fallback,)
     if min(chosen) < 0:
         raise UserError(f"a seed must be 0 or more, not {min(chosen)}")
     return chosen
+
+
+def variations(pairs: Sequence[str], variant: str | None) -> list[tuple[str | None, dict[str, Any]]]:
+    """Every combination of the settings to vary, each with the name of its variant."""
+    out: list[tuple[str | None, dict[str, Any]]] = []
+    for changed in alternatives(pairs):
+        words = [f"{key}-{value}" for key, value in changed.items()]
+        name = "-".join(([variant] if variant else []) + words)
+        out.append((re.sub(r"[^\w.+-]", "_", name) or None, changed))
+    return out
 
 
 def settings(pairs: Sequence[str], epochs: int | None) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from itl.cli import folders, options
+from itl.cli.words import which
 from itl.errors import UserError
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from itl.config import Config
     from itl.streams import Stream
 
+LANES = 4  # a GPU is full with so many (docs/performance.md)
 FIELDS = ("stream", "method", "buffer", "tasks", "order", "order_seed", "split", "variant", "curves")
 
 
@@ -26,7 +28,10 @@ FIELDS = ("stream", "method", "buffer", "tasks", "order", "order_seed", "split",
 @click.option("--method", metavar="NAME", help="How; see `itl methods`. [default: itl]")
 @click.option("--buffer", type=int, metavar="N", help="Images in memory. [default: 20 for seq-digits, else 200]")
 @click.option("--seed", type=int, metavar="N", help="Of everything random. [default: 0]")
-@click.option("--seeds", metavar="N,N,…", help="Several runs one after another, with a summary.")
+@click.option("--seeds", metavar="N,N,…", help="Several runs, with a summary.")
+@click.option("--buffers", metavar="N,N,…", help="Each of these memory sizes.")
+@click.option("--vary", multiple=True, metavar="KEY=V,V,…", help="Each of these values of a setting, as variants.")
+@click.option("--lanes", type=click.IntRange(1), metavar="N", help="Runs side by side on a GPU. [default: 4 at most]")
 @click.option("--epochs", type=int, metavar="N", help="Of the specialist: short for --set specialist.epochs=N.")
 @click.option("--set", "pairs", multiple=True, metavar="KEY=VALUE", help="Any setting; see `itl methods NAME`.")
 @click.option("--config", "file", metavar="FILE", help="JSON with a run's options, such as a run's config.json.")
@@ -58,7 +63,7 @@ def run(**given: Any) -> None:
 
 
 def _configs(given: dict[str, Any]) -> list[Config]:
-    """One configuration a seed."""
+    """One configuration for each seed, buffer and variation."""
     file = options.read_config(given["file"])
     own = options.settings(given["pairs"], given["epochs"])
     fields = {name: given[name] for name in FIELDS}
@@ -66,43 +71,50 @@ def _configs(given: dict[str, Any]) -> list[Config]:
     fields["keep_specialists"] = given["keep_specialists"] or None
     first = options.config(file, fields, own)
     chosen = options.seeds(given["seed"], given["seeds"], first.seed)
-    return [options.config(file, {**fields, "seed": seed}, own) for seed in chosen]
+    sizes = options.several(given["buffer"], given["buffers"], "buffer") or (first.buffer,)
+    out = []
+    for size in sizes:
+        for name, changed in options.variations(given["vary"], first.variant):
+            cell = {**fields, "buffer": size, "variant": name}
+            out += [options.config(file, {**cell, "seed": seed}, {**own, **changed}) for seed in chosen]
+    return out
 
 
 class _Session:
-    """Runs over one stream, read once, each with its display where there is a terminal."""
+    """Runs over one stream, read once, with a display where there is a terminal."""
 
     def __init__(self, given: dict[str, Any], several: bool) -> None:
         from itl.engine.device import choose_engine
 
-        choose_engine(given["device"])  # no such device: said before minutes of reading
+        self.device = choose_engine(given["device"]).device  # no such device: said before minutes of reading
         self.given, self.several = given, several
         self.console = None if given["as_json"] or given["quiet"] else _terminal()
         self.stream: Stream | None = None
 
     def run_all(self, configs: list[Config], places: list[Path]) -> list[dict[str, Any]]:
+        lanes = min(self.given["lanes"] or LANES, len(configs))
+        if self.device.type == "cuda" and lanes > 1:
+            return self._side_by_side(configs, places, lanes)
         results = []
         for number, (config, place) in enumerate(zip(configs, places, strict=True), 1):
             results.append(self._run(config, place, f"  (run {number} of {len(configs)})" if self.several else ""))
             if self.console is not None and self.several:
-                self.console.print(f"seed {config.seed}: Class-IL {results[-1]['class_il']:.1f}", highlight=False)
+                self.console.print(f"{which(config)}: Class-IL {results[-1]['class_il']:.1f}", highlight=False)
         return results
 
-    def _run(self, config: Config, place: Path, which: str) -> dict[str, Any]:
+    def _run(self, config: Config, place: Path, number: str) -> dict[str, Any]:
         import itl.run
         from itl.cli.live import Display
 
-        display = None if self.console is None else Display(self.console, config, which)
+        display = None if self.console is None else Display(self.console, config, number)
         try:
             with display or nullcontext():
-                if self.stream is None:
-                    progress = None if display is None else display.loads
-                    self.stream = config.load_stream(self.given["data"], self.given["download"], progress)
+                stream = self._load(config, None if display is None else display.loads)
                 if display is not None:
-                    display.loaded(self.stream)
+                    display.loaded(stream)
                 return itl.run.run(
                     config,
-                    self.stream,
+                    stream,
                     place,
                     device=self.given["device"],
                     observers=() if display is None else (display,),
@@ -110,6 +122,31 @@ class _Session:
                 )
         except KeyboardInterrupt:
             raise KeyboardInterrupt(f"interrupted; the same command with --resume goes on with {place}") from None
+
+    def _side_by_side(self, configs: list[Config], places: list[Path], lanes: int) -> list[dict[str, Any]]:
+        import itl.run
+        from itl.cli.abreast import Abreast
+
+        display = None if self.console is None else Abreast(self.console, configs, lanes)
+        try:
+            with display or nullcontext():
+                stream = self._load(configs[0], None)
+                return itl.run.run_all(
+                    configs,
+                    stream,
+                    places,
+                    lanes=lanes,
+                    device=self.given["device"],
+                    observers=None if display is None else [(row,) for row in display.rows],
+                    resume=self.given["resume"],
+                )
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt("interrupted; the same command with --resume goes on with each run") from None
+
+    def _load(self, config: Config, progress: Any) -> Stream:
+        if self.stream is None:
+            self.stream = config.load_stream(self.given["data"], self.given["download"], progress)
+        return self.stream
 
 
 def _terminal() -> Console | None:
@@ -129,12 +166,14 @@ def _print(results: list[dict[str, Any]], places: list[Path], given: dict[str, A
     if given["quiet"]:
         click.echo("\n".join(str(place) for place in places))
     elif given["as_json"]:
-        many = {"results": results, "summary": tables.summary(results), "folders": [str(place) for place in places]}
+        many = {"results": results, "folders": [str(place) for place in places], **tables.summaries(results, places)}
         click.echo(json.dumps(many if len(results) > 1 else results[0], indent=1))
     else:
-        many_view = len(results) > 1
-        view = tables.summary_view(results, places) if many_view else tables.result_view(results[0], places[0])
         console = Console(highlight=False)
-        if many_view and console.is_terminal:
+        if len(results) == 1:
+            console.print(tables.result_view(results[0], places[0]))
+            return
+        if console.is_terminal:
             console.print()  # below the lines of the single seeds
-        console.print(view)
+        for cell in tables.cells(results, places):
+            console.print(tables.summary_view(*cell))

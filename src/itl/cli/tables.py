@@ -87,6 +87,28 @@ def summary(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return out
 
 
+Cell = tuple[list[dict[str, Any]], list[Path]]
+
+
+def cells(results: Sequence[dict[str, Any]], folders: Sequence[Path]) -> list[Cell]:
+    """Results that differ in their seed alone, together, each with its folder."""
+    out: dict[tuple[Any, ...], Cell] = {}
+    for result, folder in zip(results, folders, strict=True):
+        cell = out.setdefault((result["buffer"], result["variant"]), ([], []))
+        cell[0].append(result)
+        cell[1].append(folder)
+    return list(out.values())
+
+
+def summaries(results: Sequence[dict[str, Any]], folders: Sequence[Path]) -> dict[str, Any]:
+    """The summary over seeds; of several cells, one each."""
+    each = [
+        {"buffer": those[0]["buffer"], "variant": those[0]["variant"], **summary(those)}
+        for those, _ in cells(results, folders)
+    ]
+    return {"summary": summary(results)} if len(each) == 1 else {"cells": each}
+
+
 def summary_view(results: Sequence[dict[str, Any]], folders: Sequence[Path]) -> RenderableType:
     """A row a seed, then mean ± sample standard deviation."""
     table = plain_table(show_footer=True)

@@ -1,0 +1,44 @@
+"""Several runs of one command: seeds, buffers, variations, and the table that shows them side by side."""
+
+from __future__ import annotations
+
+import io
+
+from cli_nursery import tiny
+from rich.console import Console
+
+from itl.cli.abreast import Abreast
+from itl.config import Config
+
+
+def test_every_combination_of_seed_buffer_and_varied_setting_is_a_run_of_its_own(itl, tmp_path):
+    done = itl("run", *tiny(), "--seeds", "0,1", "--buffers", "20,24", "--vary", "tangent.lr=0.01,0.1", "--json")
+    assert (done.code, done.err) == (0, "")
+    assert len(done.json["results"]) == len(set(done.json["folders"])) == 8
+    seen = {(r["buffer"], r["variant"], r["seed"]) for r in done.json["results"]}
+    variants = ("tangent.lr-0.01", "tangent.lr-0.1")
+    assert seen == {(b, v, s) for b in (20, 24) for v in variants for s in (0, 1)}
+    assert [cell["runs"] for cell in done.json["cells"]] == [2, 2, 2, 2]
+    one = next(r for r in done.json["results"] if r["variant"] == variants[1] and r["buffer"] == 24 and r["seed"] == 1)
+    alone = itl("run", *tiny("tangent.lr=0.1"), "--seed", 1, "--buffer", 24, "--variant", variants[1], "--json")
+    assert alone.json["class_il_matrix"] == one["class_il_matrix"]
+
+
+def test_the_same_twice_is_refused(itl):
+    for options in (("--buffers", "20,20"), ("--buffers", "20", "--buffer", "30"), ("--seeds", "1,1")):
+        done = itl("run", *tiny(), *options)
+        assert done.code == 2
+        assert len(done.err.splitlines()) == 1
+
+
+def test_runs_side_by_side_have_a_row_each():
+    configs = [Config(buffer=size, seed=seed) for size in (20, 50) for seed in (0, 1)]
+    console = Console(file=io.StringIO(), width=80)
+    display = Abreast(console, configs, 4)
+    display.rows[2].recorded({"class_il": 61.25, "task_il": 90.5})
+    console.print(display.render())
+    text = console.file.getvalue()
+    assert "4 runs side by side" in text
+    for row in ("buffer 20, seed 0", "buffer 20, seed 1", "buffer 50, seed 1"):
+        assert row in text
+    assert next(line for line in text.splitlines() if "buffer 50, seed 0" in line).split()[-2:] == ["61.2", "90.5"]
