@@ -281,15 +281,12 @@ class Learner:
 
     def _stand(self, task: Task) -> None:
         """Tell the specialist what it stands on."""
-        past = tuple(dict.fromkeys(c for known in self.tasks[:-1] for c in known))
         self.specialist.here = Here(
             net=self.net,
             memory=self.memory,
             pool=self._pool(task),
             labels=task.train.labels.numpy(),
-            task=len(self.tasks) - 1,
-            classes=task.classes,
-            past=past,
+            tasks=tuple(self.tasks),
             key=self._key(),
             augment_task=self._augment(task.traits, self.settings.augment.task),
             augment_memory=self._augment(task.traits, self.settings.augment.memory),
@@ -341,6 +338,8 @@ class Learner:
             raise UserError(
                 f"{self.specialist.name} needs a memory that is chosen at a task's end; set memory.policy=stratified"
             )
+        if self.specialist.fixed_classes and self.classes is None:
+            raise UserError(f"{self.specialist.name} must know the number of classes from the start; give classes=N")
         if self.specialist.stores_logits and s.memory.logits is False:
             raise UserError(
                 f"{self.specialist.name} replays stored logits, which memory.logits=false leaves out; set it to true"

@@ -62,18 +62,24 @@ class Span:
 
 @dataclass(frozen=True)
 class Descent:
-    """How a stage descends: SGD with a constant or cosine learning rate. `l2` is λ of λ‖w‖² (weight decay 2λ)."""
+    """How a stage descends: SGD with a constant or cosine learning rate. `l2` is λ of λ‖w‖² (weight decay 2λ).
+
+    `curve(k, total)`, where given, takes the schedule's place: by what `lr` is multiplied at steps `k` (float64 `[n]`).
+    """
 
     lr: float
     momentum: float = 0.0
     l2: float = 0.0
     schedule: str = "constant"
+    curve: Callable[[Tensor, int], Tensor] | None = None
 
     def rates(self, first: int, steps: int, total: int) -> Tensor:
         """The learning rate of steps `first` to `first + steps` of `total`: float32 `[steps]`."""
+        k = torch.arange(first, first + steps, dtype=torch.float64)
+        if self.curve is not None:
+            return (self.lr * self.curve(k, total)).float()
         if self.schedule == "constant":
             return torch.full((steps,), self.lr)
-        k = torch.arange(first, first + steps, dtype=torch.float64)
         return (self.lr * 0.5 * (1 + torch.cos(torch.pi * k / total))).float()
 
 

@@ -6,14 +6,26 @@ from importlib.metadata import entry_points
 
 from itl.errors import unknown
 from itl.settings import Settings, SpecialistSettings
+from itl.specialists.agem import AGEM
 from itl.specialists.base import Here, Options, Phase, Specialist, View, join
+from itl.specialists.cls_er import CLSER
+from itl.specialists.co2l import Co2L
+from itl.specialists.der import DER
 from itl.specialists.derpp import DERpp
 from itl.specialists.er import ER
+from itl.specialists.er_ace import ERACE
+from itl.specialists.gdumb import GDumb
+from itl.specialists.icarl import ICaRL
+from itl.specialists.joint import Joint
+from itl.specialists.lwf import LwF
 from itl.specialists.sgd import SGD
+from itl.specialists.x_der import XDER
 
 __all__ = ["SPECIALISTS", "Here", "Options", "Phase", "Specialist", "View", "build", "join", "resolve"]
 
-SPECIALISTS: dict[str, type[Specialist]] = {kind.name: kind for kind in (SGD, ER, DERpp)}
+SPECIALISTS: dict[str, type[Specialist]] = {
+    kind.name: kind for kind in (SGD, Joint, ER, AGEM, DER, DERpp, Co2L, ERACE, XDER, CLSER, GDumb, ICaRL, LwF)
+}
 
 
 def build(settings: SpecialistSettings) -> Specialist:

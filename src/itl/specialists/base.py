@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -31,7 +32,7 @@ class View:
     For a batch from memory `logits` are the stored ones (`widths` `[n]`: how many columns they had, None for all),
     `slots` `[n]` says where they lie, `weights` `[n]` what they count for where the memory weighs, and a method may
     leave in `renewed` what is to be stored in their place. For the task's batch a method that stores logits leaves in
-    `logits` what is to be stored, and `extra` holds what `inputs` drew, each `[n]`. In `said` it leaves what the
+    `logits` what is to be stored, and `extra` holds what `inputs` drew for the step. In `said` it leaves what the
     network said of either `[n, classes]`, for a memory that chooses by it. `others` are further views of the same
     images, where `views` asks for them.
     """
@@ -52,24 +53,52 @@ class View:
 class Here:
     """What a specialist stands on while it learns a task.
 
-    `pool` and `labels` `[n]` are the task's images and labels, `classes` its output columns, `past` those of the tasks
-    before; `key` is (seed, task from 1), which begins the key of every draw.
+    `pool` and `labels` `[n]` are the task's images and labels, `tasks` the output columns of each task so far, this one
+    the last; `key` is (seed, task from 1), which begins the key of every draw.
     """
 
     net: Net
     memory: Memory
     pool: Source
     labels: np.ndarray
-    task: int
-    classes: tuple[int, ...]
-    past: tuple[int, ...]
+    tasks: tuple[tuple[int, ...], ...]
     key: Key
     augment_task: Augment
     augment_memory: Augment
     normalise: Normalise
     engine: Engine
 
-    def columns(self, classes: tuple[int, ...]) -> Tensor:
+    @property
+    def task(self) -> int:
+        """The task's number, from 0."""
+        return len(self.tasks) - 1
+
+    @property
+    def classes(self) -> tuple[int, ...]:
+        """The task's output columns."""
+        return self.tasks[-1]
+
+    @property
+    def past(self) -> tuple[int, ...]:
+        """Those of the tasks before, each once."""
+        return tuple(dict.fromkeys(c for task in self.tasks[:-1] for c in task))
+
+    @cached_property
+    def taught(self) -> Tensor:
+        """Which of the network's outputs belong to this task or one before: bool `[outputs]`."""
+        return self.columns([*self.past, *self.classes])
+
+    @cached_property
+    def own(self) -> Tensor:
+        """Which belong to this task: bool `[outputs]`."""
+        return self.columns(self.classes)
+
+    @cached_property
+    def old(self) -> Tensor:
+        """The output columns of the tasks before: int64 `[k]`."""
+        return self.engine.send(torch.tensor(self.past, dtype=torch.int64))
+
+    def columns(self, classes: Sequence[int]) -> Tensor:
         """Which of the network's outputs are among `classes`: bool `[outputs]`, on the device."""
         chosen = torch.zeros(self.net.classifier.out_features, dtype=torch.bool)
         chosen[list(classes)] = True
@@ -132,6 +161,7 @@ class Specialist:
     over: ClassVar[Over] = "task"  # its data: the task, the memory, both as one set, or all tasks so far
     restarts: ClassVar[bool] = False  # every task begins with a newly drawn network
     new_classes: ClassVar[bool] = False  # it cannot serve a task whose classes were taught before
+    fixed_classes: ClassVar[bool] = False  # it must know the number of classes from the start
     settles: ClassVar[bool] = False  # `task_ends` changes what is evaluated
     views: ClassVar[int] = 1  # independent augmentations of each image
     forwards: ClassVar[float] = 2  # batches of images a step sends forward, and back: what its time is measured by
@@ -173,10 +203,9 @@ class Specialist:
     def epoch_starts(self, index: int) -> None:
         """Before epoch `index` is planned. On resuming it is asked again: it must answer from present state alone."""
 
-    def inputs(self, rng: np.random.Generator, sizes: np.ndarray, first: int) -> dict[str, np.ndarray]:
-        """What else is random about an epoch of steps with `sizes` `[steps]` samples: arrays `[sum of sizes]`.
-
-        They reach the loss as `now.extra`. `first` counts the steps of the whole run before this epoch.
+    def inputs(self, rng: np.random.Generator, steps: int, first: int) -> dict[str, np.ndarray]:
+        """What else is random, or depends on the step, in an epoch: arrays `[steps, ...]`, which the loss sees one by
+        one as `now.extra`. `first` counts the steps of the whole run before this epoch.
         """
         return {}
 

@@ -18,6 +18,7 @@ class DERpp(Specialist):
 
     name = "derpp"
     stores_logits = True
+    forwards = backwards = 3
 
     def loss(self, net: nn.Module, now: View, pasts: tuple[View, ...]) -> Tensor:
         """The three terms; on an empty memory only the first."""

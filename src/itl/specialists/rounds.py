@@ -83,7 +83,8 @@ class ReplayRounds:
             limit=min(self.per_epoch, self.total - self.first(index)),
             rows=balanced(self.labels, generator(*key, "order")) if phase.balanced else None,
         )
-        extra = specialist.inputs(generator(*key, "inputs"), replay.batch, self.planned.clock) if phase.replays else {}
+        steps, clock = len(replay.batch), self.planned.clock
+        extra = specialist.inputs(generator(*key, "inputs"), steps, clock) if phase.replays else {}
         offers, foreseen = self._offer(index, replay, generator(*key, "offers")) if phase.replays else ({}, None)
         self.planned = replay.after
         now = self._draw(self.augment_task, len(replay.rows), (*key, "views"))
@@ -129,6 +130,7 @@ class ReplayRounds:
         replay = plan.replay
         batch, past = replay.batch[first:stop], replay.replay[first:stop]
         flat = self._inputs(plan, slice(*_range(replay.batch, first, stop)), slice(*_range(replay.replay, first, stop)))
+        flat |= {f"extra.{name}": self.engine.send(torch.from_numpy(a[first:stop])) for name, a in plan.extra.items()}
         cuts = np.flatnonzero((np.diff(batch) != 0) | (np.diff(past) != 0)) + 1
         groups: dict[tuple[int, int], list[Batch]] = {}
         order: list[tuple[int, int]] = []
@@ -145,8 +147,7 @@ class ReplayRounds:
         out = {_name("x", v): self.augment_task(images, draws[now]) for v, draws in enumerate(plan.now)}
         out["y"] = send(torch.from_numpy(self.labels[replay.rows[now]]))
         out["target"] = send(torch.from_numpy(replay.targets[now]))
-        for kind, arrays in (("extra", plan.extra), ("offer", plan.offers)):
-            out |= {f"{kind}.{name}": send(torch.from_numpy(array[now])) for name, array in arrays.items()}
+        out |= {f"offer.{name}": send(torch.from_numpy(array[now])) for name, array in plan.offers.items()}
         for d, slots in enumerate(replay.slots):
             if past.start == past.stop:
                 continue  # the memory is still empty
@@ -188,6 +189,9 @@ def _cut(flat: Batch, batch: np.ndarray, past: np.ndarray, run: np.ndarray) -> B
     """The inputs of a run of steps of one shape, `[steps, samples, ...]`; a step without replay has none for it."""
     out: Batch = {}
     for name, tensor in flat.items():
+        if name.startswith("extra."):  # one entry a step
+            out[name] = tensor[run[0] : run[-1] + 1]
+            continue
         sizes = past if name[0].isdigit() else batch
         each = int(sizes[run[0]])
         if each:

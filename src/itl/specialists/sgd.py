@@ -13,6 +13,7 @@ class SGD(Specialist):
 
     name = "sgd"
     needs_memory = False
+    forwards = backwards = 1
 
     @property
     def draws(self) -> int:

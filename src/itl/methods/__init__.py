@@ -5,63 +5,23 @@ A row of the paper's tables is a set of defaults and nothing else; any of them c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
-
 from itl.errors import unknown
+from itl.methods.base import (
+    DER_PAPER,
+    ER_PAPER,
+    ITL_PAPER,
+    NONE,
+    NOT_ON_TASK,
+    PLAIN,
+    RESERVOIR,
+    Method,
+    Tuned,
+    Values,
+)
+from itl.methods.baselines import BASELINES
 from itl.settings import OPTIONS, Settings, build, flatten
 
-Values = Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Method:
-    """A named set of defaults. `tuned` refines them for a stream, or for (stream, buffer size)."""
-
-    name: str
-    about: str
-    reference: str
-    settings: Values
-    tuned: Mapping[tuple[str, int | None], Values] = field(default_factory=dict)
-
-    def defaults(self, stream: str | None, buffer: int) -> dict[str, Any]:
-        """The settings for a stream and buffer; a buffer between two published sizes takes the nearest one's."""
-        out = dict(self.settings)
-        if stream is None:
-            return out
-        out |= SUITED.get(stream, {})
-        out |= self.tuned.get((stream, None), {})
-        sizes = [size for where, size in self.tuned if where == stream and size is not None]
-        if sizes:
-            nearest = min(sizes, key=lambda size: abs(size - buffer))
-            out |= self.tuned[stream, nearest]
-        return out
-
-
-ITL_PAPER = (
-    "Liu, Golatkar, Soatto, Achille: Integral Continual Learning Along the Tangent Vector Field of Tasks, CVPR 2024"
-)
-DER_PAPER = (
-    "Buzzega, Boschini, Porrello, Abati, Calderara: Dark Experience for General Continual Learning, NeurIPS 2020"
-)
-ER_PAPER = (
-    "Riemer et al.: Learning to Learn without Forgetting by Maximizing Transfer and Minimizing Interference, ICLR 2019"
-)
-
-# What suits a stream whatever the method; a method's own settings for a stream win over these.
-SMALL = {"net.name": "resnet8", "net.width": 16}
-SUITED: dict[str, Values] = {
-    # Small enough for two CPU cores and a minute; chosen on the validation split (docs/digits.md).
-    "seq-digits": {**SMALL, "specialist.epochs": 15, "tangent.epochs": 60, "projection.epochs": 60},
-    "seq-mnist": SMALL,
-    "seq-fmnist": SMALL,
-}
-
-PLAIN = {"augment.task": None, "augment.memory": None}
-NOT_ON_TASK = {"augment.task": None}
-NONE = {"generalist": "none"}
-RESERVOIR = {"memory.policy": "reservoir"}
+__all__ = ["DER_PAPER", "ER_PAPER", "ITL_PAPER", "METHODS", "Method", "get", "settings_for"]
 
 OFFLINE_ER = {"specialist.name": "er", "memory.policy": "stratified", "specialist.lr": 0.01, "specialist.momentum": 0.9}
 DERPP = {"specialist.name": "derpp", **RESERVOIR, "memory.logits": True, "specialist.draws": 2, "specialist.lr": 0.03}
@@ -69,7 +29,7 @@ TANGENT = {"generalist": "tangent", "projection.lr": 0.03, "tangent.epochs": 120
 LOGITS = {"tangent.alpha": 1.0}
 
 # The benchmark's published alpha, beta and learning rates (batches of 32 + 32).
-DERPP_TUNED: dict[tuple[str, int | None], Values] = {
+DERPP_TUNED: Tuned = {
     ("seq-cifar10", 200): {"specialist.alpha": 0.1, "specialist.beta": 0.5},
     ("seq-cifar10", 500): {"specialist.alpha": 0.2, "specialist.beta": 0.5},
     ("seq-cifar10", 5120): {"specialist.alpha": 0.1, "specialist.beta": 1.0},
@@ -77,19 +37,19 @@ DERPP_TUNED: dict[tuple[str, int | None], Values] = {
     ("seq-tinyimagenet", 500): {"specialist.alpha": 0.2, "specialist.beta": 0.5},
     ("seq-tinyimagenet", 5120): {"specialist.alpha": 0.1, "specialist.beta": 0.5},
 }
-ER_TUNED: dict[tuple[str, int | None], Values] = {
+ER_TUNED: Tuned = {
     ("seq-tinyimagenet", 200): {"specialist.epochs": 100, "specialist.lr": 0.1},
     ("seq-tinyimagenet", 500): {"specialist.epochs": 100, "specialist.lr": 0.03},
     ("seq-tinyimagenet", 5120): {"specialist.epochs": 100, "specialist.lr": 0.1},
 }
-HUNDRED: dict[tuple[str, int | None], Values] = {
+HUNDRED: Tuned = {
     key: {**value, "specialist.epochs": 100} if key[0] == "seq-tinyimagenet" else value
     for key, value in DERPP_TUNED.items()
 }
 ALPHA_BETA = {"specialist.alpha": 0.1, "specialist.beta": 0.5}
 
 
-ITL_TUNED: dict[tuple[str, int | None], Values] = {("seq-digits", None): {"specialist.lr": 0.03}}
+ITL_TUNED: Tuned = {("seq-digits", None): {"specialist.lr": 0.03}}
 
 
 def _ablation(name: str, about: str, values: Values) -> Method:
@@ -120,6 +80,7 @@ METHODS: dict[str, Method] = {
             {**DERPP, **ALPHA_BETA, **PLAIN, **NONE},
             HUNDRED,
         ),
+        *BASELINES,
         Method("itl", "offline ER, then the tangent generalist", ITL_PAPER, {**OFFLINE_ER, **TANGENT}, ITL_TUNED),
         Method(
             "itl-na",

@@ -1,0 +1,80 @@
+"""iCaRL: incremental classifier and representation learning (Rebuffi et al., 2017)."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from itl.nets import Net
+from itl.specialists.base import Specialist, View
+from itl.specialists.losses import wide
+from itl.specialists.twins import twin
+
+UNKNOWN = -1e4  # a class without a mean: further away than any (unit vectors are at most 2 apart)
+
+
+class ICaRL(Specialist):
+    """Binary cross-entropy over task and memory as one set of data; what predicts are nearest means.
+
+    For a class of the tasks before the target is what the network answered when the task began, for the others it is
+    the label (algorithm 3). A class's mean is that of the unit features of its images in memory, and of their mirror
+    images where these mean the same (algorithm 1).
+    """
+
+    name = "icarl"
+    over = "both"
+    new_classes = True
+    settles = True
+    forwards, backwards = 2, 1
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)  # type: ignore[arg-type]
+        self.means: Tensor | None = None  # [classes, features]; zero for a class without images
+
+    @property
+    def draws(self) -> int:
+        """The memory's images are among the data."""
+        return 0
+
+    def task_starts(self) -> None:
+        """Keep the network that knows the tasks before; the new classes have no mean yet."""
+        self.means = None
+        if self.here.past:
+            self.twins["old"] = twin(self.here.net)
+
+    def loss(self, net: nn.Module, now: View, pasts: tuple[View, ...]) -> Tensor:
+        """BCE with q_y = σ(old network) for y ∈ C_past, [y = label] for the others: a mean over batch and classes."""
+        logits = wide(net(now.x))
+        target = F.one_hot(now.y, logits.shape[1]).to(logits.dtype)
+        if self.here.past:
+            with torch.no_grad():
+                before = torch.sigmoid(wide(self.twins["old"](now.x)))
+            target = target.index_copy(1, self.here.old, before.index_select(1, self.here.old))
+        return F.binary_cross_entropy_with_logits(logits, target)
+
+    @torch.no_grad()
+    def task_ends(self) -> None:
+        """Take the means of what the memory holds now."""
+        here, net = self.here, self.here.net.eval()
+        x = here.normalise(here.memory.pixels[: len(here.memory)])
+        views = [x, x.flip(3)] if here.augment_memory.flip else [x]
+        unit = [torch.cat([F.normalize(wide(net.features(part)), dim=1) for part in view.split(512)]) for view in views]
+        members = F.one_hot(torch.from_numpy(here.memory.labels), net.classifier.out_features).to(x)  # [n, classes]
+        self.means = F.normalize(members.T @ torch.stack(unit).mean(0), dim=1)
+
+    def logits(self, net: Net, x: Tensor) -> Tensor:
+        """−‖φ(x) − μ_y‖² once there are means, the network's own outputs before."""
+        if self.means is None:
+            return net(x)  # type: ignore[no-any-return]
+        distance = torch.cdist(F.normalize(wide(net.features(x)), dim=1), self.means) ** 2
+        return torch.where(self.means.any(1), -distance, UNKNOWN)
+
+    def extra_state(self) -> dict[str, Tensor]:
+        """The snapshot and the means."""
+        return super().extra_state() | ({} if self.means is None else {"means": self.means})
+
+    def restore(self, kept: dict[str, Tensor], net: Net) -> None:
+        """Take up both."""
+        super().restore(kept, net)
+        self.means = kept.get("means")

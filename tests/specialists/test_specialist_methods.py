@@ -1,0 +1,215 @@
+"""Every method learns, alone and under the tangent generalist, and goes on after an interruption as if never stopped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import itl
+from itl import Learner, UserError, methods
+from itl.settings import SpecialistSettings
+from itl.specialists import SPECIALISTS, build
+from tiny_world import Teller, differing, photograph, tiny_images, tiny_learner, tiny_stream
+
+BASELINES = ["joint", "agem", "der", "co2l", "er-ace", "x-der", "cls-er", "gdumb", "icarl", "lwf"]
+SMALL: dict[str, dict[str, Any]] = {
+    "co2l": {
+        "specialist__options__first_epochs": 2,
+        "specialist__options__probe_epochs": 2,
+        "specialist__options__probe_batch": 8,
+        "specialist__options__probe_lr": 0.1,
+        "specialist__options__width": 8,
+    },
+    "gdumb": {"specialist__epochs": 3},
+    "cls-er": {"specialist__options__stable_rate": 0.7, "specialist__options__stable_alpha": 0.5},
+}
+
+
+def learner_of(method: str, **settings: Any) -> Learner:
+    return tiny_learner(method, **{"specialist__momentum": 0.9, **SMALL.get(method, {}), **settings})
+
+
+def whole(learner: Learner) -> dict[str, torch.Tensor]:
+    """Everything the learner's future depends on, the method's own state included."""
+    return photograph(learner) | {f"own.{n}": t.clone() for n, t in learner.specialist.extra_state().items()}
+
+
+def stages(learner: Learner) -> list[str]:
+    return ["specialist", *(["closing"] if learner.specialist.closing() is not None else [])]
+
+
+@pytest.mark.parametrize("method", BASELINES)
+@pytest.mark.parametrize("generalist", ["none", "tangent"])
+def test_a_method_learns_and_goes_on_exactly_where_it_was_stopped(method: str, generalist: str, tmp_path: Path) -> None:
+    saved: list[tuple[str, int]] = []
+
+    def keep(event: str, learner: Learner, stage: str | None, done: int) -> None:
+        if event == "round_ends" and len(learner.tasks) == 2 and done == 1:
+            saved.append((str(stage), done))
+            learner.save(tmp_path / f"{stage}-{done}")
+
+    stream = tiny_stream()
+    learner = learner_of(method, generalist=generalist, observer=Teller(keep))
+    for task in stream:
+        learner.learn(task)
+    end, said = whole(learner), learner.logits(stream.tasks[0].test)
+    assert torch.isfinite(said).all()
+    expected = {*stages(learner), *(["tangent", "projection"] if generalist == "tangent" else [])}
+    assert {stage for stage, _ in saved} == expected
+    for stage, done in saved:
+        again = itl.load(tmp_path / f"{stage}-{done}", device="cpu")
+        again.recall(stream.tasks[:1])
+        again.learn(stream.tasks[1])
+        assert differing(whole(again), end) == set(), f"stopped in {stage}"
+        assert torch.equal(again.logits(stream.tasks[0].test), said)
+
+
+@pytest.mark.parametrize("method", BASELINES)
+def test_a_method_learns_on_after_a_task_as_if_never_stopped_and_gives_the_same_answers(
+    method: str, tmp_path: Path
+) -> None:
+    stream, learner = tiny_stream(), learner_of(method)
+    learner.learn(stream.tasks[0])
+    learner.save(tmp_path)
+    again = itl.load(tmp_path, device="cpu")
+    assert torch.equal(again.logits(stream.tasks[0].test), learner.logits(stream.tasks[0].test))
+    again.recall(stream.tasks[:1])
+    for one in (learner, again):
+        one.learn(stream.tasks[1])
+    assert differing(whole(again), whole(learner)) == set()
+
+
+@pytest.mark.parametrize("method", [m for m in BASELINES if m != "x-der"])
+def test_a_method_learns_with_a_classifier_that_grows(method: str) -> None:
+    stream, learner = tiny_stream(), learner_of(method, classes=None)
+    for task in stream:
+        learner.learn(task)
+    assert learner.logits(stream.tasks[1].test).shape == (12, 4)
+    assert torch.isfinite(learner.logits(stream.tasks[1].test)).all()
+
+
+@pytest.mark.parametrize("method", BASELINES)
+def test_a_method_learns_something(method: str) -> None:
+    """Twelve times as many steps as elsewhere here: the tiny world's patterns are easy."""
+    many = {"specialist__epochs": 24} if method != "gdumb" else {"specialist__epochs": 62}
+    own = {**SMALL.get(method, {}), **many}
+    if method == "co2l":
+        own |= {"specialist__options__first_epochs": 24, "specialist__options__probe_epochs": 24}
+    stream, learner = tiny_stream(), tiny_learner(method, buffer=16, **own)
+    for task in stream:
+        learner.learn(task)
+    scores = learner.evaluate(stream)
+    assert scores.task_il > 75  # chance is 50
+    if method == "joint":
+        assert scores.class_il > 75
+
+
+@pytest.mark.parametrize("budget", [1, 1200])
+@pytest.mark.parametrize("method", BASELINES)
+def test_how_many_views_fit_at_once_changes_no_bit_of_a_method(method: str, budget: int) -> None:
+    from dataclasses import replace
+
+    stream, ends = tiny_stream(), []
+    for size in (256 << 20, budget):
+        learner = learner_of(method)
+        learner.prepare(stream.tasks[0])
+        learner.engine = replace(learner.engine, budget=size)
+        for task in stream:
+            learner.learn(task)
+        ends.append(whole(learner))
+    assert differing(*ends) == set()
+
+
+def test_joint_learns_from_all_tasks_so_far_and_says_so_when_they_are_not_there(tmp_path: Path) -> None:
+    stream, learner = tiny_stream(), learner_of("joint")
+    shown: list[int] = []
+    learner.learn(stream.tasks[0])
+    learner.save(tmp_path)
+    loss = learner.specialist.loss
+    learner.specialist.loss = lambda net, now, pasts: shown.extend(now.y.tolist()) or loss(net, now, pasts)  # type: ignore[method-assign, func-returns-value]
+    learner.learn(stream.tasks[1])
+    assert sorted(shown) == sorted([0, 1, 2, 3] * 10 * 2)  # two epochs over both tasks' 40 images
+    with pytest.raises(
+        UserError, match=r"those of 1 before this one are not here; hand their tasks to learner\.recall"
+    ):
+        itl.load(tmp_path, device="cpu").learn(stream.tasks[1])
+
+
+@pytest.mark.parametrize("method", ["joint", "gdumb"])
+def test_some_methods_begin_every_task_with_a_new_network(method: str) -> None:
+    stream, learner = tiny_stream(), learner_of(method, specialist__lr=1e-9, specialist__momentum=0.0)
+    seen = []
+    for task in stream:
+        learner.learn(task)
+        seen.append(learner.net.classifier.weight.clone())
+    assert not torch.allclose(seen[0], seen[1], atol=1e-3)
+
+
+def test_gdumb_sees_its_memory_and_nothing_else() -> None:
+    stream, learner = tiny_stream(), learner_of("gdumb")
+    learner.prepare(stream.tasks[0])
+    shown: list[int] = []
+    loss = learner.specialist.loss
+    learner.specialist.loss = lambda net, now, pasts: shown.append(len(now.y)) or loss(net, now, pasts)  # type: ignore[method-assign, func-returns-value]
+    for task in stream:
+        learner.learn(task)
+    assert shown == [8] * 6  # three epochs a task over a memory of eight
+    assert sorted(learner.memory.labels) == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+def test_the_generalist_starts_from_the_model_that_is_evaluated() -> None:
+    """CLS-ER's stable average, not the network that is trained; and the averages go on from the expert."""
+    stream, heard = tiny_stream(), {}
+
+    def tell(event: str, learner: Learner, stage: str | None, done: int) -> None:
+        if (event, stage) == ("stage_begins", "tangent"):
+            heard["features"] = {n: t.clone() for n, t in learner.net.state_dict().items() if "classifier" not in n}
+            heard["stable"] = {n: t.clone() for n, t in learner.specialist.twins["stable"].state_dict().items()}
+
+    learner = learner_of("cls-er", generalist="tangent", observer=Teller(tell))
+    learner.learn(stream.tasks[0])
+    assert all(torch.equal(t, heard["stable"][n]) for n, t in heard["features"].items())
+    for average in learner.specialist.twins.values():
+        assert all(torch.equal(a, b) for a, b in zip(average.parameters(), learner.net.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("method", ["lwf", "icarl", "co2l", "x-der"])
+def test_a_method_for_new_classes_refuses_to_be_taught_one_again(method: str) -> None:
+    learner = learner_of(method)
+    images, labels = tiny_images(4)
+    learner.learn(images[labels < 2], labels[labels < 2])
+    before = whole(learner)
+    with pytest.raises(UserError, match=rf"{method} needs tasks of new classes, and class 1 was taught before"):
+        learner.learn(images[labels > 0], labels[labels > 0])
+    assert differing(whole(learner), before) == set()
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "said"),
+    [
+        ("der", {"memory__policy": "stratified"}, r"der stores logits step by step; set memory\.policy=reservoir"),
+        ("der", {"memory__logits": False}, r"memory\.logits=false leaves out; set it to true"),
+        ("gdumb", {"memory__policy": "reservoir"}, r"chosen at a task's end; set memory\.policy=stratified"),
+        ("icarl", {"memory__policy": "reservoir"}, r"chosen at a task's end; set memory\.policy=stratified"),
+        ("agem", {"memory__policy": "none"}, "agem needs a memory"),
+        ("x-der", {"classes": None}, "number of classes from the start; give classes=N"),
+        ("lwf", {"generalist": "tangent", "memory__policy": "none"}, "lwf needs a memory"),
+    ],
+)
+def test_what_a_method_cannot_serve_is_one_line_before_training(
+    method: str, settings: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(UserError, match=said) as caught:
+        learner_of(method, **settings).prepare(tiny_stream().tasks[0])
+    assert "\n" not in str(caught.value)
+
+
+def test_every_specialist_has_a_method_and_says_what_its_step_costs() -> None:
+    used = {methods.settings_for(name, None, 200).specialist.name for name in methods.METHODS}
+    assert used == set(SPECIALISTS)
+    for name in SPECIALISTS:
+        one = build(SpecialistSettings(name=name))
+        assert one.forwards >= one.backwards >= 1
