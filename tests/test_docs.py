@@ -153,6 +153,15 @@ def test_the_settings_page_has_every_setting_with_its_default() -> None:
     assert written == flatten(Settings().model_dump())
 
 
+def test_the_methods_page_has_every_method_and_every_option_with_its_default() -> None:
+    page = (HOME / "docs" / "methods.md").read_text()
+    rows = re.findall(r"^\| `([\w-]+)` \| `(\w+)` \| `([^`]+)` \|", page, re.MULTILINE)
+    written = {(kind, name): json.loads(value) for kind, name, value in rows}
+    options = {name: kind.Options().model_dump() for name, kind in specialists.SPECIALISTS.items()}
+    assert written == {(kind, name): value for kind, those in options.items() for name, value in those.items()}
+    assert set(re.findall(r"^\| `([\w-]+)` \| [^`|]+ \| \d", page, re.MULTILINE)) == set(specialists.SPECIALISTS)
+
+
 def test_the_version_is_the_same_everywhere() -> None:
     project = tomllib.loads((HOME / "pyproject.toml").read_text())["project"]["version"]
     cited = re.search(r"^version: (.+)$", (HOME / "CITATION.cff").read_text(), re.MULTILINE)

@@ -9,6 +9,7 @@ import pytest
 from itl import streams
 from itl.methods import METHODS, get, settings_for
 from itl.settings import flatten
+from itl.specialists import resolve
 
 BUFFERS = (200, 500, 5120)
 
@@ -54,6 +55,17 @@ PUBLISHED = {
 }
 
 
+PUBLISHED |= {
+    "joint": {("seq-cifar10", b): (0.1, None, None) for b in BUFFERS}
+    | {("seq-tinyimagenet", b): (0.03, None, None) for b in BUFFERS},
+    "agem": {("seq-cifar10", b): (0.03, None, None) for b in BUFFERS}
+    | {("seq-tinyimagenet", b): (0.01, None, None) for b in BUFFERS},
+    "der": {("seq-cifar10", b): (0.03, 0.3, 0.0) for b in BUFFERS}
+    | {("seq-tinyimagenet", b): (0.03, 0.1, 0.0) for b in BUFFERS},
+}
+POLICIES = {"sgd": "none", "joint": "none", "agem": "stratified"}
+
+
 @pytest.mark.parametrize("method", list(PUBLISHED))
 def test_baselines_have_the_benchmarks_published_settings(method: str) -> None:
     for (stream, buffer), (lr, alpha, beta) in PUBLISHED[method].items():
@@ -68,7 +80,64 @@ def test_baselines_have_the_benchmarks_published_settings(method: str) -> None:
         assert (settings.net.name, settings.net.width, settings.net.strided) == ("resnet18", None, False)
         assert settings.generalist == "none"
         assert settings.augment.task is settings.augment.memory is None  # crop and flip only
-        assert settings.memory.policy == ("none" if method == "sgd" else "reservoir")
+        assert settings.memory.policy == POLICIES.get(method, "reservoir")
+
+
+# CLS-ER's: learning rate, weight of the consistency, chances of the stable and the plastic average.
+CLS_ER = {
+    ("seq-cifar10", 200): (0.1, 0.15, 0.1, 0.3),
+    ("seq-cifar10", 500): (0.1, 0.15, 0.1, 0.9),
+    ("seq-cifar10", 5120): (0.1, 0.15, 0.8, 1.0),
+    ("seq-tinyimagenet", 200): (0.05, 0.1, 0.04, 0.08),
+    ("seq-tinyimagenet", 500): (0.05, 0.1, 0.05, 0.08),
+    ("seq-tinyimagenet", 5120): (0.05, 0.1, 0.07, 0.08),
+}
+
+
+@pytest.mark.parametrize("where", list(CLS_ER))
+def test_cls_er_has_its_authors_settings(where: tuple[str, int]) -> None:
+    s = resolve(settings_for("cls-er", *where)).specialist
+    own = s.options
+    assert (s.lr, own["reg"], own["stable_rate"], own["plastic_rate"]) == CLS_ER[where]
+    assert (own["stable_alpha"], own["plastic_alpha"], s.epochs, s.batch, s.replay) == (0.999, 0.999, 50, 32, 32)
+
+
+def test_the_other_baselines_have_the_settings_they_were_published_with() -> None:
+    icarl = {b: settings_for("icarl", "seq-cifar10", b).specialist for b in BUFFERS}
+    assert {b: s.lr for b, s in icarl.items()} == {200: 0.1, 500: 0.1, 5120: 0.03}
+    assert icarl[200].weight_decay == 2e-5  # the loss has 1e-5 ‖w‖²
+    assert settings_for("icarl", "seq-cifar10", 200).memory.policy == "herding"
+    lwf = settings_for("lwf", "seq-cifar10", 200).specialist
+    assert (lwf.lr, lwf.alpha, lwf.weight_decay) == (0.01, 3.0, 1e-3)
+    assert settings_for("lwf", "seq-tinyimagenet", 200).specialist.alpha == 1.0
+    assert resolve(settings_for("lwf", "seq-cifar10", 200)).specialist.options == {"temperature": 2.0}
+    for buffer, alpha, beta, margin, eta in ((500, 0.3, 0.8, 0.7, 0.001), (2000, 0.6, 0.9, 0.2, 0.01)):
+        x_der = resolve(settings_for("x-der", "seq-cifar100", buffer)).specialist
+        assert (x_der.lr, x_der.alpha, x_der.beta) == (0.03, alpha, beta)
+        own = {"gamma": 0.85, "consistency": 0.05, "temperature": 5.0, "margin": margin, "eta": eta}
+        assert x_der.options == own
+    co2l = resolve(settings_for("co2l", "seq-cifar10", 200)).specialist
+    assert (co2l.batch, co2l.lr, co2l.momentum, co2l.weight_decay, co2l.epochs) == (512, 0.5, 0.9, 1e-4, 100)
+    own = co2l.options
+    assert (own["temperature"], own["now_temperature"], own["past_temperature"]) == (0.5, 0.2, 0.01)
+    assert (own["first_epochs"], own["probe_epochs"], own["probe_lr"]) == (500, 100, 1.0)
+    gdumb = resolve(settings_for("gdumb", "seq-cifar100", 500)).specialist
+    assert (gdumb.lr, gdumb.options, gdumb.momentum, gdumb.weight_decay) == (
+        0.05,
+        {"min_lr": 0.0005, "cutmix": 1.0},
+        0.9,
+        1e-6,
+    )
+    assert settings_for("er-ace", "seq-cifar100", 500).specialist.lr == 0.03
+
+
+def test_a_method_without_a_memory_gets_one_for_a_generalist_and_another_specialist_no_options() -> None:
+    for method in ("sgd", "joint", "lwf"):
+        assert settings_for(method, None, 20).memory.policy == "none"
+        assert settings_for(method, None, 20, {"generalist": "tangent"}).memory.policy == "stratified"
+        with_ring = {"generalist": "tangent", "memory.policy": "ring"}
+        assert settings_for(method, None, 20, with_ring).memory.policy == "ring"
+    assert settings_for("cls-er", "seq-cifar10", 200, {"specialist.name": "er"}).specialist.options == {}
 
 
 def test_derpp_draws_twice_from_a_memory_that_stores_logits() -> None:

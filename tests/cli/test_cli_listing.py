@@ -33,6 +33,7 @@ def test_methods_as_json_say_what_they_are_made_of(itl):
         "stores": ["image", "label", "logits"],
         "captured": True,
         "reference": rows["itl-l"]["reference"],
+        "note": "",
     }
     assert "CVPR 2024" in rows["itl-l"]["reference"]
     assert (rows["b"]["generalist"], rows["b"]["half_pipe"], rows["b"]["projection"]) == ("none", False, False)
@@ -46,6 +47,9 @@ def test_a_method_tells_its_settings_on_each_stream_and_buffer(itl):
     told = itl("methods", "derpp", "--json").json["settings"]
     assert set(told["seq-tinyimagenet"]) == {"200", "500", "5120"}
     assert told["seq-cifar10"]["500"] == flatten(settings_for("derpp", "seq-cifar10", 500).model_dump())
+    own = itl("methods", "cls-er", "--json").json["settings"]["seq-cifar10"]["500"]
+    assert (own["specialist.options.plastic_rate"], own["specialist.options.stable_alpha"]) == (0.9, 0.999)
+    assert "note        published for seq-cifar100" in itl("methods", "x-der").out
     text = itl("methods", "derpp").out
     assert "NeurIPS 2020" in text
     assert "seq-cifar10, buffer 500:" in text

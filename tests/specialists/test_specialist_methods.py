@@ -1,4 +1,4 @@
-"""Every method learns, alone and under the tangent generalist, and goes on after an interruption as if never stopped."""
+"""Every method learns, alone and under the tangent generalist, and goes on after a stop as if there were none."""
 
 from __future__ import annotations
 
@@ -7,29 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+from specialist_nursery import BASELINES, SMALL, learner_of
 
 import itl
 from itl import Learner, UserError, methods
 from itl.settings import SpecialistSettings
 from itl.specialists import SPECIALISTS, build
 from tiny_world import Teller, differing, photograph, tiny_images, tiny_learner, tiny_stream
-
-BASELINES = ["joint", "agem", "der", "co2l", "er-ace", "x-der", "cls-er", "gdumb", "icarl", "lwf"]
-SMALL: dict[str, dict[str, Any]] = {
-    "co2l": {
-        "specialist__options__first_epochs": 2,
-        "specialist__options__probe_epochs": 2,
-        "specialist__options__probe_batch": 8,
-        "specialist__options__probe_lr": 0.1,
-        "specialist__options__width": 8,
-    },
-    "gdumb": {"specialist__epochs": 3},
-    "cls-er": {"specialist__options__stable_rate": 0.7, "specialist__options__stable_alpha": 0.5},
-}
-
-
-def learner_of(method: str, **settings: Any) -> Learner:
-    return tiny_learner(method, **{"specialist__momentum": 0.9, **SMALL.get(method, {}), **settings})
 
 
 def whole(learner: Learner) -> dict[str, torch.Tensor]:

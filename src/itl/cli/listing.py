@@ -80,12 +80,14 @@ def describe(method: Method) -> dict[str, Any]:
         else ["image", "label", *(["logits"] if logits else []), *(["weight"] if weights else [])],
         "captured": specialist.capturable,
         "reference": method.reference,
+        "note": method.note,
     }
 
 
 def by_stream(method: Method) -> dict[str, dict[str, dict[str, Any]]]:
     """All settings on each stream, by the buffer sizes that have their own (else `any`)."""
     from itl.settings import build, flatten
+    from itl.specialists import resolve
     from itl.streams import names
 
     out: dict[str, dict[str, dict[str, Any]]] = {}
@@ -93,7 +95,7 @@ def by_stream(method: Method) -> dict[str, dict[str, dict[str, Any]]]:
         sizes = sorted({size for where, size in method.tuned if where == stream and size is not None})
         built: dict[str, Settings] = {str(size): build(method.defaults(stream, size)) for size in sizes}
         built = built or {"any": build(method.defaults(stream, 0))}
-        out[stream] = {size: flatten(s.model_dump()) for size, s in built.items()}
+        out[stream] = {size: flatten(resolve(s).model_dump()) for size, s in built.items()}
     return out
 
 
@@ -127,8 +129,11 @@ def _show_method(facts: dict[str, Any]) -> None:
         "generalist": ", ".join(steps(facts)) or "none",
         "memory": f"{facts['memory']}; stores {stores}",
         "reference": facts["reference"],
+        "note": facts["note"],
     }
     for key, value in lines.items():
+        if not value:
+            continue
         click.echo(f"  {key:<11} {value}")
     cases = {(where, size): s for where, sizes in facts["settings"].items() for size, s in sizes.items()}
     common = {
@@ -137,8 +142,9 @@ def _show_method(facts: dict[str, Any]) -> None:
         if all(case[key] == value for case in cases.values())
     }
     click.echo("\nsettings on every stream (--set KEY=VALUE)")
+    width = max(24, *map(len, common))
     for key, value in common.items():
-        click.echo(f"  {key:<24} {json.dumps(value).strip(chr(34))}")
+        click.echo(f"  {key:<{width}} {json.dumps(value).strip(chr(34))}")
     click.echo("\nand on")
     for (where, size), case in cases.items():
         own = " ".join(f"{k}={json.dumps(v).strip(chr(34))}" for k, v in case.items() if k not in common)
