@@ -10,13 +10,13 @@ from itl.errors import UserError
 if TYPE_CHECKING:
     from itl import streams
     from itl.learner import Learner
-    from itl.saving import load
+    from itl.model import Model, load
 
-__all__ = ["Learner", "UserError", "load", "streams"]
+__all__ = ["Learner", "Model", "UserError", "load", "streams"]
 __version__ = "0.1.0"
 
 # Imported when first asked for: torch takes seconds, and `itl --help` should not.
-_HOMES = {"Learner": "itl.learner", "load": "itl.saving", "streams": "itl.streams"}
+_HOMES = {"Learner": "itl.learner", "Model": "itl.model", "load": "itl.model", "streams": "itl.streams"}
 
 
 def __getattr__(name: str) -> Any:

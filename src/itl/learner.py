@@ -22,7 +22,7 @@ from itl.errors import UserError
 from itl.generalists import Generalist, Ground
 from itl.memory import Memory, PolicyOptions
 from itl.observer import Clock, Observer
-from itl.settings import Settings, flatten
+from itl.settings import Network, Settings, flatten
 from itl.specialists import Here, Phase
 from itl.specialists.rounds import Data, ReplayRounds, data_over, specialist_stage
 from itl.streams import Images, Stream, Task, Traits
@@ -40,7 +40,8 @@ class Learner:
 
     `buffer` is the memory's size in images. `classes=N` fixes the classifier as the benchmark does; None lets it grow
     with the classes taught. `settings` are dotted overrides of the method's defaults, which depend on the stream the
-    first task comes from. Nothing random is hidden: `seed` and the position in the stream determine every draw.
+    first task comes from. `net` is a network of one's own (`itl.nets.Foreign`) in place of the settings' one. Nothing
+    random is hidden: `seed` and the position in the stream determine every draw.
     """
 
     def __init__(
@@ -53,14 +54,15 @@ class Learner:
         settings: Mapping[str, Any] | None = None,
         device: str = "auto",
         observer: Observer | None = None,
+        net: nets.Foreign | None = None,
     ) -> None:
         methods.get(method)
         if buffer < 0:
             raise UserError(f"the buffer's size must not be negative, not {buffer}")
         self.method, self.buffer, self.seed, self.classes = method, buffer, seed, classes
         self.overrides = flatten(settings or {})
-        specialists.resolve(methods.settings_for(method, None, buffer, self.overrides))  # mistakes are said now
-        self.device = device
+        self.settings: Settings = self.settings_on("")  # mistakes are said now
+        self.device, self.own_net = device, net
         self.observer = observer or Observer()
         self.clock = Clock()
         self.tasks: list[tuple[int, ...]] = []  # the output columns of each task begun
@@ -300,27 +302,19 @@ class Learner:
     def _open(self, task: Task) -> None:
         """What happens once a task, before its training."""
         if self.specialist.restarts:
-            nets.draw(self.net, torch_generator(*self._key(), "network"))
+            self.net.restart(torch_generator(*self._key(), "network"))
         if self.specialist.over == "memory":
             self._choose_memory(task)
         self.specialist.task_starts()
 
     def _set_up(self, stream: str, shape: tuple[int, int, int], traits: Traits, outputs: int) -> None:
         self.stream, self.traits = stream, traits
-        self.settings: Settings = methods.settings_for(self.method, stream or None, self.buffer, self.overrides)
-        self.settings = s = specialists.resolve(self.settings)
+        self.settings = s = self.settings_on(stream)
         self.specialist = specialists.build(s.specialist)
         self.engine: Engine = choose_engine(self.device, s.precision, exact=s.exact, capture=s.capture)
         self.normalise = Normalise(traits.mean, traits.std, self.engine)
-        net = nets.build(
-            s.net.name,
-            outputs,
-            channels=shape[0],
-            width=s.net.width,
-            strided=s.net.strided,
-            generator=torch_generator(self.seed, "network"),
-        )
-        self.net = self.engine.place(net)
+        self.net = self.engine.place(self.network(s.net, shape[0], outputs, torch_generator(self.seed, "network")))
+        self.net.check(shape)
         stored = outputs if s.memory.logits or self.specialist.stores_logits else None
         size = 0 if s.memory.policy == "none" else self.buffer
         m = s.memory
@@ -328,6 +322,16 @@ class Learner:
         self.memory = Memory(size, m.policy, shape, stored, self.engine, weighted=m.weights, options=options)
         self._check_settings()
         self._ready = True
+
+    def settings_on(self, stream: str) -> Settings:
+        """All settings, for a stream by name ("" for none): the method's defaults, and the user's own on top."""
+        return specialists.resolve(methods.settings_for(self.method, stream or None, self.buffer, self.overrides))
+
+    def network(self, s: Network, channels: int, outputs: int, drawn: torch.Generator | None = None) -> nets.Net:
+        """A network as the settings name it, or the user's own with a new classifier; weights from `drawn`."""
+        if self.own_net is not None:
+            return nets.for_classes(self.own_net, outputs, drawn)
+        return nets.build(s.name, outputs, channels=channels, width=s.width, strided=s.strided, generator=drawn)
 
     def _check_settings(self) -> None:
         s, policy = self.settings, self.settings.memory.policy
@@ -415,6 +419,8 @@ class Learner:
                 self.observer.round_ends(self, stage, stage.rounds.epoch(index), loss)
             self._torn = True
 
+        if not self.net.ours:
+            self._take_as_it_is(stage)
         with self.clock.section(section):
             self._torn = True
             train(stage, self.engine, start=start, momentum=momentum, after=after)
@@ -422,6 +428,12 @@ class Learner:
         self.flight = {n: t for n, t in self.flight.items() if not n.startswith("momentum.")}
         with self.clock.section("evaluation"):
             self.observer.stage_ends(self, stage)
+
+    def _take_as_it_is(self, stage: Stage) -> None:
+        """A network of the user's own: no shortcut is taken, its frozen layers stay, what it draws has a key."""
+        stage.capturable, stage.net = False, None
+        stage.parameters = {name: p for name, p in stage.parameters.items() if p.requires_grad}
+        stage.seeds = lambda index: torch_generator(*self._key(), stage.name, index, "network").initial_seed()
 
     def _due(self, stage: str) -> bool:
         return self.position[0] == stage

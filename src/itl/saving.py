@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from itl.engine import state as store
 from itl.errors import UserError
 from itl.memory import Slots
+from itl.nets import Foreign
 from itl.settings import flatten
 from itl.streams import Traits
 
@@ -72,10 +73,14 @@ def load(
     device: str = "auto",
     settings: dict[str, Any] | None = None,
     observer: Observer | None = None,
+    net: nn.Module | None = None,
 ) -> Learner:
-    """The learner saved in `folder`, ready to predict or to learn on. `settings` override those it was saved with."""
+    """The learner saved in `folder`, ready to predict or to learn on. `settings` override those it was saved with.
+
+    `net` is the network of a learner that was given one of the user's own: its structure, the weights are saved.
+    """
     tensors, state = store.read(folder)
-    return unpack(folder, tensors, state, device=device, settings=settings, observer=observer)
+    return unpack(folder, tensors, state, device=device, settings=settings, observer=observer, net=net)
 
 
 def pack(learner: Learner) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -104,6 +109,7 @@ def pack(learner: Learner) -> tuple[dict[str, Tensor], dict[str, Any]]:
         "slots": {"count": slots.count, "seen": slots.seen, "clock": slots.clock},
         "seconds": dict(learner.clock.seconds),
         "notes": learner.notes,
+        "network": None if learner.own_net is None else learner.own_net.describe(),
     }
     return tensors, state
 
@@ -116,6 +122,7 @@ def unpack(
     device: str = "auto",
     settings: dict[str, Any] | None = None,
     observer: Observer | None = None,
+    net: nn.Module | None = None,
 ) -> Learner:
     """The learner that `pack` took apart; `folder` is named in what is said of a state that makes no sense."""
     from itl.learner import Learner
@@ -129,18 +136,29 @@ def unpack(
             settings={**state["settings"], **flatten(settings or {})},
             device=device,
             observer=observer,
+            net=_own_net(folder, state["network"], net),
         )
         kept: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in state["traits"].items()}
-        _must_agree(tensors, state)
+        _must_agree(learner, tensors, state)
         learner._set_up(state["stream"], tuple(state["shape"]), Traits(**kept), state["outputs"])
         _restore(learner, tensors, state)
     except (AttributeError, LookupError, TypeError, ValueError, RuntimeError, OverflowError, MemoryError) as error:
-        reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise UserError(f"the model folder {folder} does not fit this itl: {reason}") from error
+        raise UserError(f"the model folder {folder} does not fit this itl: {store.reason(error)}") from error
     return learner
 
 
-def _must_agree(tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
+def _own_net(folder: str | os.PathLike[str], saved: Any, net: nn.Module | None) -> Foreign | None:
+    """The user's own network again, as it was given when the learner was made."""
+    if saved is None and net is None:
+        return None
+    if saved is None:
+        raise UserError(f"the learner in {folder} has a network of itl's own; load it without net=")
+    if net is None:
+        raise UserError(f"the learner in {folder} has a network of yours, a {saved['class']}; load it with net=")
+    return Foreign(net, saved["classifier"], [str(layer) for layer in saved["last"]])
+
+
+def _must_agree(learner: Learner, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
     """Refuse sizes that the tensors there do not have, before anything of those sizes is made."""
     pixels, outputs = tensors["memory.pixels"], int(state["outputs"])
     held, shape = list(pixels.shape[:1]), list(pixels.shape[1:])
@@ -148,8 +166,12 @@ def _must_agree(tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
         raise ValueError(f"memory.pixels is {pixels.dtype} {list(pixels.shape)}, not uint8 of shape {state['shape']}")
     if held not in ([state["buffer"]], [0]):
         raise ValueError(f"a memory of {held[0]} images, not {state['buffer']}")
-    if not any(len(t) == outputs for name, t in tensors.items() if name.startswith("net.") and t.ndim == 2):
-        raise ValueError(f"no classifier with {outputs} outputs")
+    with torch.device("meta"):  # no memory is asked for
+        net = learner.network(learner.settings_on(state["stream"]).net, shape[0], outputs)
+    shapes = {name: t.shape for name, t in net.state_dict().items()}
+    if shapes != {name: t.shape for name, t in _under(tensors, "net.").items()}:
+        what = state["settings"]["net.name"] if learner.own_net is None else learner.own_net.describe()["class"]
+        raise ValueError(f"the weights there are not those of a {what} with {outputs} outputs")
     if not all(0 <= int(column) < outputs for task in state["tasks"] for column in task):
         raise ValueError(f"a task has classes beyond the {outputs} outputs")
 

@@ -118,6 +118,7 @@ class Stage:
     stored logits): capturing a step runs it a few times, and these are put back afterwards. `net` is the
     network that is trained, where bf16 may be used for it. `adjust` turns the loss's gradients (in the parameters'
     order) into those to descend by; `after` is called when the parameters are updated. Both are part of the step.
+    `seeds` gives a round's seed for a network that draws by itself, as dropout does.
     """
 
     name: str
@@ -131,6 +132,7 @@ class Stage:
     capturable: bool = True
     adjust: Callable[[list[Tensor]], list[Tensor]] | None = None
     after: Callable[[], None] | None = None
+    seeds: Callable[[int], int] | None = None
 
 
 class Diverged(RuntimeError):
@@ -259,6 +261,8 @@ def train(
     spans = _begun(rounds.load(plan))
     for index in range(start, rounds.count):
         first = done = rounds.first(index)
+        if stage.seeds is not None:
+            torch.manual_seed(stage.seeds(index))
         for span in spans:
             rates = stage.descent.rates(done, span.steps, rounds.total)
             stepper.run(span.with_rates(rates, engine.send))

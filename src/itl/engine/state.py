@@ -1,8 +1,8 @@
 """Saved state: a folder of generations and one atomically replaced file that names the current one. No pickle.
 
 A generation is `tensors.safetensors`, `state.json`, whatever its owner puts beside them, and `SHA256SUMS` over all of
-it (`sha256sum -c` reads it too). It is written whole under another name, then renamed; then `CURRENT` is replaced. A
-crash at any instant leaves the old state or the new one.
+it (`sha256sum -c` reads it too). It is written whole under another name, then renamed; then `CURRENT`, which names it
+and has the checksum of its checksums, is replaced. A crash at any instant leaves the old state or the new one.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ FORMAT = 2
 CURRENT, TENSORS, STATE, SUMS = "CURRENT", "tensors.safetensors", "state.json", "SHA256SUMS"
 NAME = re.compile(r"generation-([0-9]{6,12})")
 MOST_TEXT = 64 << 20  # bytes of a state.json or SHA256SUMS; more is no state of ours
+BUSY = "{} is being written to all the time; try again later"
 TRIES = 5  # of reading a folder in which somebody writes generation after generation
 
 
@@ -58,7 +59,7 @@ def write(
         target = root / f"generation-{number:06d}"
         draft.rename(target)
         _flush(root)
-        replace_text(root / CURRENT, target.name + "\n")
+        point(root, target.name)
     except (OSError, SafetensorError) as error:
         if draft is not None:
             shutil.rmtree(draft, ignore_errors=True)  # a full disk gets its room back
@@ -78,6 +79,11 @@ def seal(generation: Path) -> None:
         _flush(path)
 
 
+def point(root: Path, name: str) -> None:
+    """Make a generation the current one, in one step."""
+    replace_text(root / CURRENT, f"{name}\n{_sha256(root / name / SUMS)}\n")
+
+
 def tidy(root: Path, kept: Collection[str]) -> None:
     """Remove every generation and draft but those named."""
     for old in (*root.glob("generation-*"), *root.glob(".draft-*")):
@@ -93,17 +99,27 @@ def generations(folder: str | os.PathLike[str]) -> list[str]:
 
 
 def current(folder: str | os.PathLike[str]) -> str:
-    """The name of the current generation."""
-    path = Path(folder) / CURRENT
+    """The name of the current generation, whose checksums are the ones that were meant."""
+    root = Path(folder)
     try:
-        name = _text(path).strip()
-    except FileNotFoundError:
-        raise UserError(f"{folder} is not a model folder of itl: {CURRENT} is missing") from None
+        for _ in range(TRIES):
+            text = _text(root / CURRENT)
+            name, _, digest = text.strip().partition("\n")
+            if not NAME.fullmatch(name):
+                raise UserError(f"{root / CURRENT} does not name a generation; this is not a model folder of itl")
+            sums_there = root / name / SUMS
+            if sums_there.exists() and _must_be_plain(sums_there, root) and _sha256(sums_there) == digest:
+                return name
+            if _text(root / CURRENT) == text:  # else somebody replaced it just now
+                what = "is damaged or not the one that was saved" if sums_there.exists() else "is missing"
+                raise UserError(
+                    f"{root} is not a whole model folder of itl: {name}/{SUMS} {what}; restore it from a copy"
+                )
+    except FileNotFoundError as error:
+        raise UserError(f"{root} is not a model folder of itl: {Path(str(error.filename)).name} is missing") from None
     except (OSError, ValueError) as error:
-        raise UserError(f"cannot read the model folder {folder}: {reason(error)}") from None
-    if not NAME.fullmatch(name):
-        raise UserError(f"{path} does not name a generation; this is not a model folder of itl")
-    return name
+        raise UserError(f"cannot read the model folder {root}: {reason(error)}") from None
+    raise UserError(BUSY.format(root))
 
 
 def read(folder: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -118,7 +134,7 @@ def read(folder: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, A
         except UserError:
             if current(folder) == name:
                 raise
-    raise UserError(f"{folder} is being written to all the time; try again later")
+    raise UserError(BUSY.format(folder))
 
 
 def read_generation(root: Path, name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -127,7 +143,7 @@ def read_generation(root: Path, name: str) -> tuple[dict[str, Tensor], dict[str,
     try:
         listed = sums(here)
         state = json.loads(_text(here / STATE))
-        if not isinstance(state, dict) or state.get("format") != FORMAT:
+        if not isinstance(state, dict) or type(state.get("format")) is not int or state["format"] != FORMAT:
             raise UserError(f"{here / STATE} has another format version; this itl reads version {FORMAT}")
         for file, digest in listed.items():
             path = here / file
@@ -174,13 +190,14 @@ def sums(here: Path) -> dict[str, str]:
     return out
 
 
-def _must_be_plain(path: Path, root: Path) -> None:
+def _must_be_plain(path: Path, root: Path) -> bool:
     """Links and devices could lead anywhere, or never end."""
     while path != root:
         mode = path.lstat().st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
             raise UserError(f"{path} is no plain file; a model folder holds nothing else")
         path = path.parent
+    return True
 
 
 def _text(path: Path) -> str:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, jvp
 
-from itl.nets import Net, dual
+from itl.nets import Net, dual, forward_mode
 
 Vector = dict[str, Tensor]
 
@@ -24,8 +24,8 @@ class TangentModel:
         net.eval()
         self.net = net
         self.trunk, self.head = net.split(layers)
-        self.written_out = dual.supports(self.head)
-        self.params: Vector = {name: p.detach() for name, p in self.head.named_parameters()}
+        self.written_out = net.ours and dual.supports(self.head)
+        self.params: Vector = {name: p.detach() for name, p in self.head.named_parameters() if net.moves(name, layers)}
         self.buffers: Vector = dict(self.head.named_buffers())
 
     def zero(self) -> Vector:
@@ -50,7 +50,8 @@ class TangentModel:
             value, along = dual.along(self.head, "", (features, None), w)
             assert along is not None
             return value + along
-        value, along = jvp(lambda params: self.head_at(params, features), (self.params,), (w,))  # type: ignore[misc]
+        with forward_mode():
+            value, along = jvp(lambda p: self.head_at(p, features), (self.params,), (w,))  # type: ignore[misc]
         return value + along  # type: ignore[no-any-return]
 
     def __call__(self, w: Vector, x: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itl.model.folder import Model
+from itl.model.folder import Model, load
 from itl.model.lock import lock
 
-__all__ = ["Model", "lock"]
+__all__ = ["Model", "load", "lock"]

@@ -32,7 +32,7 @@ def undo(path: Path) -> list[dict[str, Any]]:
         raise UserError(f"{path} keeps nothing older to go back to; delete it to begin anew")
     left = _history(store.read_text(path / now))
     store.read_generation(path, back[-1])
-    store.replace_text(path / store.CURRENT, back[-1] + "\n")
+    store.point(path, back[-1])
     store.tidy(path, older[: older.index(back[-1]) + 1])
     return left[len(_history(store.read_text(path / back[-1]))) :] or [{"what": "an unfinished learn"}]
 
@@ -142,7 +142,11 @@ def _drop_outputs(model: Model, dropped: Sequence[int]) -> None:
     learner = model.learner
     kept = [output for output in range(len(model.names)) if output not in dropped]
     place = {output: new for new, output in enumerate(kept)}
-    learner.net.keep_outputs(kept)
+    twins = learner.specialist.twins
+    if any(name.partition("/")[0] not in twins for name in learner.specialist.extra_state()):
+        raise UserError(f"{learner.specialist.name} keeps what it knows by class; a class of it cannot be forgotten")
+    for net in (learner.net, *twins.values()):
+        net.keep_outputs([output for output in kept if output < net.classifier.out_features])
     slots, held = learner.memory.slots, len(learner.memory)
     slots.label[:held] = [place[label] for label in slots.label[:held].tolist()]
     slots.width[:held] = [sum(output < width for output in kept) for width in slots.width[:held].tolist()]

@@ -19,6 +19,7 @@ from itl import __version__
 from itl.engine.state import reason
 from itl.errors import UserError
 from itl.model.folder import Model
+from itl.nets import Net
 
 ABOUT = "itl.json"  # the name under which a torch.export program carries its description
 INPUT, OUTPUT = "pixels", "probabilities"
@@ -29,21 +30,30 @@ class Program(nn.Module):
 
     def __init__(self, model: Model) -> None:
         super().__init__()
-        self.net = copy.deepcopy(model.learner.net).cpu().eval()
-        self.net.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
-        for parameter in self.net.parameters():
-            parameter.requires_grad_(False)
-        self.register_buffer("scale", model.learner.normalise.scale.cpu().clone())
-        self.register_buffer("shift", model.learner.normalise.shift.cpu().clone())
+        learner = model.learner
+        self.net = _plain(learner.net)
+        self.specialist = None if learner._is_expert() else copy.copy(learner.specialist)  # what predicts, of the two
+        if self.specialist is not None:
+            self.specialist.twins = {name: _plain(twin) for name, twin in learner.specialist.twins.items()}
+            self.twins = nn.ModuleDict(self.specialist.twins)
+        self.scale = nn.Buffer(learner.normalise.scale.cpu().clone())
+        self.shift = nn.Buffer(learner.normalise.shift.cpu().clone())
         merged = len(model.classes) < len(model.names)
-        self.register_buffer("membership", model.membership() if merged else None)
+        self.membership = nn.Buffer(model.membership()) if merged else None
 
     def forward(self, pixels: Tensor) -> Tensor:
         """What `itl predict` computes."""
-        assert isinstance(self.scale, Tensor)
-        assert isinstance(self.shift, Tensor)
-        probabilities: Tensor = self.net(pixels.float() * self.scale + self.shift).softmax(1)
-        return probabilities if self.membership is None else probabilities @ self.membership  # type: ignore[operator]
+        x = pixels.float() * self.scale + self.shift
+        logits = self.net(x) if self.specialist is None else self.specialist.logits(self.net, x)
+        probabilities = logits.softmax(1)
+        return probabilities if self.membership is None else probabilities @ self.membership
+
+
+def _plain(net: Net) -> Net:
+    """A copy of a network to be used alone, on the CPU."""
+    out = copy.deepcopy(net).cpu().eval()
+    out.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+    return out.requires_grad_(False)
 
 
 def describe(model: Model) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from itl import __version__, saving
 from itl.engine import state as store
@@ -24,6 +24,7 @@ from itl.errors import UserError
 from itl.learner import Learner
 from itl.model.lock import lock
 from itl.model.pictures import MODES, Album
+from itl.nets import Foreign
 from itl.observer import Observer, Observers
 from itl.streams import Images, Task, Traits
 from itl.streams.arrays import statistics
@@ -68,17 +69,19 @@ class Model:
         policy: str | None = None,
         undo: int = UNDO,
         device: str = "auto",
+        net: Foreign | None = None,
     ) -> Model:
         """A new model for images of `channels` x `size` x `size`. Nothing is written before the first `save`.
 
-        `flip` and `policy` (AutoAugment's) say what keeps an image's class; `settings` are the learner's.
+        `flip` and `policy` (AutoAugment's) say what keeps an image's class; `settings` are the learner's, and `net` is
+        a network of one's own in place of the one they name.
         """
         if (Path(path) / store.CURRENT).exists():
             raise UserError(f"{path} holds a model already; open it, or choose another folder")
         if undo < 0:
             raise UserError(f"the number of learns that can be undone must not be negative, not {undo}")
         own = {"net.strided": size >= STRIDED, **(settings or {})}
-        learner = Learner(method, buffer, seed, None, settings=own, device=device)
+        learner = Learner(method, buffer, seed, None, settings=own, device=device, net=net)
         image = {"size": size, "channels": channels, "flip": flip, "policy": policy}
         return cls(path, learner, {"names": [], "image": image, "history": [], "pending": None, "undo": undo})
 
@@ -89,9 +92,10 @@ class Model:
         *,
         device: str = "auto",
         settings: dict[str, Any] | None = None,
+        net: nn.Module | None = None,
         learned: bool = False,
     ) -> Model:
-        """The model in a folder. `settings` override those it was saved with.
+        """The model in a folder. `settings` override those it was saved with; `net` is its network, if that is yours.
 
         With `learned`, the last state at which a learn was finished: what to use while another is going on.
         """
@@ -100,11 +104,11 @@ class Model:
             now = store.current(root)
             name = _learned(root, now) if learned else now
             try:
-                return cls._of(root, name, *store.read_generation(root, name), device, settings)
+                return cls._of(root, name, *store.read_generation(root, name), device, settings, net)
             except UserError:
                 if store.current(root) == now:  # else it was replaced, and removed, while it was read
                     raise
-        raise UserError(f"{path} is being written to all the time; try again later")
+        raise UserError(store.BUSY.format(path))
 
     @classmethod
     def _of(
@@ -115,11 +119,12 @@ class Model:
         state: dict[str, Any],
         device: str,
         settings: dict[str, Any] | None,
+        net: nn.Module | None,
     ) -> Model:
         about, album = _about(path, state), Album()
         if "memory.pixels" not in tensors:
             tensors["memory.pixels"] = _pictures(path / name, album, tensors, state, about["names"])
-        learner = saving.unpack(path, tensors, state, device=device, settings=settings)
+        learner = saving.unpack(path, tensors, state, device=device, settings=settings, net=net)
         if len(about["names"]) != learner.net.classifier.out_features:
             raise UserError(f"the model folder {path} has {len(about['names'])} names for {state['outputs']} outputs")
         model = cls(path, learner, about)
@@ -264,6 +269,24 @@ class Model:
         return out
 
 
+def load(
+    path: str | os.PathLike[str],
+    *,
+    device: str = "auto",
+    settings: dict[str, Any] | None = None,
+    observer: Observer | None = None,
+    net: nn.Module | None = None,
+) -> Learner:
+    """The learner saved in a folder, by `Learner.save` or as a `Model`, ready to predict or to learn on.
+
+    `settings` override those it was saved with. `net` is the network of a learner that was given one of your own: its
+    structure; the weights are in the folder.
+    """
+    learner = Model.open(path, device=device, settings=settings, net=net).learner
+    learner.observer = observer or learner.observer
+    return learner
+
+
 class Keeper(Observer):
     """Saves the model between rounds, at its pace."""
 
@@ -335,21 +358,24 @@ def _about(path: Path, state: dict[str, Any]) -> dict[str, Any]:
             names = [str(output) for output in range(int(state["outputs"]))]
             return {"names": names, "image": image, "history": [], "pending": None, "undo": UNDO}
         about = dict(notes["model"])
-        if about["format"] != FORMAT:
+        if type(about["format"]) is not int or about["format"] != FORMAT:
             raise UserError(f"the model in {path} has another format version; this itl reads version {FORMAT}")
         image = dict(about["image"])
         if (image["channels"], image["size"], image["size"]) != (channels, height, width):
             raise ValueError(f"images of {image['size']} pixels in a memory of {height} x {width}")
-        if not all(isinstance(name, str) for name in about["names"]):
+        if not isinstance(about["names"], list) or not all(isinstance(name, str) for name in about["names"]):
             raise ValueError("a class's name is no text")
-        if not all(isinstance(entry, dict) and isinstance(entry["what"], str) for entry in about["history"]):
-            raise ValueError("the history is no history")
+        for entry in about["history"]:
+            if not all(isinstance(entry[key], str) for key in ("what", "date")):
+                raise ValueError("the history is no history")
         pending = about["pending"]
         if pending is not None and not isinstance(pending["fingerprint"], str):
             raise ValueError("what is unfinished is unknown")
-        return {**about, "image": image, "undo": int(about["undo"])}
+        if type(about["undo"]) is not int or about["undo"] < 0:
+            raise ValueError(f"{about['undo']} learns to undo")
+        return {**about, "image": image}
     except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
-        raise UserError(f"the model folder {path} does not fit this itl: {error or type(error).__name__}") from None
+        raise UserError(f"the model folder {path} does not fit this itl: {store.reason(error)}") from None
 
 
 def _pictures(

@@ -7,11 +7,24 @@ import torch
 from itl.errors import UserError, unknown
 from itl.nets import dual
 from itl.nets.base import Net
+from itl.nets.foreign import Foreign, for_classes, forward_mode
 from itl.nets.init import draw
 from itl.nets.norm import forwards
 from itl.nets.resnet import BasicBlock, Bottleneck, ResNet
 
-__all__ = ["FAMILY", "Net", "ResNet", "build", "draw", "dual", "forwards", "names"]
+__all__ = [
+    "FAMILY",
+    "Foreign",
+    "Net",
+    "ResNet",
+    "build",
+    "draw",
+    "dual",
+    "for_classes",
+    "forward_mode",
+    "forwards",
+    "names",
+]
 
 # name: (block, blocks in each layer, width of the first layer)
 FAMILY: dict[str, tuple[type[BasicBlock] | type[Bottleneck], tuple[int, ...], int]] = {

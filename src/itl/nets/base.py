@@ -21,6 +21,8 @@ class Net(nn.Module):
 
     layers: tuple[str, ...]
     classifier: nn.Linear
+    place = "classifier"  # its name in the state dict
+    ours = True  # the engine knows every layer: it may capture steps, wear bf16 twins, share a forward among batches
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits `[n, classes]` of images `[n, channels, height, width]`."""
@@ -41,6 +43,21 @@ class Net(nn.Module):
         parts = [(name, getattr(self, name)) for name in self.layers]
         return nn.Sequential(OrderedDict(parts[:cut])), nn.Sequential(OrderedDict(parts[cut:]))
 
+    def moves(self, name: str, last: int | None) -> bool:
+        """Whether the tangent model moves the head's parameter `name`: all of them, where a head can be cut off."""
+        return True
+
+    def check(self, shape: tuple[int, int, int]) -> None:
+        """Refuse images that the network cannot take; one that is built for them takes them."""
+
+    def restart(self, generator: torch.Generator) -> None:
+        """Begin anew with newly drawn weights (in place)."""
+        draw(self, generator)
+
+    def put_classifier(self, layer: nn.Linear) -> None:
+        """Put another classifier in its place."""
+        self.classifier = layer
+
     def redraw_classifier(self, generator: torch.Generator) -> None:
         """The half-pipe jump: the classifier, and nothing else, back to a fresh random initialisation (in place)."""
         draw(self.classifier, generator)
@@ -55,8 +72,9 @@ class Net(nn.Module):
         new = new.to(old.weight.device, old.weight.dtype)
         with torch.no_grad():
             new.weight[: old.out_features] = old.weight
-            new.bias[: old.out_features] = old.bias
-        self.classifier = new
+            if old.bias is not None:
+                new.bias[: old.out_features] = old.bias
+        self.put_classifier(new)
 
     def keep_outputs(self, outputs: Sequence[int]) -> None:
         """Take all outputs but these away from the classifier; they keep their weights, in this order."""
@@ -67,4 +85,4 @@ class Net(nn.Module):
             new.weight.copy_(old.weight[rows.to(old.weight.device)])
             if old.bias is not None:
                 new.bias.copy_(old.bias[rows.to(old.bias.device)])
-        self.classifier = new
+        self.put_classifier(new)

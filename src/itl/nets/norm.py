@@ -62,7 +62,7 @@ def grouped(net: nn.Module, groups: int) -> Iterator[None]:
 
 def forwards(net: nn.Module, *batches: Tensor) -> tuple[Tensor, ...]:
     """The network on each batch, as if called one after another; batches of one shape share one forward on CUDA."""
-    alike = len({batch.shape for batch in batches}) == 1
+    alike = len({batch.shape for batch in batches}) == 1 and getattr(net, "ours", False)
     if len(batches) == 1 or not alike or batches[0].device.type != "cuda" or not net.training:
         return tuple(net(batch) for batch in batches)
     with grouped(net, len(batches)):

@@ -22,10 +22,11 @@ def twin(net: Net) -> Net:
 def restore_twin(net: Net, state: dict[str, Tensor]) -> Net:
     """A twin with a saved state; its classifier may have fewer outputs than the network has by now."""
     out = twin(net)
-    rows, features = state["classifier.weight"].shape
-    if rows != out.classifier.out_features:
-        device = out.classifier.weight.device
-        out.classifier = nn.Linear(features, rows, device=device).requires_grad_(False)
+    old = out.classifier
+    rows = len(state[f"{out.place}.weight"])
+    if rows != old.out_features:
+        new = nn.Linear(old.in_features, rows, bias=old.bias is not None, device=old.weight.device)
+        out.put_classifier(new.requires_grad_(False))
     out.load_state_dict(state)
     return out
 
@@ -35,9 +36,10 @@ def widen(out: Net, net: Net) -> None:
     """Give a twin the outputs that the network has gained since; they begin with the network's own weights."""
     old, new = out.classifier, net.classifier
     if old.out_features < new.out_features:
-        out.classifier = copy.deepcopy(new).requires_grad_(False)
+        out.put_classifier(copy.deepcopy(new).requires_grad_(False))
         out.classifier.weight[: old.out_features] = old.weight
-        out.classifier.bias[: old.out_features] = old.bias
+        if old.bias is not None:
+            out.classifier.bias[: old.out_features] = old.bias
 
 
 @torch.no_grad()
