@@ -9,6 +9,7 @@ import numpy as np
 
 from itl import metrics
 from itl.results import Folder, reached
+from itl.results.chosen import mistakes, spread
 
 STAGES = ("specialist", "tangent", "projection")
 
@@ -30,9 +31,13 @@ def fake_run(
     stages: tuple[str, ...] = STAGES,
     stop: int | None = None,
     level: float | None = None,
+    pictures: int = 0,
     **more: Any,
 ) -> Path:
-    """Write a run of `tasks` tasks. `stop`: cut short within that task (from 1); `level`: its Class-IL, percent."""
+    """Write a run of `tasks` tasks.
+
+    `stop`: cut short within that task (from 1); `level`: its Class-IL, percent; `pictures`: its images' side, pixels.
+    """
     rng = np.random.default_rng([seed, tasks, buffer, *method.encode()])
     config: dict[str, Any] = {
         "stream": stream,
@@ -78,6 +83,8 @@ def fake_run(
     write("untrained", 0, None, 0, tasks, 5.0)
     for task in range(1, tasks + 1):
         for stage in stages:
+            if stage != "specialist":
+                write("start", task, stage, 0, task, 8.0)
             for point in range(points):
                 write("curve", task, stage, point + 1, task, 30 + 40 * (point + 1) / points - 20 * task / tasks)
                 if stop == task and stage == stages[-1] and point == points // 2:
@@ -91,6 +98,8 @@ def fake_run(
         result["class_il"] = level
     folder.write("result.json", {**result, **more})
     _predictions(folder, cut, each, rng, classes)
+    if pictures:
+        _pictures(folder, pictures, rng)
     return path
 
 
@@ -145,3 +154,12 @@ def _predictions(folder: Folder, cut: list[list[int]], each: int, rng: Any, clas
         task_il=label.astype(np.int16),
         confidence=rng.random(len(label)).astype(np.float16),
     )
+
+
+def _pictures(folder: Folder, side: int, rng: Any) -> None:
+    label = np.array(folder.read("result.json")["memory"]["label"])
+    predicted = folder.arrays("predictions.npz") or {}
+    slot = spread(label)
+    row = mistakes(predicted["label"], predicted["class_il"], predicted["confidence"])
+    images = rng.integers(0, 256, (len(slot) + len(row), 3, side, side)).astype(np.uint8)
+    folder.put_arrays("pictures.npz", memory=images[: len(slot)], slot=slot, wrong=images[len(slot) :], row=row)

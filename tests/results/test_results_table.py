@@ -159,8 +159,8 @@ DAMAGES = {
     "no format": ({"format": ...}, "no format version"),
     "a later format": ({"format": 99}, "format 99"),
     "no accuracy": ({"class_il": ...}, "'class_il' is missing"),
-    "an accuracy of words": ({"class_il": "high"}, "'class_il' is missing or of the wrong kind"),
-    "not a number": ({"class_il": float("nan")}, "'class_il' is nan"),
+    "an accuracy of words": ({"class_il": "high"}, "'class_il' is missing or not what it should be"),
+    "not a number": ({"class_il": float("nan")}, "'class_il' is missing or not"),
     "a ragged matrix": ({"class_il_matrix": [[1.0], [2.0]]}, "class_il_matrix"),
 }
 

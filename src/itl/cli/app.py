@@ -20,6 +20,7 @@ from itl.cli.learn import learn
 from itl.cli.listing import methods, streams
 from itl.cli.predict import predict
 from itl.cli.refine import refine
+from itl.cli.report import report
 from itl.cli.run import run
 from itl.cli.table import table
 from itl.errors import UserError, unknown
@@ -56,7 +57,7 @@ def cli(ctx: click.Context) -> None:
         click.echo(ctx.get_help())
 
 
-EXPERIMENTS = (run, refine, methods, streams, table, bench)
+EXPERIMENTS = (run, refine, methods, streams, table, report, bench)
 MODELS = (learn, predict, evaluate, info, export, undo, forget, rename, resize)
 for command in (*EXPERIMENTS, *MODELS):
     cli.add_command(command)

@@ -1,62 +1,145 @@
-"""Accuracy through the stages of a run (the paper's Fig. 3): specialist, tangent learning, projection."""
+"""Accuracy through the stages of a run (the paper's Fig. 3), and task by task (its appendix's breakdown)."""
 
 from __future__ import annotations
 
-import os
+from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
-from itl.errors import UserError
-from itl.results import Folder
+from itl.report.chart import Axis, Band, Chart, Series
+from itl.report.subject import Shown
 
-COLOURS = {"specialist": "#f4c9c9", "projection": "#f5e7b2"}  # backgrounds; any way of learning the generalist: green
-LINES = {"specialist": "#a02c2c", "projection": "#c77f12"}
-GREENS = ("#cfe6cf", "#2c6e2c")
-
-
-def draw_stages(run: str | os.PathLike[str], path: str | os.PathLike[str]) -> None:
-    """Draw Class-IL over the tasks seen against training, each stage on its background, its end as a bar."""
-    try:
-        import matplotlib
-    except ImportError:
-        raise UserError("drawing needs matplotlib; install it with pip install 'itl[report]'") from None
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-    from matplotlib.patches import Patch
-
-    folder = Folder(run)
-    config, lines = folder.read("config.json"), folder.lines()
-    figure, axis = plt.subplots(figsize=(9, 3.4), layout="constrained")
-    names: dict[str, str] = {}
-    at = 0.0
-    for (task, stage), points in _stages(lines):
-        curve = [line["class_il"] for line in points if line["kind"] == "curve"]
-        end = next((line["class_il"] for line in points if line["kind"] == "end"), None)
-        width = 2.0 if stage == "specialist" else 1.0
-        back, front = COLOURS.get(stage, GREENS[0]), LINES.get(stage, GREENS[1])
-        names[stage] = back
-        axis.axvspan(at, at + width, color=back, lw=0)
-        xs = [at + width * (k + 1) / (len(curve) + 1) for k in range(len(curve))]
-        axis.plot(xs, curve, color=front, lw=1.2)
-        if end is not None:
-            axis.plot([at, at + width], [end, end], color=front, lw=2.4)
-            axis.text(at + width / 2, end + 1.5, f"{end:.0f}", ha="center", va="bottom", fontsize=8, color=front)
-        if stage == "specialist":
-            axis.axvline(at, color="#777777", lw=0.8, ls=":")
-            axis.text(at + 0.05, 0.03, f"task {task}", fontsize=8, transform=axis.get_xaxis_transform())
-        at += width
-    low = min((line["class_il"] for line in lines if line["kind"] in ("curve", "end")), default=0.0)
-    axis.set(xlim=(0, at), ylim=(max(0.0, low - 12), 108), xticks=[], ylabel="Class-IL over the tasks seen, %")
-    title = f"{config['method']} on {config['stream']}, {config['buffer']} images in memory"
-    axis.set_title(title, fontsize=10, loc="left")
-    handles = [Patch(color=colour, label=name) for name, colour in names.items()]
-    axis.legend(handles=handles, loc="lower right", bbox_to_anchor=(1, 1), fontsize=8, ncols=3, frameon=False)
-    axis.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
+WIDTHS = {"specialist": 2.0}  # of a stage on the x axis; the others: 1
+LIMIT = 20_000  # numbers in one chart; beyond, curves are thinned
+MEASURES = {"class_il": "Class-IL", "task_il": "Task-IL"}
+CURVE = ("start", "curve")
 
 
-def _stages(lines: list[dict[str, Any]]) -> list[tuple[tuple[int, str], list[dict[str, Any]]]]:
-    """A run's lines by (task, stage), in order."""
-    inside = [line for line in lines if line["kind"] in ("curve", "end")]
-    return [(key, list(part)) for key, part in groupby(inside, key=lambda line: (line["task"], line["stage"]))]
+def role(stage: str) -> str:
+    """A stage's colour: any way of learning the generalist has the tangent's."""
+    return stage if stage in ("specialist", "projection") else "tangent"
+
+
+class Spans:
+    """Where each stage of a run stands on the x axis, and what was measured in it."""
+
+    def __init__(self, lines: Sequence[dict[str, Any]], points: int | None = None) -> None:
+        inside = [line for line in lines if line.get("kind") in (*CURVE, "end")]
+        self.bands: list[tuple[int, str, float, float, list[dict[str, Any]]]] = []
+        at = 0.0
+        for (task, stage), part in groupby(inside, key=lambda line: (line["task"], line["stage"])):
+            width = WIDTHS.get(stage, 1.0)
+            self.bands.append((task, stage, at, at + width, list(part)))
+            at += width
+        self.end, self.points = at, points
+
+    def curve(self, low: float, high: float, part: Sequence[dict[str, Any]]) -> list[tuple[float, dict[str, Any]]]:
+        """(x, line) of a stage's curve, evenly spread; the half-pipe's drop at its very beginning."""
+        within = [line for line in part if line["kind"] == "curve"]
+        inner = [(low + (high - low) * (k + 1) / (len(within) + 1), line) for k, line in enumerate(within)]
+        inner = _thin(inner, self.points)
+        return [(low, line) for line in part if line["kind"] == "start"] + inner
+
+    @property
+    def starts(self) -> dict[int, tuple[float, float]]:
+        """Each task's (first, last) x."""
+        out: dict[int, tuple[float, float]] = {}
+        for task, _, low, high, _ in self.bands:
+            out[task] = (out.get(task, (low, high))[0], high)
+        return out
+
+    def axis(self) -> Axis:
+        """The x axis: the tasks' numbers under their middles, thinned where there are many."""
+        spans = self.starts
+        every = -(-len(spans) // 12)
+        word = "task " if len(spans) <= 6 else ""
+        ticks = tuple(
+            ((low + high) / 2, f"{word}{task}") for k, (task, (low, high)) in enumerate(spans.items()) if k % every == 0
+        )
+        return Axis("" if word else "task", 0.0, self.end, ticks=ticks)
+
+    def dress(self) -> dict[str, Any]:
+        """What the charts over training share: backgrounds and boundaries."""
+        return {
+            "x": self.axis(),
+            "bands": tuple(Band(low, high, role(stage)) for _, stage, low, high, _ in self.bands),
+            "rules": tuple(low for low, _ in self.starts.values()),
+            "names": {role(stage): stage for _, stage, *_ in self.bands},
+        }
+
+
+def stages(shown: Shown, measure: str = "class_il") -> Chart | None:
+    """Accuracy over the tasks seen against training; a horizontal line is a stage's end, on the whole test set."""
+    spans = Spans(shown.run.lines)
+    if not spans.bands:
+        return None
+    names = list(dict.fromkeys(stage for _, stage, *_ in spans.bands))
+    series = []
+    for name in names:
+        x, y, hover = [], [], []
+        for _, stage, low, high, part in spans.bands:
+            if stage == name:
+                points = spans.curve(low, high, part)
+                x += [p for p, _ in points] + [high]
+                y += [line[measure] for _, line in points] + [None]
+                hover += [_place(line) for _, line in points] + [""]
+        series.append(Series(name, y, x, role=role(name), hover=hover, width=1.2))
+    for name in names:
+        x, y, hover = [], [], []
+        for task, stage, low, high, part in spans.bands:
+            ends = [line for line in part if line["kind"] == "end"]
+            if stage == name and ends:
+                x += [low, high, high]
+                y += [ends[-1][measure], ends[-1][measure], None]
+                hover += [f"task {task}, end of {stage}"] * 2 + [""]
+        if x:
+            series.append(Series(f"{name}: end", y, x, role=role(name), hover=hover, width=3.0, marks=False))
+    known = [value for one in series for value in one.y if value is not None]
+    low = max(0.0, min(known, default=0.0) - 8)
+    return Chart(
+        f"{MEASURES[measure]} through the stages",
+        y=Axis(f"{MEASURES[measure]} over the tasks seen, %", low, 104.0),
+        series=tuple(series),
+        **spans.dress(),
+    )
+
+
+def breakdown(shown: Shown, measure: str = "class_il") -> Chart | None:
+    """Every task's accuracy through training, and their mean in bold."""
+    lines = shown.run.lines
+    tasks = max((line["task"] for line in lines), default=0)
+    numbers = sum(len(line.get(f"{measure}_tasks", ())) for line in lines if line.get("kind") in CURVE)
+    spans = Spans(lines)
+    if numbers > LIMIT and spans.bands:
+        spans.points = max(1, LIMIT // (len(spans.bands) * max(1, tasks // 2)))
+    points = [point for _, _, low, high, part in spans.bands for point in spans.curve(low, high, part)]
+    if not points:
+        return None
+    whole = Series("mean", [line[measure] for _, line in points], role="ink", width=3.0, marks=False, tag="mean")
+    each = []
+    for task in range(tasks):
+        start = next((k for k, (_, line) in enumerate(points) if line["task"] > task), None)
+        if start is not None:
+            y = [line[f"{measure}_tasks"][task] for _, line in points[start:]]
+            each.append(
+                Series(f"task {task + 1}", y, start=start, role="abcdefgh"[task % 8], width=1.2, tag=str(task + 1))
+            )
+    return Chart(
+        f"{MEASURES[measure]} of every task",
+        y=Axis(f"{MEASURES[measure]}, %", 0.0, 104.0),
+        series=(*each, whole),
+        xs=tuple(x for x, _ in points),
+        places=tuple(_place(line) for _, line in points),
+        **spans.dress(),
+    )
+
+
+def _place(line: dict[str, Any]) -> str:
+    return f"task {line['task']}, {line['stage']}, epoch {line['epoch']}"
+
+
+def _thin(points: list[Any], limit: int | None) -> list[Any]:
+    """At most `limit` of the points, evenly spread, the last among them."""
+    if limit is None or len(points) <= limit:
+        return points
+    return [points[round((k + 1) * len(points) / limit) - 1] for k in range(limit)]

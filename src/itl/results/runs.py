@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -11,16 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from itl.errors import UserError
-from itl.results.record import FORMAT, Folder
-
-NEEDED: dict[str, Any] = {  # what every result has had since the first format, and its type
-    **dict.fromkeys(("method", "stream", "split"), str),
-    **dict.fromkeys(("buffer", "seed"), int),
-    **dict.fromkeys(("class_il", "task_il"), (int, float)),
-    **dict.fromkeys(("class_il_matrix", "task_il_matrix"), list),
-    **dict.fromkeys(("seconds", "hardware"), dict),
-    "command": str,
-}
+from itl.results.check import check_line, check_result
+from itl.results.record import Folder
 
 
 @dataclass(frozen=True)
@@ -33,8 +24,11 @@ class Run:
 
     @cached_property
     def lines(self) -> list[dict[str, Any]]:
-        """What metrics.jsonl holds."""
-        return Folder(self.path).lines()
+        """What metrics.jsonl holds, checked."""
+        lines = Folder(self.path).lines()
+        for number, line in enumerate(lines, 1):
+            check_line(line, f"{self.path / 'metrics.jsonl'}, line {number},")
+        return lines
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -55,29 +49,11 @@ def read_run(path: str | os.PathLike[str]) -> Run:
     if not is_run(folder.path):
         raise UserError(f"{folder.path} has no config.json; is it the folder of a run?")
     finished = (folder.path / "result.json").exists()
-    result = _checked(folder.read("result.json"), folder.path / "result.json") if finished else None
+    result = check_result(folder.read("result.json"), folder.path / "result.json") if finished else None
     config = folder.read("config.json") if (folder.path / "config.json").exists() else {}
-    if not isinstance(config, dict) or (result is None and not {"method", "stream", "seed"} <= config.keys()):
+    if not isinstance(config, dict) or (result is None and not {"method", "stream", "buffer", "seed"} <= config.keys()):
         raise UserError(f"{folder.path / 'config.json'} is not a run's configuration; is it the folder of a run?")
     return Run(folder.path, config, result)
-
-
-def _checked(result: Any, path: Path) -> dict[str, Any]:
-    """A result.json with everything in it that tables and figures rest on."""
-    if not isinstance(result, dict) or not isinstance(result.get("format"), int):
-        raise UserError(f"{path} is not a result of itl's: it has no format version")
-    if not 1 <= result["format"] <= FORMAT:
-        raise UserError(f"{path} has format {result['format']}, this itl reads 1 to {FORMAT}; use a newer itl")
-    for name, kind in NEEDED.items():
-        if not isinstance(result.get(name), kind) or isinstance(result[name], bool):
-            raise UserError(f"{path} is damaged: '{name}' is missing or of the wrong kind; run it again")
-    for name in ("class_il", "task_il"):
-        if not math.isfinite(result[name]):
-            raise UserError(f"{path} is damaged: '{name}' is {result[name]}; run it again")
-        matrix = result[f"{name}_matrix"]
-        if not matrix or any(not isinstance(row, list) or len(row) < len(matrix) for row in matrix):
-            raise UserError(f"{path} is damaged: '{name}_matrix' is not a row a task; run it again")
-    return result
 
 
 def find(places: Sequence[str | os.PathLike[str]]) -> tuple[list[Run], list[str]]:

@@ -1,0 +1,249 @@
+"""Several cells side by side: the ablation's bars (the paper's Fig. 2), buffer sizes, memory policies, seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from itl.report.chart import Axis, Chart, Series
+from itl.report.stages import MEASURES
+from itl.report.subject import Group, Subject
+from itl.results.cells import settings_of
+from itl.results.published import SOURCES, published
+
+LADDER = ("b", "b+lf", "b+ff", "b+hp+lf", "b+hp+ff+pd", "itl")  # the ablation, from nothing to everything
+SECTIONS = ("specialist", "memory", "tangent", "projection", "evaluation")
+
+
+def settings_of_stream(groups: Sequence[Group]) -> dict[tuple[str, str, int], list[Group]]:
+    """Cells by stream, split and buffer: what may stand in one chart of bars."""
+    out: dict[tuple[str, str, int], list[Group]] = {}
+    for group in groups:
+        facts = group.cell.facts
+        out.setdefault((facts["stream"], facts["split"], facts["buffer"]), []).append(group)
+    return out
+
+
+def bars(groups: Sequence[Group], measure: str = "class_il") -> Chart | None:
+    """A bar for each cell of one stream and buffer, its deviation over seeds, and what is published."""
+    ladder = all(_rung(group) < len(LADDER) for group in groups)
+    order = sorted(groups, key=lambda g: (_rung(g) if ladder else 0, g.cell.mean("class_il").mean or 0.0))
+    names = _unique([group.name for group in order])
+    means = [group.cell.mean(measure) for group in order]
+    ours = Series(
+        "ours",
+        [mean.mean for mean in means],
+        names,
+        kind="bars",
+        role="a",
+        error=[mean.std for mean in means],
+        hover=[f"{group.name}, seeds {', '.join(map(str, group.cell.seeds))}" for group in order],
+    )
+    theirs = []
+    sources = dict.fromkeys(row.published.source for group in order for row in group.rows if row.published)
+    for number, source in enumerate(sources):
+        rows = {
+            group.key: row for group in order for row in group.rows if row.published and row.published.source == source
+        }
+        marks = [(name, rows[g.key].reported(measure)) for name, g in zip(names, order, strict=True) if g.key in rows]
+        marks = [(name, mean) for name, mean in marks if mean.mean is not None]
+        if marks:
+            theirs.append(
+                Series(
+                    f"published: {SOURCES[source][0]}",
+                    [mean.mean for _, mean in marks],
+                    [name for name, _ in marks],
+                    kind="points",
+                    role=("ink", "c", "d")[number % 3],
+                    error=[mean.std for _, mean in marks],
+                    hover=[f"{name}, {SOURCES[source][0]}" for name, _ in marks],
+                )
+            )
+    known = [value for one in (ours, *theirs) for value in one.y if value is not None]
+    if not known:
+        return None
+    stream, split, buffer = (order[0].cell.facts[name] for name in ("stream", "split", "buffer"))
+    return Chart(
+        f"{stream}, {buffer} images in memory" + ("" if split == "test" else f", {split} split"),
+        x=Axis(categories=tuple(names)),
+        y=Axis(f"{MEASURES[measure]}, %", 0.0, min(108.0, max(known) * 1.18 + 2)),
+        series=(ours, *theirs),
+    )
+
+
+def buffers(groups: Sequence[Group], stream: str, measure: str = "class_il") -> Chart | None:
+    """Accuracy against the memory's size: ours with deviations, and the published points of the same methods."""
+    here = [
+        g
+        for g in groups
+        if g.cell.facts["stream"] == stream and g.cell.facts["split"] == "test" and g.cell.facts["buffer"] > 0
+    ]
+    methods = list(dict.fromkeys(_line(group) for group in here))
+    series = []
+    for number, method in enumerate(methods):
+        mine = sorted((g for g in here if _line(g) == method), key=lambda g: g.cell.facts["buffer"])
+        means = [group.cell.mean(measure) for group in mine]
+        role = "abcdefgh"[number % 8]
+        series.append(
+            Series(
+                method,
+                [mean.mean for mean in means],
+                [group.cell.facts["buffer"] for group in mine],
+                role=role,
+                error=[mean.std for mean in means],
+                hover=[f"{method}, |B| {g.cell.facts['buffer']}, {len(g.cell.seeds)} seeds" for g in mine],
+                width=2.0,
+            )
+        )
+        cells = [
+            c for c in published() if (c.stream, c.method) == (stream, method) and c.buffer and c.source != "ablation"
+        ]
+        cells = [c for c in cells if getattr(c, measure) is not None]
+        if cells:
+            series.append(
+                Series(
+                    f"{method}, published",
+                    [getattr(c, measure) for c in cells],
+                    [float(c.buffer or 0) for c in cells],
+                    kind="points",
+                    role=role,
+                    error=[getattr(c, f"{measure}_std") for c in cells],
+                    hover=[f"{method}, |B| {c.buffer}, {SOURCES[c.source][0]}" for c in cells],
+                )
+            )
+    sizes = sorted({float(x) for one in series for x in one.x})
+    if len(sizes) < 2:
+        return None
+    known = [value for one in series for value in one.y if value is not None]
+    return Chart(
+        f"{stream}: {MEASURES[measure]} against the memory's size",
+        x=Axis(
+            "images in memory", sizes[0] / 1.3, sizes[-1] * 1.3, log=True, ticks=tuple((s, f"{s:g}") for s in sizes)
+        ),
+        y=Axis(f"{MEASURES[measure]}, %", max(0.0, min(known) - 6), min(104.0, max(known) + 6)),
+        series=tuple(series),
+    )
+
+
+def policies(groups: Sequence[Group], measure: str = "class_il") -> list[Chart]:
+    """Accuracy against a memory policy's own number (an entropy's temperature, a coreset's share); a policy without
+    one is a level. One chart for each such number, for cells alike in all but the memory's settings.
+    """
+    out = []
+    names = ("stream", "split", "method", "buffer")
+    key = [tuple(str(group.cell.facts[name]) for name in names) for group in groups]
+    for value in dict.fromkeys(key):
+        alike = [group for group, own in zip(groups, key, strict=True) if own == value]
+        memory = {g.key: _memory(g) for g in alike}
+        numbers = [n for n in dict.fromkeys(n for one in memory.values() for n in one) if n != "memory.policy"]
+        for number in numbers:
+            lines: dict[str, list[tuple[float, Group]]] = {}
+            for group in alike:
+                x = memory[group.key].get(number)
+                if isinstance(x, (int, float)) and not isinstance(x, bool):
+                    lines.setdefault(str(memory[group.key].get("memory.policy")), []).append((float(x), group))
+            lines = {
+                policy: sorted(points, key=lambda p: p[0])
+                for policy, points in lines.items()
+                if len({x for x, _ in points}) > 1
+            }
+            if lines:
+                out.append(
+                    _policy_chart(
+                        number,
+                        lines,
+                        [g for g in alike if all(g is not o for part in lines.values() for _, o in part)],
+                        value,
+                        measure,
+                    )
+                )
+    return out
+
+
+def _policy_chart(
+    number: str,
+    lines: dict[str, list[tuple[float, Group]]],
+    rest: Sequence[Group],
+    value: tuple[str, ...],
+    measure: str,
+) -> Chart:
+    series = []
+    for k, (policy, points) in enumerate(lines.items()):
+        means = [group.cell.mean(measure) for _, group in points]
+        series.append(
+            Series(
+                policy,
+                [mean.mean for mean in means],
+                [x for x, _ in points],
+                role="abcdefgh"[k % 8],
+                error=[mean.std for mean in means],
+                hover=[f"{policy}, {number} {x:g}" for x, _ in points],
+            )
+        )
+    levels = [(group.cell.mean(measure).mean, str(_memory(group).get("memory.policy"))) for group in rest]
+    known = [v for one in series for v in one.y if v is not None] + [v for v, _ in levels if v is not None]
+    return Chart(
+        f"{value[2]} on {value[0]}, |B| {value[3]}: {MEASURES[measure]} by memory policy",
+        x=Axis(number),
+        y=Axis(f"{MEASURES[measure]}, %", max(0.0, min(known) - 6), min(104.0, max(known) + 6)),
+        series=tuple(series),
+        levels=tuple((level, name) for level, name in levels if level is not None),
+    )
+
+
+def seconds(subject: Subject) -> Chart | None:
+    """Where the time of a run went, a bar a cell."""
+    groups = list(reversed(subject.groups))
+    if not groups:
+        return None
+    names = tuple(_unique([group.name for group in groups]))
+    spent = [group.cell.seconds() for group in groups]
+    sections = [*SECTIONS, *dict.fromkeys(s for one in spent for s in one if s not in (*SECTIONS, "total"))]
+    series = tuple(
+        Series(
+            section,
+            [one.get(section, 0.0) for one in spent],
+            names,
+            kind="bars",
+            role={"specialist": "specialist", "tangent": "tangent", "projection": "projection"}.get(
+                section, "abgh"[k % 4]
+            ),
+            hover=[f"{name}, {section}" for name in names],
+        )
+        for k, section in enumerate(sections)
+        if any(one.get(section, 0.0) > 0 for one in spent)
+    )
+    return Chart(
+        "Where the time went",
+        x=Axis("seconds of a run", low=0.0),
+        y=Axis(categories=names),
+        series=series,
+        horizontal=True,
+        stacked=True,
+        unit="s",
+    )
+
+
+def _rung(group: Group) -> int:
+    method = group.cell.facts["method"]
+    return LADDER.index(method) if method in LADDER and not group.cell.facts.get("variant") else len(LADDER)
+
+
+def _line(group: Group) -> str:
+    variant = group.cell.facts.get("variant")
+    words = [str(group.cell.facts["method"]), *([str(variant)] if variant else [])]
+    return " ".join([*words, *([f"[{group.cell.own}]"] if group.cell.own else [])])
+
+
+def _memory(group: Group) -> dict[str, Any]:
+    return {name: value for name, value in settings_of(group.cell.runs[0]).items() if name.startswith("memory.")}
+
+
+def _unique(names: Sequence[str]) -> list[str]:
+    """Names that are all different, so that two bars are never one."""
+    seen: dict[str, int] = {}
+    out = []
+    for name in names:
+        seen[name] = seen.get(name, 0) + 1
+        out.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
+    return out

@@ -1,0 +1,72 @@
+"""What the memory holds: how many of each class after each task, and when each image came in."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from itl.report.chart import Axis, Chart, Heat, Series
+from itl.report.subject import Shown
+from itl.results.chosen import spread
+
+MARKS = 2000  # of the images held, in the chart of when they came in
+
+
+def held(shown: Shown) -> Chart | None:
+    """Images of each class (row) after each task (column)."""
+    if shown.result is not None:
+        history = shown.result.get("memory_history") or []
+    else:
+        history = [line.get("memory") for line in shown.run.lines if line.get("kind") == "expert"]
+    history = [one for one in history if one]
+    if not history or not np.any(history):
+        return None
+    names = shown.class_names or [str(number) for number in range(len(history[0]))]
+    values = tuple(tuple(int(one[row]) or None for one in history) for row in range(len(history[0])))
+    return Chart(
+        "Images of each class in memory",
+        x=Axis("after task"),
+        y=Axis("class"),
+        heat=Heat(
+            tuple(str(task + 1) for task in range(len(history))),
+            tuple(names[: len(values)]),
+            values,
+            "count",
+            float(np.max(history)),
+            ("class", "after task"),
+        ),
+        unit="images",
+    )
+
+
+def arrivals(shown: Shown) -> Chart | None:
+    """When each image now in memory was taken in."""
+    slots = (shown.result or {}).get("memory") or {}
+    label, written, task = (np.array(slots.get(name, []), int) for name in ("label", "written", "task"))
+    if not len(label):
+        return None
+    chosen = spread(label, MARKS)
+    names = shown.class_names
+    hover = [f"{_name(names, label[k])}, task {task[k] + 1}, step {written[k]}" for k in chosen]
+    note = "" if len(chosen) == len(label) else f" ({len(chosen)} of {len(label)} shown)"
+    classes = sorted(set(label.tolist()))
+    every = -(-len(classes) // 25)
+    return Chart(
+        f"When the images in memory came in{note}",
+        x=Axis("step of training", low=0.0),
+        y=Axis("", -0.7, max(classes) + 0.7, ticks=tuple((c, _name(names, c)) for c in classes[::every])),
+        series=(
+            Series(
+                "image",
+                [int(label[k]) for k in chosen],
+                [int(written[k]) for k in chosen],
+                kind="points",
+                role="a",
+                hover=hover,
+            ),
+        ),
+        unit="mark",
+    )
+
+
+def _name(names: list[str], label: int) -> str:
+    return names[label] if label < len(names) else str(label)

@@ -1,0 +1,143 @@
+"""The report as one HTML file: styles, charting library, numbers and pictures inside; nothing is fetched."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+
+from itl.errors import UserError
+from itl.report import words
+from itl.report.contents import Contents, contents
+from itl.report.subject import Subject, subject
+from itl.results import Run
+
+FEW = 12  # cells whose settings fit side by side
+
+
+def write_report(runs: Sequence[Run], path: str | os.PathLike[str], data: str | None = None) -> None:
+    """Write the report of some runs. `data`: where the datasets lie, for pictures that a record does not have."""
+    html = page(subject(runs), data)
+    try:
+        Path(path).write_text(html, encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror or error}; choose another --out") from None
+
+
+def page(about: Subject, data: str | None = None) -> str:
+    """The whole page."""
+    made = contents(about, data)
+    room = files("itl.report")
+    parts = {
+        "title": escape(words.title(about)),
+        "subtitle": escape(words.subtitle(about)),
+        "style": room.joinpath("page.css").read_text(encoding="utf-8"),
+        "tabs": _tabs(made),
+        "overview": _overview(about, made),
+        "payload": _payload(made),
+        "library": library(),
+        "script": room.joinpath("page.js").read_text(encoding="utf-8"),
+    }
+    html = room.joinpath("page.html").read_text(encoding="utf-8")
+    for name, text in parts.items():
+        html = html.replace(f"<!--{name}-->", text)
+    return html
+
+
+def library() -> str:
+    """The charting library's own code, as its package ships it."""
+    try:
+        code = files("plotly").joinpath("package_data", "plotly.min.js").read_text(encoding="utf-8")
+    except (ModuleNotFoundError, FileNotFoundError):
+        raise UserError("a report needs plotly; install it with pip install 'itl[report]'") from None
+    return code.replace("</script", "<\\/script")
+
+
+def _payload(made: Contents) -> str:
+    """Everything the page draws, as JSON that no HTML parser stumbles over."""
+    tabs = [{"name": tab.name, "views": [asdict(view) for view in tab.views]} for tab in made.tabs]
+    whole = {"tabs": tabs, "charts": made.charts, "lead": [asdict(view) for view in made.lead], "first": made.first}
+    text = json.dumps(whole, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c")
+
+
+def _tabs(made: Contents) -> str:
+    names = ["Overview", *(tab.name for tab in made.tabs)]
+    return "\n".join(
+        f'<button role="tab" id="tab-{k}" aria-controls="panel-{k}" aria-selected="{"true" if k == 0 else "false"}"'
+        f"{'' if k == 0 else ' tabindex=-1'}>{escape(name)}</button>"
+        for k, name in enumerate(names)
+    )
+
+
+def _overview(about: Subject, made: Contents) -> str:
+    """The first tab, which needs no script: numbers, sentences, settings."""
+    parts = []
+    if len(about.groups) == 1:
+        group = about.groups[0]
+        cards = "".join(
+            f'<div class="card"><dt>{escape(name)}</dt><dd>{escape(value)}<small>{escape(small)}</small></dd></div>'
+            for name, value, small in words.cards(group)
+        )
+        parts.append(f'<dl class="cards">{cards}</dl><div id="lead"></div>')
+        parts.append("<h2>What happened</h2>" + "".join(f"<p>{escape(line)}</p>" for line in words.story(group)))
+    elif about.groups:
+        parts.append("<h2>Side by side</h2>" + _table(words.table(about)))
+        parts.append("<p>Mean ± sample standard deviation over seeds, in percent, after the last task.</p>")
+        parts.append('<div id="lead"></div>')
+    else:
+        parts.append('<div id="lead"></div>')
+    for shown in about.unfinished:
+        parts.append(f'<p class="note">{escape(words.unfinished(shown))}</p>')
+    parts += [f'<p class="note">{escape(note)}</p>' for note in made.notes]
+    parts.append("<h2>How to read it</h2>" + READING)
+    parts.append(_settings(about))
+    lines = "\n".join(words.commands(about))
+    parts.append(f"<details><summary>Commands that repeat it</summary><pre>{escape(lines)}</pre></details>")
+    return "\n".join(parts)
+
+
+READING = """<p><b>Class-IL</b>: the network chooses among all classes it was ever taught. <b>Task-IL</b>: it is told
+which task an image is from and chooses among that task's classes. <b>Forgetting</b>: how many points an earlier task
+lost since its best, on average. Percent everywhere; chance is low in Class-IL and high in Task-IL.</p>"""
+
+
+def _table(rows: Sequence[dict[str, str]]) -> str:
+    heads = list(rows[0])
+    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in heads)
+    body = "".join(
+        "<tr>"
+        + "".join(
+            f'<th scope="row">{escape(row[name])}</th>'
+            if k == 0
+            else f'<td data-name="{escape(name)}">{escape(row[name])}</td>'
+            for k, name in enumerate(heads)
+        )
+        + "</tr>"
+        for row in rows
+    )
+    return f'<table class="cells"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+
+
+def _settings(about: Subject) -> str:
+    """The settings: once where cells agree, by cell where they differ."""
+    rows = words.settings(about)
+    same = [(name, values[0]) for name, values in rows if len(set(values)) == 1]
+    odd = [(name, values) for name, values in rows if len(set(values)) > 1]
+    parts = []
+    if odd:
+        items = []
+        for name, values in odd:
+            where = ", ".join(
+                f"{escape(value)} <small>({escape(group.name)})</small>"
+                for value, group in list(zip(values, about.groups, strict=True))[:FEW]
+            )
+            items.append(f"<dt>{escape(name)}</dt><dd>{where}</dd>")
+        parts.append(f'<h3>Where they differ</h3><dl class="settings">{"".join(items)}</dl><h3>In common</h3>')
+    items = [f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in same]
+    parts.append(f'<dl class="settings">{"".join(items)}</dl>')
+    return f"<details><summary>Settings</summary>{''.join(parts)}</details>"

@@ -1,0 +1,85 @@
+"""Task by task: the accuracy matrices (the paper's Fig. 4) and the confusion matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from itl.report.chart import Axis, Chart, Heat, Series
+from itl.report.stages import MEASURES
+from itl.report.subject import Shown
+
+PAIRS = 12
+
+
+def matrix(runs: Sequence[Shown], measure: str = "class_il") -> Chart | None:
+    """Row: after learning task t; column: the accuracy on task k ≤ t; the mean over the runs."""
+    every = [shown.matrices[measure] for shown in runs]
+    tasks = min((len(one) for one in every), default=0)
+    if not tasks:
+        return None
+    mean = np.mean([[row[:tasks] for row in one[:tasks]] for one in every], axis=0)
+    values = tuple(tuple(float(v) if k <= t else None for k, v in enumerate(row)) for t, row in enumerate(mean))
+    names = tuple(str(task + 1) for task in range(tasks))
+    return Chart(
+        f"{MEASURES[measure]} task by task",
+        x=Axis("accuracy on task"),
+        y=Axis("after task"),
+        heat=Heat(names, names, values, says=("after task", "task")),
+    )
+
+
+def counts(shown: Shown) -> np.ndarray | None:
+    """How many test images of each class (row) were taken for which (column), among all classes."""
+    if shown.predictions is None:
+        return None
+    label, guess = (shown.predictions[name].astype(int) for name in ("label", "class_il"))
+    size = max(len(shown.class_names), int(label.max(initial=0)) + 1, int(guess.max(initial=0)) + 1)
+    out = np.zeros((size, size), int)
+    np.add.at(out, (label, guess), 1)
+    return out
+
+
+def confusion(shown: Shown) -> Chart | None:
+    """What the final expert took each class for."""
+    table = counts(shown)
+    if table is None:
+        return None
+    names = _labels(shown, len(table))
+    values = tuple(tuple(int(v) for v in row) for row in table)
+    high = float(max(1, table.max()))
+    return Chart(
+        "Confusion matrix",
+        x=Axis("taken for"),
+        y=Axis("is"),
+        heat=Heat(names, names, values, "count", high, ("is", "taken for")),
+        unit="images",
+    )
+
+
+def pairs(shown: Shown) -> Chart | None:
+    """The commonest confusions, most first."""
+    table = counts(shown)
+    if table is None:
+        return None
+    names = _labels(shown, len(table))
+    wrong = table - np.diag(np.diag(table))
+    order = [int(k) for k in np.argsort(-wrong, axis=None, kind="stable")[:PAIRS] if wrong.flat[k] > 0]
+    if not order:
+        return None
+    rows = [(f"{names[k // len(table)]} → {names[k % len(table)]}", int(wrong.flat[k])) for k in reversed(order)]
+    series = Series("images", [n for _, n in rows], [name for name, _ in rows], kind="bars", role="a")
+    return Chart(
+        "The commonest confusions",
+        x=Axis("test images", low=0.0),
+        y=Axis(categories=tuple(name for name, _ in rows)),
+        series=(series,),
+        horizontal=True,
+        unit="images",
+    )
+
+
+def _labels(shown: Shown, count: int) -> tuple[str, ...]:
+    names = shown.class_names[:count]
+    return (*names, *(str(number) for number in range(len(names), count)))

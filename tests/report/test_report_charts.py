@@ -1,0 +1,222 @@
+"""The figures' numbers are the record's, for every kind of run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fake_runs import fake_run
+from itl.report import compare, memory, stages, tasks
+from itl.report.chart import plain
+from itl.report.contents import contents
+from itl.report.subject import Subject, subject
+from itl.results import Folder, find
+
+
+def about(place: Path) -> Subject:
+    return subject(find([place])[0])
+
+
+def lines(path: Path, kind: str, **facts: Any) -> list[dict[str, Any]]:
+    every = [line for line in Folder(path).lines() if line["kind"] == kind]
+    return [line for line in every if all(line[name] == value for name, value in facts.items())]
+
+
+def test_the_stages_curves_are_the_records_lines_and_the_thick_ones_its_ends(tmp_path: Path) -> None:
+    path = fake_run(tmp_path / "run")
+    for measure in ("class_il", "task_il"):
+        chart = stages.stages(about(tmp_path).runs[0], measure)
+        assert chart is not None
+        for one in chart.series:
+            stage = one.name.removesuffix(": end")
+            got = [value for value in one.y if value is not None]
+            if one.name.endswith(": end"):
+                assert got[::2] == got[1::2] == [line[measure] for line in lines(path, "end", stage=stage)]
+            else:
+                kept = [
+                    line
+                    for line in Folder(path).lines()
+                    if line["kind"] in ("start", "curve") and line["stage"] == stage
+                ]
+                assert got == [line[measure] for line in kept]
+        assert [band.role for band in chart.bands] == ["specialist", "tangent", "projection"] * 5
+        assert len(chart.rules) == len(chart.x.ticks) == 5
+
+
+def test_the_half_pipes_drop_stands_where_the_stage_begins(tmp_path: Path) -> None:
+    fake_run(tmp_path / "run", tasks=2)
+    chart = stages.stages(about(tmp_path).runs[0])
+    assert chart is not None
+    tangent = next(one for one in chart.series if one.name == "tangent")
+    begins = [band.low for band in chart.bands if band.role == "tangent"]
+    assert [x for x, says in zip(tangent.x, tangent.hover, strict=True) if says.endswith("epoch 0")] == begins
+
+
+def test_a_task_has_a_line_from_the_moment_it_is_learned(tmp_path: Path) -> None:
+    path = fake_run(tmp_path / "run")
+    chart = stages.breakdown(about(tmp_path).runs[0])
+    assert chart is not None
+    within = [line for line in Folder(path).lines() if line["kind"] in ("start", "curve")]
+    for number, one in enumerate(chart.series[:-1]):
+        mine = [line for line in within if line["task"] > number]
+        assert list(one.y) == [line["class_il_tasks"][number] for line in mine]
+        assert len(chart.at(one)) == len(chart.says(one)) == len(mine)
+        assert chart.says(one)[0] == f"task {number + 1}, specialist, epoch 1"
+    assert list(chart.series[-1].y) == [line["class_il"] for line in within]
+
+
+def test_very_many_numbers_are_thinned_and_the_last_of_a_stage_stays(tmp_path: Path) -> None:
+    path = fake_run(tmp_path / "run", tasks=50, classes=100, points=16)
+    chart = stages.breakdown(about(tmp_path).runs[0])
+    assert chart is not None
+    assert sum(len(one.y) for one in chart.series) < 1.5 * stages.LIMIT
+    last = lines(path, "curve", task=50, stage="projection")[-1]
+    assert chart.series[0].y[-1] == last["class_il_tasks"][0]
+
+
+def test_matrices_are_means_over_seeds_below_the_diagonal(tmp_path: Path) -> None:
+    paths = [fake_run(tmp_path / f"run{seed}", seed=seed) for seed in (0, 1, 2)]
+    chart = tasks.matrix(about(tmp_path).runs, "task_il")
+    assert chart is not None
+    assert chart.heat is not None
+    mean = np.mean([Folder(path).read("result.json")["task_il_matrix"] for path in paths], axis=0)
+    for t, row in enumerate(chart.heat.values):
+        assert list(row[: t + 1]) == pytest.approx(mean[t, : t + 1].tolist())
+        assert set(row[t + 1 :]) <= {None}
+
+
+def test_the_confusion_matrix_is_scikit_learns(tmp_path: Path) -> None:
+    from sklearn.metrics import confusion_matrix
+
+    path = fake_run(tmp_path / "run", each=20)
+    chart = tasks.confusion(about(tmp_path).runs[0])
+    predicted = Folder(path).arrays("predictions.npz")
+    assert chart is not None
+    assert chart.heat is not None
+    assert predicted is not None
+    assert np.array_equal(chart.heat.values, confusion_matrix(predicted["label"], predicted["class_il"]))
+
+
+def test_the_commonest_confusions_are_counted(tmp_path: Path) -> None:
+    path = fake_run(tmp_path / "run", each=20)
+    predicted = Folder(path).arrays("predictions.npz")
+    chart = tasks.pairs(about(tmp_path).runs[0])
+    assert chart is not None
+    assert predicted is not None
+    counts = {}
+    for name, count in zip(chart.series[0].x, chart.series[0].y, strict=True):
+        label, guess = (int(part.removeprefix("class ")) for part in str(name).split(" → "))
+        assert count == ((predicted["label"] == label) & (predicted["class_il"] == guess)).sum()
+        counts[label, guess] = count
+    assert list(counts.values()) == sorted(counts.values())
+
+
+def test_bars_climb_the_ablations_ladder_with_published_figures_beside_them(tmp_path: Path) -> None:
+    for method in ("itl", "b", "b+hp+lf"):
+        for seed in (0, 1):
+            fake_run(tmp_path / f"{method}-{seed}", method=method, seed=seed)
+    chart = compare.bars(about(tmp_path).groups)
+    assert chart is not None
+    ours, *theirs = chart.series
+    assert list(ours.x) == ["b", "b+hp+lf", "itl"]
+    ablation = next(one for one in theirs if "ablation" in one.name)
+    assert list(zip(ablation.x, ablation.y, strict=True)) == [("b", 57.15), ("b+hp+lf", 60.21), ("itl", 66.35)]
+    results = [Folder(tmp_path / f"itl-{seed}").read("result.json")["class_il"] for seed in (0, 1)]
+    assert ours.y[2] == pytest.approx(np.mean(results))
+    assert ours.error[2] == pytest.approx(np.std(results, ddof=1))
+
+
+def test_buffer_sizes_have_our_points_and_the_published_ones(tmp_path: Path) -> None:
+    for buffer in (200, 500):
+        fake_run(tmp_path / str(buffer), buffer=buffer)
+    chart = compare.buffers(about(tmp_path).groups, "seq-cifar10")
+    assert chart is not None
+    ours, theirs = chart.series
+    assert list(ours.x) == [200, 500]
+    assert list(zip(theirs.x, theirs.y, theirs.error, strict=True)) == [
+        (200, 66.05, 0.64),
+        (500, 73.84, 0.28),
+        (5120, 85.26, 0.26),
+    ]
+
+
+def test_a_policys_number_makes_a_curve_and_a_policy_without_one_a_level(tmp_path: Path) -> None:
+    for k, (policy, number) in enumerate((("entropy", 0.5), ("entropy", 1.0), ("entropy", 2.0), ("stratified", None))):
+        own = {"memory.policy": policy, **({} if number is None else {"memory.temperature": number})}
+        fake_run(tmp_path / str(k), settings=own, level=50.0 + k)
+    (chart,) = compare.policies(about(tmp_path).groups)
+    assert (list(chart.series[0].x), list(chart.series[0].y)) == ([0.5, 1.0, 2.0], [50.0, 51.0, 52.0])
+    assert chart.levels == ((53.0, "stratified"),)
+
+
+def test_seconds_are_the_cells_and_the_memory_tells_what_it_held_and_when_it_came(tmp_path: Path) -> None:
+    path = fake_run(tmp_path / "run")
+    shown = about(tmp_path).runs[0]
+    chart = compare.seconds(about(tmp_path))
+    assert chart is not None
+    assert {one.name: one.y[0] for one in chart.series} == {
+        "specialist": 100.0,
+        "memory": 0.5,
+        "tangent": 4.0,
+        "projection": 5.0,
+        "evaluation": 3.5,
+    }
+    result = Folder(path).read("result.json")
+    held = memory.held(shown)
+    assert held is not None
+    assert held.heat is not None
+    for column, counts in enumerate(result["memory_history"]):
+        assert [row[column] or 0 for row in held.heat.values] == counts
+    came = memory.arrivals(shown)
+    assert came is not None
+    assert sorted(came.series[0].x) == sorted(result["memory"]["written"])
+
+
+def test_a_record_of_the_first_format_still_makes_every_figure(tmp_path: Path) -> None:
+    """Made by the code that wrote them: the repository's own records of format 1 have neither starts nor pictures."""
+    old = Path(__file__).parents[2] / "results/seq-digits/test/seq-digits-itl-20-seed0"
+    assert Folder(old).read("result.json")["format"] == 1
+    made = contents(about(old), None)
+    assert [tab.name for tab in made.tabs] == ["Stages", "Tasks", "Memory", "Mistakes", "Time"]
+    assert made.charts["stages/r0/class_il"]["series"]
+
+
+def test_a_run_cut_short_has_the_figures_of_what_it_did(tmp_path: Path) -> None:
+    fake_run(tmp_path / "run", stop=3)
+    made = contents(about(tmp_path), None)
+    assert {key.split("/")[0] for key in made.charts} == {"stages", "breakdown", "matrix", "held"}
+    assert len(made.charts["matrix/r0/class_il"]["heat"]["rows"]) == 2
+
+
+def test_a_run_of_one_task_and_a_run_that_measured_nothing_make_a_report(tmp_path: Path) -> None:
+    fake_run(tmp_path / "one", tasks=1, classes=2)
+    assert contents(about(tmp_path / "one"), None).charts["matrix/c0/class_il"]["heat"]["values"]
+    folder = Folder(tmp_path / "nothing")
+    folder.create({"method": "itl", "stream": "seq-digits", "buffer": 20, "seed": 0})
+    assert contents(about(folder.path), None).tabs == []
+
+
+def test_what_goes_into_the_page_is_rounded_to_what_is_shown_and_is_json(tmp_path: Path) -> None:
+    fake_run(tmp_path / "run")
+    chart = stages.stages(about(tmp_path).runs[0])
+    value = json.loads(json.dumps(plain(chart), allow_nan=False))
+    given = [v for one in chart.series for v in one.y]  # type: ignore[union-attr]
+    got = [v for one in value["series"] for v in one["y"]]
+    assert [None if v is None else f"{v:.2f}" for v in given] == [None if v is None else f"{v:.2f}" for v in got]
+
+
+def test_names_tell_runs_apart_by_what_differs(tmp_path: Path) -> None:
+    for k, facts in enumerate(({}, {"seed": 1}, {"variant": "longer"}, {"buffer": 500})):
+        fake_run(tmp_path / str(k), **facts)
+    found = about(tmp_path)
+    assert [one.name for one in found.runs] == [
+        "itl, |B| 200, seed 0",
+        "itl, |B| 200, seed 1",
+        "itl, longer, |B| 200, seed 0",
+        "itl, |B| 500, seed 0",
+    ]
+    assert [one.name for one in found.groups] == ["itl, |B| 200", "itl, longer, |B| 200", "itl, |B| 500"]

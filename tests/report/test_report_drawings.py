@@ -1,0 +1,81 @@
+"""Figures for a paper: drawn from the page's own charts, a column or a page wide, fonts embedded."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fake_runs import fake_run
+from itl import UserError
+from itl.report import draw_stages, write_figures
+from itl.report.contents import figures
+from itl.report.drawings import COLUMN, PAGE, draw
+from itl.report.stages import stages
+from itl.report.subject import subject
+from itl.results import Folder, find
+
+pytest.importorskip("matplotlib")
+
+
+@pytest.mark.parametrize("kinds", [("specialist", "tangent", "projection"), ("specialist",), ("specialist", "linear")])
+def test_the_stages_of_every_kind_of_run_can_be_drawn(kinds: tuple[str, ...], tmp_path: Path) -> None:
+    fake_run(tmp_path / "run", stages=kinds, tasks=2)
+    draw_stages(tmp_path / "run", tmp_path / "stages.png")
+    with Image.open(tmp_path / "stages.png") as picture:
+        assert picture.size == (1350, 540)
+        assert len(np.unique(np.asarray(picture.convert("L")))) > 20
+
+
+def test_a_run_cut_short_is_drawn_as_far_as_it_came(tmp_path: Path) -> None:
+    fake_run(tmp_path / "run", stop=1)
+    draw_stages(tmp_path / "run", tmp_path / "stages.png")
+    assert (tmp_path / "stages.png").exists()
+    Folder(tmp_path / "new").create({"method": "itl", "stream": "seq-digits", "buffer": 50, "seed": 0})
+    with pytest.raises(UserError, match="nothing to draw"):
+        draw_stages(tmp_path / "new", tmp_path / "new.png")
+
+
+def test_a_folder_that_is_no_run_gets_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"has no config\.json"):
+        draw_stages(tmp_path, tmp_path / "stages.png")
+
+
+def test_matplotlib_draws_the_numbers_of_the_page(tmp_path: Path) -> None:
+    fake_run(tmp_path / "run")
+    chart = stages(subject(find([tmp_path])[0]).runs[0])
+    assert chart is not None
+    axes = draw(chart).axes[0]
+    named = {line.get_label(): line for line in axes.get_lines()}
+    for one in chart.series:
+        drawn = np.asarray(named[one.name].get_ydata(), float)
+        assert np.array_equal(drawn, np.array(one.y, float), equal_nan=True)
+        assert list(named[one.name].get_xdata()) == list(one.x)
+
+
+@pytest.mark.slow
+def test_every_figure_is_a_png_and_a_pdf_with_fonts_inside(tmp_path: Path) -> None:
+    for method in ("itl", "b", "b+ff"):
+        for buffer in (200, 500):
+            fake_run(tmp_path / f"runs/{method}-{buffer}", method=method, buffer=buffer)
+    fake_run(tmp_path / "runs/short", seed=7, stop=2)
+    runs, _ = find([tmp_path / "runs"])
+    written = write_figures(runs, tmp_path / "figures")
+    keys = [key for key, _ in figures(subject(runs))]
+    assert len(written) == 2 * len(keys) == len(list((tmp_path / "figures").iterdir()))
+    kinds = {"stages", "breakdown", "matrix", "confusion", "pairs", "held", "arrivals", "bars", "buffers", "seconds"}
+    assert {re.match("[a-z]+", key)[0] for key in keys} == kinds  # type: ignore[index]
+    for path in written:
+        if path.suffix == ".png":
+            with Image.open(path) as picture:
+                assert round(picture.width / 300, 2) in (COLUMN, PAGE)
+        else:
+            content = path.read_bytes()
+            streams = re.findall(rb"stream\r?\n(.*?)\r?\nendstream", content, re.DOTALL)
+            assert b"/FontFile2" in content  # TrueType, embedded
+            assert b"/Type3" not in content
+            assert any(b" re" in zlib.decompress(one) or b" l" in zlib.decompress(one) for one in streams[:1])
