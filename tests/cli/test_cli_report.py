@@ -7,6 +7,7 @@ import json
 import re
 
 import pytest
+
 from fake_runs import fake_run
 
 pytest.importorskip("plotly")

@@ -64,7 +64,7 @@ class Sheet:
         self.settle()
 
     def settle(self) -> None:
-        """Until every chart of the open tab is drawn. (The page's own policy forbids what the driver's waiting does.)"""
+        """Until every chart of the open tab is drawn. (The page's policy forbids what the driver's waiting does.)"""
         drawn = """() => [...document.querySelectorAll('[role=tabpanel]:not([hidden]) .plot')]
             .every((p) => p.querySelector('.main-svg') || p.textContent.trim())"""
         for _ in range(200):
@@ -79,8 +79,8 @@ class Sheet:
 
     def marks(self, key: str) -> list[int]:
         """How many marks each series of a chart has in the page."""
-        script = """(plot) => [...plot.querySelectorAll('.scatterlayer > .trace, .barlayer > .trace')].map((trace) => trace
-            .querySelectorAll('.points > path.point, .points > .point > path, .textpoint').length)"""
+        script = """(plot) => [...plot.querySelectorAll('.scatterlayer > .trace, .barlayer > .trace')].map(
+            (trace) => trace.querySelectorAll('.points > path.point, .points > .point > path, .textpoint').length)"""
         return list(self.plot(key).evaluate(script))
 
     def hover(self, key: str, trace: int, place: int) -> str:
@@ -152,7 +152,7 @@ class Sheet:
                 const walker = document.createTreeWalker(part, NodeFilter.SHOW_TEXT);
                 while (walker.nextNode()) {
                   const node = walker.currentNode, owner = node.parentElement;
-                  if (!node.textContent.trim() || owner.closest('svg, option, script, style, noscript, .scroll')) continue;
+                  if (owner.closest('svg, option, script, style, noscript, .scroll')) continue;
                   if (owner.closest('details:not([open])') && !owner.closest('summary')) continue;
                   const style = getComputedStyle(owner), range = document.createRange();
                   range.selectNodeContents(node);
@@ -164,8 +164,8 @@ class Sheet:
               return out;
             }"""
         )
-        style = "* { color: transparent !important } svg text { fill: transparent !important } nav { position: static !important }"
-        hidden = self.page.add_style_tag(content=style)
+        unseen = ("* { color: transparent", "svg text { fill: transparent", "nav { position: static")
+        hidden = self.page.add_style_tag(content="".join(f"{rule} !important }}" for rule in unseen))
         picture = np.asarray(Image.open(io.BytesIO(self.page.screenshot(full_page=True))).convert("RGB"), float)
         hidden.evaluate("(tag) => tag.remove()")
         assert len(texts) > 5

@@ -13,6 +13,7 @@ from fake_runs import fake_run
 from itl.report import compare, memory, stages, tasks
 from itl.report.chart import plain
 from itl.report.contents import contents
+from itl.report.policies import policies
 from itl.report.subject import Subject, subject
 from itl.results import Folder, find
 
@@ -145,12 +146,17 @@ def test_buffer_sizes_have_our_points_and_the_published_ones(tmp_path: Path) -> 
 
 
 def test_a_policys_number_makes_a_curve_and_a_policy_without_one_a_level(tmp_path: Path) -> None:
-    for k, (policy, number) in enumerate((("entropy", 0.5), ("entropy", 1.0), ("entropy", 2.0), ("stratified", None))):
-        own = {"memory.policy": policy, **({} if number is None else {"memory.temperature": number})}
+    tried = [("entropy", 2.0, 0.5), ("entropy", 0.5, 0.5), ("entropy", 1.0, 0.5), ("stratified", 1.0, 0.5)]
+    tried += [("coreset", 1.0, 0.1), ("coreset", 1.0, 0.3)]
+    for k, (policy, temperature, fraction) in enumerate(tried):
+        own = {"memory.policy": policy, "memory.temperature": temperature, "memory.fraction": fraction}
         fake_run(tmp_path / str(k), settings=own, level=50.0 + k)
-    (chart,) = compare.policies(about(tmp_path).groups)
-    assert (list(chart.series[0].x), list(chart.series[0].y)) == ([0.5, 1.0, 2.0], [50.0, 51.0, 52.0])
-    assert chart.levels == ((53.0, "stratified"),)
+    by_temperature, by_fraction = policies(about(tmp_path).groups)
+    (entropy,) = by_temperature.series
+    assert (entropy.name, list(entropy.x), list(entropy.y)) == ("entropy", [0.5, 1.0, 2.0], [51.0, 52.0, 50.0])
+    (coreset,) = by_fraction.series
+    assert (coreset.name, list(coreset.x), list(coreset.y)) == ("coreset", [0.1, 0.3], [54.0, 55.0])
+    assert by_temperature.levels == by_fraction.levels == ((53.0, "stratified"),)
 
 
 def test_seconds_are_the_cells_and_the_memory_tells_what_it_held_and_when_it_came(tmp_path: Path) -> None:

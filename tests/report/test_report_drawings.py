@@ -13,8 +13,8 @@ from PIL import Image
 from fake_runs import fake_run
 from itl import UserError
 from itl.report import draw_stages, write_figures
-from itl.report.contents import figures
 from itl.report.drawings import COLUMN, PAGE, draw
+from itl.report.paper import figures
 from itl.report.stages import stages
 from itl.report.subject import subject
 from itl.results import Folder, find

@@ -1,14 +1,12 @@
-"""Several cells side by side: the ablation's bars (the paper's Fig. 2), buffer sizes, memory policies, seconds."""
+"""Several cells side by side: the ablation's bars (the paper's Fig. 2), buffer sizes, seconds."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from itl.report.chart import Axis, Chart, Series
 from itl.report.stages import MEASURES
 from itl.report.subject import Group, Subject
-from itl.results.cells import settings_of
 from itl.results.published import SOURCES, published
 
 LADDER = ("b", "b+lf", "b+ff", "b+hp+lf", "b+hp+ff+pd", "itl")  # the ablation, from nothing to everything
@@ -125,72 +123,6 @@ def buffers(groups: Sequence[Group], stream: str, measure: str = "class_il") -> 
     )
 
 
-def policies(groups: Sequence[Group], measure: str = "class_il") -> list[Chart]:
-    """Accuracy against a memory policy's own number (an entropy's temperature, a coreset's share); a policy without
-    one is a level. One chart for each such number, for cells alike in all but the memory's settings.
-    """
-    out = []
-    names = ("stream", "split", "method", "buffer")
-    key = [tuple(str(group.cell.facts[name]) for name in names) for group in groups]
-    for value in dict.fromkeys(key):
-        alike = [group for group, own in zip(groups, key, strict=True) if own == value]
-        memory = {g.key: _memory(g) for g in alike}
-        numbers = [n for n in dict.fromkeys(n for one in memory.values() for n in one) if n != "memory.policy"]
-        for number in numbers:
-            lines: dict[str, list[tuple[float, Group]]] = {}
-            for group in alike:
-                x = memory[group.key].get(number)
-                if isinstance(x, (int, float)) and not isinstance(x, bool):
-                    lines.setdefault(str(memory[group.key].get("memory.policy")), []).append((float(x), group))
-            lines = {
-                policy: sorted(points, key=lambda p: p[0])
-                for policy, points in lines.items()
-                if len({x for x, _ in points}) > 1
-            }
-            if lines:
-                out.append(
-                    _policy_chart(
-                        number,
-                        lines,
-                        [g for g in alike if all(g is not o for part in lines.values() for _, o in part)],
-                        value,
-                        measure,
-                    )
-                )
-    return out
-
-
-def _policy_chart(
-    number: str,
-    lines: dict[str, list[tuple[float, Group]]],
-    rest: Sequence[Group],
-    value: tuple[str, ...],
-    measure: str,
-) -> Chart:
-    series = []
-    for k, (policy, points) in enumerate(lines.items()):
-        means = [group.cell.mean(measure) for _, group in points]
-        series.append(
-            Series(
-                policy,
-                [mean.mean for mean in means],
-                [x for x, _ in points],
-                role="abcdefgh"[k % 8],
-                error=[mean.std for mean in means],
-                hover=[f"{policy}, {number} {x:g}" for x, _ in points],
-            )
-        )
-    levels = [(group.cell.mean(measure).mean, str(_memory(group).get("memory.policy"))) for group in rest]
-    known = [v for one in series for v in one.y if v is not None] + [v for v, _ in levels if v is not None]
-    return Chart(
-        f"{value[2]} on {value[0]}, |B| {value[3]}: {MEASURES[measure]} by memory policy",
-        x=Axis(number),
-        y=Axis(f"{MEASURES[measure]}, %", max(0.0, min(known) - 6), min(104.0, max(known) + 6)),
-        series=tuple(series),
-        levels=tuple((level, name) for level, name in levels if level is not None),
-    )
-
-
 def seconds(subject: Subject) -> Chart | None:
     """Where the time of a run went, a bar a cell."""
     groups = list(reversed(subject.groups))
@@ -233,10 +165,6 @@ def _line(group: Group) -> str:
     variant = group.cell.facts.get("variant")
     words = [str(group.cell.facts["method"]), *([str(variant)] if variant else [])]
     return " ".join([*words, *([f"[{group.cell.own}]"] if group.cell.own else [])])
-
-
-def _memory(group: Group) -> dict[str, Any]:
-    return {name: value for name, value in settings_of(group.cell.runs[0]).items() if name.startswith("memory.")}
 
 
 def _unique(names: Sequence[str]) -> list[str]:

@@ -10,7 +10,8 @@ from typing import Any
 from itl.report import compare, memory, stages, tasks
 from itl.report.chart import Chart, plain
 from itl.report.pictures import Album, memory_gallery, mistake_gallery
-from itl.report.subject import Group, Shown, Subject
+from itl.report.policies import policies
+from itl.report.subject import Shown, Subject
 
 MEASURES = [["class_il", "Class-IL"], ["task_il", "Task-IL"]]
 DETAIL = 3_500_000  # characters of charts of single runs in one page
@@ -86,7 +87,7 @@ def _detail(subject: Subject, charts: dict[str, Any]) -> tuple[list[Shown], list
     taken: list[Shown] = []
     size = 0
     for shown in order:
-        made = {key: plain(chart) for key, chart in _of_run(shown) if chart is not None}
+        made = {key: plain(chart) for key, chart in charts_of(shown) if chart is not None}
         size += len(json.dumps(made))
         if size > DETAIL and taken:
             break
@@ -97,7 +98,8 @@ def _detail(subject: Subject, charts: dict[str, Any]) -> tuple[list[Shown], list
     return [shown for shown in subject.runs if any(shown is one for one in taken)], [note] if left else []
 
 
-def _of_run(shown: Shown) -> Iterator[tuple[str, Chart | None]]:
+def charts_of(shown: Shown) -> Iterator[tuple[str, Chart | None]]:
+    """The charts of a single run, by key; None where it has nothing for one."""
     for measure, _ in MEASURES:
         yield f"stages/{shown.key}/{measure}", stages.stages(shown, measure)
         yield f"breakdown/{shown.key}/{measure}", stages.breakdown(shown, measure)
@@ -198,7 +200,7 @@ def _compare(subject: Subject, charts: dict[str, Any]) -> Iterator[View]:
         if f"buffers{number}/class_il" in charts:
             caption = "Lines are ours; open marks are published figures of the same methods. The axis is logarithmic."
             yield View(f"buffers{number}/{{measure}}", f"The memory's size: {stream}", caption, {"measure": MEASURES})
-    by_measure = {measure: compare.policies(groups, measure) for measure, _ in MEASURES}
+    by_measure = {measure: policies(groups, measure) for measure, _ in MEASURES}
     for number, chart in enumerate(by_measure["class_il"]):
         for measure, _ in MEASURES:
             charts[f"policies{number}/{measure}"] = plain(by_measure[measure][number])
@@ -271,33 +273,3 @@ def _pictures(subject: Subject, shown: Sequence[Shown], charts: dict[str, Any], 
         charts |= {f"{kind}/{one.key}": sheet for kind, sheet in sheets.items() if sheet}
         out.add(one.key)
     return out
-
-
-def figures(subject: Subject) -> Iterator[tuple[str, Chart]]:
-    """The charts for a paper: those of cells, and of each cell's first run."""
-    first: list[tuple[Group | None, Shown]] = [(group, subject.first(group)) for group in subject.groups]
-    first += [(None, shown) for shown in subject.unfinished]
-    for group, shown in first:
-        for key, chart in _of_run(shown):
-            if chart is not None:
-                yield key, chart
-        if group is not None:
-            mine = [one for one in subject.runs if any(one.run is run for run in group.cell.runs)]
-            for measure, _ in MEASURES:
-                chart = tasks.matrix(mine, measure)
-                if chart is not None:
-                    yield f"matrix/{group.key}/{measure}", chart
-    for number, alike in enumerate(compare.settings_of_stream(subject.groups).values()):
-        for measure, _ in MEASURES:
-            chart = compare.bars(alike, measure)
-            if chart is not None:
-                yield f"bars{number}/{measure}", chart
-    for number, stream in enumerate(dict.fromkeys(group.cell.facts["stream"] for group in subject.groups)):
-        chart = compare.buffers(subject.groups, stream)
-        if chart is not None:
-            yield f"buffers{number}/class_il", chart
-    for number, chart in enumerate(compare.policies(subject.groups)):
-        yield f"policies{number}/class_il", chart
-    spent = compare.seconds(subject)
-    if spent is not None:
-        yield "seconds", spent

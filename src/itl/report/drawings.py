@@ -1,18 +1,15 @@
-"""The page's charts by matplotlib, for a paper: PNG and PDF, a column or a page wide, fonts embedded."""
+"""The page's charts by matplotlib."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from itl.errors import UserError
 from itl.report.chart import Axis, Chart, Series
-from itl.report.contents import figures
 from itl.report.stages import stages
-from itl.report.subject import Shown, Subject, subject
-from itl.results import Run, read_run
+from itl.report.subject import Shown
+from itl.results import read_run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,29 +31,9 @@ STYLE |= {"font.size": 7, "axes.titlesize": 7.5, "legend.fontsize": 6, "axes.lin
 STYLE |= {"xtick.major.width": 0.6, "ytick.major.width": 0.6, "axes.spines.top": False, "axes.spines.right": False}
 
 
-def write_figures(runs: Sequence[Run], folder: str | os.PathLike[str]) -> list[Path]:
-    """Draw every figure of the report into `folder`, each as PNG and PDF; returns what was written."""
-    pyplot = _pyplot()
-    about = subject(runs)
-    out = []
-    try:
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        for key, chart in figures(about):
-            figure = draw(chart)
-            for ending in ("png", "pdf"):
-                path = Path(folder) / f"{_file(key, about)}.{ending}"
-                with pyplot.rc_context(STYLE):  # how fonts are embedded is decided here
-                    figure.savefig(path, dpi=300, metadata={"CreationDate": None} if ending == "pdf" else None)
-                out.append(path)
-            pyplot.close(figure)
-    except OSError as error:
-        raise UserError(f"cannot write to {folder}: {error.strerror or error}; choose another --figures") from None
-    return out
-
-
 def draw_stages(run: str | os.PathLike[str], path: str | os.PathLike[str]) -> None:
     """Draw the accuracy through the stages of one run into a file: the README's picture."""
-    pyplot = _pyplot()
+    pyplot = pyplot_for_files()
     shown = Shown("r0", "", read_run(run))
     chart = stages(shown)
     if chart is None:
@@ -71,7 +48,7 @@ def draw_stages(run: str | os.PathLike[str], path: str | os.PathLike[str]) -> No
 
 def draw(chart: Chart, size: tuple[float, float] | None = None, scale: float = 1.0) -> Figure:
     """A chart as a matplotlib figure."""
-    pyplot = _pyplot()
+    pyplot = pyplot_for_files()
     style = {
         name: value * scale if "size" in name and isinstance(value, (int, float)) else value
         for name, value in STYLE.items()
@@ -212,17 +189,8 @@ def _heat(figure: Figure, axes: Axes, chart: Chart) -> None:
     figure.colorbar(image, ax=axes, shrink=0.8, label="images" if heat.kind == "count" else "%")
 
 
-def _file(key: str, about: Subject) -> str:
-    """A file's name for a chart: what it is, and of which run or cell."""
-    names = {one.key: one.run.path.name for one in about.runs}
-    names |= {
-        group.key: "mean-" + "".join(c if c.isalnum() or c in "+-." else "_" for c in group.name)
-        for group in about.groups
-    }
-    return "-".join(names.get(part, part) for part in key.split("/"))
-
-
-def _pyplot() -> Any:
+def pyplot_for_files() -> Any:
+    """matplotlib's pyplot, drawing into files and not onto a screen."""
     try:
         import matplotlib
     except ImportError:

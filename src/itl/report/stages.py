@@ -98,7 +98,7 @@ def stages(shown: Shown, measure: str = "class_il") -> Chart | None:
     low = max(0.0, min(known, default=0.0) - 8)
     return Chart(
         f"{MEASURES[measure]} through the stages",
-        y=Axis(f"{MEASURES[measure]} over the tasks seen, %", low, 104.0),
+        y=Axis(f"{MEASURES[measure]} over the tasks seen, %", low, 108.0),
         series=tuple(series),
         **spans.dress(),
     )
