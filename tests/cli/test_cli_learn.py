@@ -153,3 +153,4 @@ def test_the_history_says_what_was_learned(itl, tmp_path):
     assert entry["classes"] == {"ant": 10, "bee": 10}
     assert entry["accuracy"] == {"all": None, "task": None, "classes": {}}
     json.dumps(entry)
+    assert "learn monday: 20 images of 2 classes\n" in itl("info", "m").out

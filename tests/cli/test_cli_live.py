@@ -14,6 +14,7 @@ from cli_nursery import tiny
 from itl.cli.outlook import Leg, Outlook, legs
 from itl.cli.tables import clock
 from itl.observer import Observer
+from picture_folders import SMALL, as_options, write_pictures
 
 
 def on_a_terminal(args: list[str], folder) -> str:
@@ -54,6 +55,18 @@ def test_a_terminal_sees_task_stage_epoch_accuracy_loss_and_time_left(shown):
 def test_it_redraws_itself_a_few_times_a_second_and_gives_the_cursor_back(shown):
     assert shown.count("\x1b[?25l") == shown.count("\x1b[?25h") == 1
     assert shown.index("\x1b[?25h") < shown.index("wrote ")
+
+
+def test_a_learn_shows_the_same_of_a_folder(tmp_path):
+    write_pictures(tmp_path / "monday", "ant", "bee")
+    words = ["learn", "m", "monday", "--size", "8", "--buffer", "12", "--device", "cpu"]
+    shown = on_a_terminal([*words, *as_options({**SMALL, "specialist.epochs": 40, "tangent.steps": 80})], tmp_path)
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown)
+    assert "m learns monday" in plain
+    assert re.search(r"specialist  epoch \d+ of 40", plain)
+    assert re.search(r"\d+ %  0:\d\d elapsed, about 0:\d\d left", plain)
+    assert max(map(len, plain.splitlines())) <= 80
+    assert "wrote m (2 classes, 12 of 12 images in memory)" in plain
 
 
 class Counts(Observer):

@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 
 from itl import UserError, nets
 from itl.model import Model
+from itl.model.change import rename, resize
 from itl.observer import Observer
 from itl.teach import Options, Teacher
 from itl.teach.suited import epochs, network
@@ -143,10 +144,9 @@ def test_a_folder_that_is_gone_is_not_examined(tmp_path: Path) -> None:
 
 
 def test_a_renamed_class_is_still_examined(tmp_path: Path) -> None:
-    change = pytest.importorskip("itl.model.change")
     teach(tmp_path / "m", write_pictures(tmp_path / "one", "ant", "bee"))
     changed = model(tmp_path / "m")
-    change.rename(changed, "ant", "emmet")
+    rename(changed, "ant", "emmet")
     teacher, _ = teach(tmp_path / "m", write_pictures(tmp_path / "two", "cat"))
     assert {grade.name: grade.images > 0 for grade in teacher.report().classes} == {
         "emmet": True,
@@ -275,6 +275,15 @@ def test_a_memory_grows_with_its_classes_and_says_so(tmp_path: Path) -> None:
     memory = model(tmp_path / "m").learner.memory
     assert memory.size == 30
     assert len(memory) > 5
+
+
+def test_a_memory_that_was_made_smaller_stays_so(tmp_path: Path) -> None:
+    teach(tmp_path / "m", write_pictures(tmp_path / "one", "ant", "bee"), buffer=None)  # ten images of each class
+    with_more = model(tmp_path / "m")
+    resize(with_more, 4)
+    _, (lecture,) = teach(tmp_path / "m", write_pictures(tmp_path / "two", "cat"))
+    assert lecture.grown is None
+    assert model(tmp_path / "m").learner.memory.size == 4
 
 
 def test_classes_that_a_memory_of_fixed_size_drops_are_named(tmp_path: Path) -> None:

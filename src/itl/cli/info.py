@@ -100,8 +100,18 @@ def told(entry: dict[str, Any]) -> str:
         return f"resize the memory from {entry['before']} to {entry['size']} images"
     if what == "forget":
         return f"forget {entry['images']} images and {entry['classes']} classes"
+    if what == "learn" and "name" in entry:
+        return _lesson(entry)
     words = [_value(value) if key == "folders" else f"{key} {_value(value)}" for key, value in rest.items()]
     return ", ".join([f"{what} {words[0]}", *words[1:]]) if words else str(what)
+
+
+def _lesson(entry: dict[str, Any]) -> str:
+    """What `itl learn` notes of a folder."""
+    images, accuracy = sum(entry["classes"].values()), entry["accuracy"]["task"]
+    classes = f"{len(entry['classes'])} class{'es' * (len(entry['classes']) != 1)}"
+    known = "" if accuracy is None else f", accuracy {accuracy:.1f}"
+    return f"learn {entry['name']}: {images} images of {classes}{known}"
 
 
 def _value(value: Any) -> str:

@@ -3,49 +3,34 @@
 from __future__ import annotations
 
 import signal
-import time
-from types import FrameType, SimpleNamespace, TracebackType
+from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.text import Text
 
-from itl.cli.live import Display
-from itl.cli.outlook import Outlook, legs
+from itl.cli.live import Progress
+from itl.cli.outlook import Leg, legs
 
 if TYPE_CHECKING:
-    from itl.engine.loop import Stage
     from itl.learner import Learner
     from itl.teach import Teacher
     from itl.teach.teacher import Lecture
 
 
-class Lessons(Display):
+class Lessons(Progress):
     """Shows one lesson on a terminal."""
 
     def __init__(self, console: Console, teacher: Teacher, lecture: Lecture, which: str) -> None:
-        about = SimpleNamespace(method="", stream=lecture.lesson.name, buffer=0, seed=0)
-        super().__init__(console, about)  # type: ignore[arg-type]
-        self.heading = Text.assemble((str(teacher.path), "bold"), f" learns {which}", (lecture.lesson.name, "bold"))
+        heading = Text.assemble((str(teacher.path), "bold"), f" learns {which}", (lecture.lesson.name, "bold"))
+        super().__init__(console, heading, f"reading {lecture.lesson.name}")
         self.images = sum(len(files) for files in lecture.lesson.found.train.values())
 
-    def stage_begins(self, learner: Learner, stage: Stage) -> None:
-        """Take up the stage where it stands."""
-        task = len(learner.tasks)
-        if self.outlook is None:
-            every = legs(learner.settings, [learner.memory.size] * (task - 1) + [self.images], learner.memory.size)
-            self.outlook = Outlook([leg for leg in every if leg.task == task])
-            self.heading.append(f", {learner.engine.device}")
-            self.mark = time.monotonic()
-        super().stage_begins(learner, stage)
-
-    def _now(self) -> Text:
-        """Stage and epoch."""
-        if not self.task:
-            return Text(self.note)
-        name, epoch, epochs = self.stage
-        out = Text.assemble((name, "bold"), f"  epoch {epoch} of {epochs}")
-        return out.append(f"  loss {self.loss:.3g}", "dim") if epoch else out
+    def legs(self, learner: Learner) -> list[Leg]:
+        """The stages of the present task; what came before it is taken to have filled the memory."""
+        before = [learner.memory.size] * (len(learner.tasks) - 1)
+        every = legs(learner.settings, [*before, self.images], learner.memory.size)
+        return [leg for leg in every if leg.task == len(learner.tasks)]
 
 
 class Stop:

@@ -1,10 +1,10 @@
-"""A run as it goes: finished stages as rows, the present one below them, and the time left."""
+"""Learning as it goes: what is known so far, the present stage below it, and the time left."""
 
 from __future__ import annotations
 
 import time
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -12,7 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from itl.cli.outlook import Outlook, legs
+from itl.cli.outlook import Leg, Outlook, legs
 from itl.cli.tables import Stages, clock, percent, stage_table, title
 from itl.observer import Observer
 
@@ -26,22 +26,18 @@ A_SECOND = 4  # redraws; a thread of its own does them, so that the run never wa
 AROUND = 12  # lines that are not rows
 
 
-class Display(Observer):
-    """Shows a run on a terminal. It evaluates nothing: accuracies are those the run's record hears of."""
+class Progress(Observer):
+    """Shows learning on a terminal: a heading, the present stage, a bar with the time left. Subclasses say what of."""
 
-    def __init__(self, console: Console, config: Config, several: str = "") -> None:
-        self.console, self.heading = console, title(vars(config)).append(several, "dim")
-        self.rows: dict[int, Stages] = {}
-        self.scores: dict[str, Any] = {}
-        self.stream: Stream | None = None
-        self.note = f"reading {config.stream}"
+    def __init__(self, console: Console, heading: Text, note: str) -> None:
+        self.console, self.heading, self.note = console, heading, note
         self.outlook: Outlook | None = None
         self.stage: tuple[str, int, int] = ("", 0, 0)  # name, epochs done, of how many
         self.task, self.loss = 0, float("nan")
         self.begun = self.mark = time.monotonic()
         self.live = Live(get_renderable=self.render, console=console, refresh_per_second=A_SECOND, transient=True)
 
-    def __enter__(self) -> Display:
+    def __enter__(self) -> Self:
         self.live.start()
         return self
 
@@ -50,42 +46,33 @@ class Display(Observer):
     ) -> None:
         self.live.stop()
 
+    def legs(self, learner: Learner) -> list[Leg]:
+        """What there is to do, as far as it is known."""
+        raise NotImplementedError
+
     def loads(self, done: int, total: int | None) -> None:
         """Files are being fetched or images decoded: bytes or images, `done` of `total`."""
         share = f"{100 * done / total:.0f} %" if total else f"{done:,}"
         self.note = f"{self.note.partition(':')[0]}: {share}"
 
-    def loaded(self, stream: Stream) -> None:
-        """The stream is there."""
-        self.stream, self.note = stream, "evaluating the untrained network"
-
-    # ------------------------------------------------------------------ what the run tells
+    # ------------------------------------------------------------------ what the learner tells
 
     def stage_begins(self, learner: Learner, stage: Stage) -> None:
         """Take up the stage where it stands."""
-        if self.outlook is None and self.stream is not None:
-            sizes = [len(task.train) for task in self.stream]
-            self.outlook = Outlook(legs(learner.settings, sizes, learner.buffer))
-            self.begun -= sum(learner.clock.seconds.values())  # what an interrupted run had taken already
+        if self.outlook is None:
+            self.outlook = Outlook(self.legs(learner))
             self.heading.append(f", {learner.engine.device}")
             self.mark = time.monotonic()  # reading the data tells nothing about the pace of a step
-        self._advance(self.outlook.steps if self.outlook else 0)
+        self._advance(self.outlook.steps)
         start, rounds = learner.position[1], stage.rounds
         self.task = len(learner.tasks)
         self.stage = (stage.name, rounds.epoch(start - 1) if start else 0, rounds.epoch(rounds.count - 1))
-        if self.outlook is not None:
-            self.outlook.begins(self.task, stage.name, rounds.first(start))
+        self.outlook.begins(self.task, stage.name, rounds.first(start))
 
     def round_ends(self, learner: Learner, stage: Stage, epoch: int, loss: float) -> None:
         """Some epochs are done."""
         self.stage, self.loss = (stage.name, epoch, self.stage[2]), loss
         self._advance(min(stage.rounds.total, stage.rounds.first(learner.position[1])))
-
-    def recorded(self, line: dict[str, Any]) -> None:
-        """Accuracies: within a stage, at its end, or of the expert."""
-        self.scores = line
-        if line["kind"] in ("end", "expert") and line["stage"] != "projection":
-            self.rows.setdefault(line["task"], {})[line["stage"]] = line
 
     def _advance(self, steps: int) -> None:
         now = time.monotonic()
@@ -97,27 +84,17 @@ class Display(Observer):
 
     def render(self) -> RenderableType:
         """The whole display."""
-        parts: list[RenderableType] = [self.heading, ""]
-        fit = max(1, self.console.size.height - AROUND)
-        rows = [(str(task), dict(stages)) for task, stages in sorted(self.rows.items())[-fit:]]
-        if rows:
-            parts += [stage_table(rows), ""]
-        return Group(*parts, self._now(), self._bar())
+        return Group(self.heading, "", *self.body(), self.now() if self.task else Text(self.note), self._bar())
 
-    def _now(self) -> Text:
-        """Task, stage, epoch, and how well it does."""
-        if not self.task or self.stream is None:
-            return Text(self.note)
+    def body(self) -> list[RenderableType]:
+        """What is known so far."""
+        return []
+
+    def now(self) -> Text:
+        """The present stage."""
         name, epoch, epochs = self.stage
-        out = Text.assemble(f"task {self.task} of {len(self.stream)}  ", (name, "bold"), f"  epoch {epoch} of {epochs}")
-        if epoch and self.scores:
-            out.append(f"  loss {self.loss:.3g}\n", "dim")
-            out.append(f"Class-IL {percent(self.scores['class_il'])}  Task-IL {percent(self.scores['task_il'])}")
-            if self.scores["kind"] == "curve":
-                out.append(f"  at epoch {self.scores['epoch']}, on some of the images", "dim")
-        else:
-            out.append("\n")
-        return out
+        out = Text.assemble((name, "bold"), f"  epoch {epoch} of {epochs}")
+        return out.append(f"  loss {self.loss:.3g}", "dim") if epoch else out
 
     def _bar(self) -> Table:
         """The share done, the time since the beginning and the time left."""
@@ -131,3 +108,49 @@ class Display(Observer):
         share = 0.0 if left is None else elapsed / max(elapsed + left, 1e-9)
         line.add_row(ProgressBar(1.0, share, width=30), f"{100 * share:3.0f} %", words)
         return line
+
+
+class Display(Progress):
+    """Shows a run. It evaluates nothing: accuracies are those the run's record hears of."""
+
+    def __init__(self, console: Console, config: Config, several: str = "") -> None:
+        self.rows: dict[int, Stages] = {}
+        self.scores: dict[str, Any] = {}
+        self.stream: Stream | None = None
+        super().__init__(console, title(vars(config)).append(several, "dim"), f"reading {config.stream}")
+
+    def loaded(self, stream: Stream) -> None:
+        """The stream is there."""
+        self.stream, self.note = stream, "evaluating the untrained network"
+
+    def legs(self, learner: Learner) -> list[Leg]:
+        """Every stage of every task; and the time an interrupted run had taken already is counted."""
+        self.begun -= sum(learner.clock.seconds.values())
+        sizes = [len(task.train) for task in self.stream or ()]
+        return legs(learner.settings, sizes, learner.buffer)
+
+    def recorded(self, line: dict[str, Any]) -> None:
+        """Accuracies: within a stage, at its end, or of the expert."""
+        self.scores = line
+        if line["kind"] in ("end", "expert") and line["stage"] != "projection":
+            self.rows.setdefault(line["task"], {})[line["stage"]] = line
+
+    def body(self) -> list[RenderableType]:
+        """The finished stages' accuracies."""
+        fit = max(1, self.console.size.height - AROUND)
+        rows = [(str(task), dict(stages)) for task, stages in sorted(self.rows.items())[-fit:]]
+        return [stage_table(rows), ""] if rows else []
+
+    def now(self) -> Text:
+        """Task, stage, epoch, and how well it does."""
+        name, epoch, epochs = self.stage
+        of = f"task {self.task} of {len(self.stream or ())}  "
+        out = Text.assemble(of, (name, "bold"), f"  epoch {epoch} of {epochs}")
+        if epoch and self.scores:
+            out.append(f"  loss {self.loss:.3g}\n", "dim")
+            out.append(f"Class-IL {percent(self.scores['class_il'])}  Task-IL {percent(self.scores['task_il'])}")
+            if self.scores["kind"] == "curve":
+                out.append(f"  at epoch {self.scores['epoch']}, on some of the images", "dim")
+        else:
+            out.append("\n")
+        return out

@@ -176,7 +176,7 @@ class Teacher:
             if model.pending is not None:
                 return model
             learner = model.learner
-            own = {**learner.notes.get(OWN, {}), **own}
+            own = {**_own(model), **own}
             buffer = max(self.options.buffer or 0, learner.memory.size)
             settings = {**_epochs(len(material.train), buffer, learner.settings), **own}
             model = Model.open(self.path, device=self.options.device, settings=settings)
@@ -261,7 +261,7 @@ class Teacher:
             method, buffer = self.options.method or "itl", self.options.buffer or BUFFER
             return settings_for(method, None, buffer, self._suited(count))
         learner = self.model.learner
-        own = {**learner.notes.get(OWN, {}), **self.options.settings}
+        own = {**_own(self.model), **self.options.settings}
         saved = flatten(learner.settings.model_dump())
         return build({**saved, **_epochs(count, learner.memory.size, learner.settings), **own})
 
@@ -305,6 +305,12 @@ class _Stopper(Observer):
 
 def _epochs(images: int, stored: int, settings: Settings) -> dict[str, int]:
     return suited.epochs(images, stored, settings.specialist.batch, settings.tangent.batch)
+
+
+def _own(model: Model) -> dict[str, Any]:
+    """What the user has set in earlier calls; one who has resized the memory himself wants it so, if it can be."""
+    resized = {"memory.least": 1} if any(entry["what"] == "resize" for entry in model.history) else {}
+    return {**resized, **model.learner.notes.get(OWN, {})}
 
 
 def _learned(model: Model, mark: str) -> str | None:
