@@ -28,7 +28,7 @@ from itl.specialists.rounds import Data, ReplayRounds, data_over, specialist_sta
 from itl.streams import Images, Stream, Task, Traits
 from itl.streams.arrays import as_images, statistics
 
-BATCH = 512  # images evaluated at once
+BATCH = {"cpu": 512, "cuda": 2048}  # images evaluated at once: a GPU is asked in few large calls
 CANDIDATES = "candidates."  # what the memory gathers while a task is trained, in `flight`
 
 # The stages of a task, in order. A learner's position is one of them and how many of its rounds are done.
@@ -212,9 +212,9 @@ class Learner:
             raise UserError(f"these images are {list(shape)}, the learner's are {list(own)}; bring them to one shape")
         training = self.net.training
         self.net.eval()
-        out = []
-        for first in range(0, max(len(images), 1), BATCH):  # no images: one empty batch
-            rows = torch.arange(first, min(first + BATCH, len(images)))
+        out, batch = [], BATCH[self.engine.device.type]
+        for first in range(0, max(len(images), 1), batch):  # no images: one empty batch
+            rows = torch.arange(first, min(first + batch, len(images)))
             with ETIQUETTE.together():
                 out.append(self._logits(self.normalise(self.engine.send(images.gather(rows)))))
         self.net.train(training)
