@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from itl.learner import Learner
     from itl.observer import Observer
 
+MOST_ROUNDS = 10**9  # of a stage: more is nonsense
 ARRAYS = ("label", "task", "row", "written", "width")
 
 
@@ -128,18 +129,15 @@ def unpack(
     from itl.learner import Learner
 
     try:
-        learner = Learner(
-            state["method"],
-            state["buffer"],
-            state["seed"],
-            state["classes"],
-            settings={**state["settings"], **flatten(settings or {})},
-            device=device,
-            observer=observer,
-            net=_own_net(folder, state["network"], net),
-        )
+        own = _own_net(folder, state["network"], net)
+        facts = (state["method"], state["buffer"], state["seed"], state["classes"])
+        try:
+            _must_agree(Learner(*facts, settings=state["settings"], net=own), tensors, state)
+        except UserError as error:
+            raise ValueError(str(error)) from None
+        both = {**state["settings"], **flatten(settings or {})}
+        learner = Learner(*facts, settings=both, device=device, observer=observer, net=own)
         kept: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in state["traits"].items()}
-        _must_agree(learner, tensors, state)
         learner._set_up(state["stream"], tuple(state["shape"]), Traits(**kept), state["outputs"])
         _restore(learner, tensors, state)
     except (AttributeError, LookupError, TypeError, ValueError, RuntimeError, OverflowError, MemoryError) as error:
@@ -160,12 +158,14 @@ def _own_net(folder: str | os.PathLike[str], saved: Any, net: nn.Module | None) 
 
 def _must_agree(learner: Learner, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
     """Refuse sizes that the tensors there do not have, before anything of those sizes is made."""
-    pixels, outputs = tensors["memory.pixels"], int(state["outputs"])
+    pixels, outputs = tensors["memory.pixels"], state["outputs"]
     held, shape = list(pixels.shape[:1]), list(pixels.shape[1:])
     if shape != state["shape"] or len(shape) != 3 or pixels.dtype != torch.uint8:
         raise ValueError(f"memory.pixels is {pixels.dtype} {list(pixels.shape)}, not uint8 of shape {state['shape']}")
     if held not in ([state["buffer"]], [0]):
         raise ValueError(f"a memory of {held[0]} images, not {state['buffer']}")
+    if type(outputs) is not int or outputs < 1:
+        raise ValueError(f"there are no {outputs} outputs")
     with torch.device("meta"):  # no memory is asked for
         net = learner.network(learner.settings_on(state["stream"]).net, shape[0], outputs)
     shapes = {name: t.shape for name, t in net.state_dict().items()}
@@ -201,7 +201,7 @@ def _restore(learner: Learner, tensors: dict[str, Tensor], state: dict[str, Any]
         raise ValueError(f"the memory holds images of classes beyond the {state['outputs']} outputs")
     learner.tasks = [tuple(int(column) for column in task) for task in state["tasks"]]
     stage, rounds = state["position"]
-    if stage not in STAGES or int(rounds) < 0:
+    if stage not in STAGES or not 0 <= int(rounds) <= MOST_ROUNDS:
         raise ValueError(f"there is no round {rounds} of a stage '{stage}'")
     learner.position = (str(stage), int(rounds))
     learner.clock.seconds.update({str(part): float(spent) for part, spent in state["seconds"].items()})

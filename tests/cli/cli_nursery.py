@@ -9,9 +9,11 @@ from __future__ import annotations
 import gc
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -39,10 +41,14 @@ class Nursery:
             [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env
         )
 
-    def run(self, args: list[str], folder: Path) -> Outcome:
+    def run(
+        self, args: list[str], folder: Path, *, kill: float | None = None, env: dict[str, str] | None = None
+    ) -> Outcome:
+        """Run a command line; with `kill`, end it by SIGKILL after so many seconds if it still runs then."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        self.process.stdin.write(json.dumps({"args": args, "folder": str(folder)}) + "\n")
+        request = {"args": args, "folder": str(folder), "kill": kill, "env": env or {}}
+        self.process.stdin.write(json.dumps(request) + "\n")
         self.process.stdin.flush()
         return Outcome(**json.loads(self.process.stdout.readline()))
 
@@ -75,6 +81,20 @@ def _become(main: Callable[[list[str]], Any], args: list[str]) -> NoReturn:
     os._exit(code)
 
 
+def _wait(child: int, seconds: float | None) -> int:
+    """The exit status of a child, which is killed where it takes longer than `seconds`."""
+    until = time.monotonic() + (seconds or 0)
+    while seconds is not None:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return status
+        if time.monotonic() >= until:
+            os.kill(child, signal.SIGKILL)
+            break
+        time.sleep(0.0005)
+    return os.waitpid(child, 0)[1]
+
+
 def serve() -> None:
     import sklearn.datasets  # noqa: F401
     import torch._dynamo  # noqa: F401  # the first optimiser imports it
@@ -91,12 +111,13 @@ def serve() -> None:
             child = os.fork()
             if child == 0:
                 os.chdir(request["folder"])
+                os.environ.update(request["env"])
                 for file, number in ((out, 1), (err, 2)):
                     os.dup2(file.fileno(), number)
                 os.close(0)
                 sys.stdin = open(os.devnull)  # noqa: SIM115
                 _become(main, request["args"])
-            code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            code = os.waitstatus_to_exitcode(_wait(child, request["kill"]))
             texts = []
             for file in (out, err):
                 file.seek(0)

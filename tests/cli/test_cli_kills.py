@@ -1,0 +1,116 @@
+"""A command that is killed at any instant, and given again, ends with the same bits as one that was never killed."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cli_nursery import Nursery
+
+from itl.engine import state as store
+from picture_folders import SMALL, as_options, write_pictures
+
+KILLS = 30  # of each command, at least
+OFTEN = {"ITL_SAVE_EVERY": "0", "ITL_CACHE": "off"}  # state is saved after every round
+MOMENTA = {"specialist.momentum": 0.9, "tangent.momentum": 0.9, "projection.momentum": 0.9}
+STAGES = {"specialist", "generalist", "projection", "done"}
+KILLED = -9
+
+RUN = {**MOMENTA, "net.width": 4, "specialist.epochs": 3, "tangent.epochs": 16, "projection.epochs": 16}
+LEARN = {**SMALL, **MOMENTA, "specialist.epochs": 8, "tangent.epochs": 16, "projection.epochs": 16}
+COMMANDS = {
+    "run itl": ["run", "--resume", "--quiet", "--out", "out", "--tasks", "2", *as_options(RUN)],
+    "run itl-l": ["run", "--resume", "--quiet", "--out", "out", "--method", "itl-l", "--tasks", "2", *as_options(RUN)],
+    "learn": ["learn", "out", "one", "two", "--quiet", "--size", "8", "--buffer", "12", *as_options(LEARN)],
+}
+
+
+def world(folder: Path) -> Path:
+    """A new folder with pictures to learn."""
+    write_pictures(folder / "one", "ant", "bee", each=12)
+    write_pictures(folder / "two", "cat", "dog", each=12)
+    return folder
+
+
+def model_of(folder: Path) -> Path:
+    return folder / "out" / "model" if (folder / "out" / "config.json").exists() else folder / "out"
+
+
+def result(folder: Path) -> dict[str, Any]:
+    """Everything a command has made, less what tells of the time: weights, memory, pictures, records."""
+    model = model_of(folder)
+    tensors, state = store.read(model)
+    out: dict[str, Any] = {f"tensor {name}": tensor.numpy().tobytes() for name, tensor in tensors.items()}
+    out["state"] = timeless(state)
+    now = model / store.current(model)
+    out |= {str(path.relative_to(now)): path.read_bytes() for path in now.rglob("*.png")}
+    for path in (folder / "out").iterdir():
+        if path.suffix == ".json":
+            out[path.name] = timeless(json.loads(path.read_text()))
+        elif path.suffix == ".jsonl":
+            out[path.name] = path.read_bytes()
+        elif path.suffix == ".npz":
+            out |= {f"{path.name} {name}": array.tobytes() for name, array in np.load(path).items()}
+    return out
+
+
+def timeless(value: Any) -> Any:
+    """Without seconds and dates."""
+    if isinstance(value, dict):
+        return {key: timeless(part) for key, part in value.items() if key not in ("seconds", "date", "hardware")}
+    return [timeless(part) for part in value] if isinstance(value, list) else value
+
+
+def lives(nursery: Nursery, words: list[str], root: Path, longest: float) -> Iterator[tuple[Path, list[str]]]:
+    """Folders in which the command was killed again and again until it came to its end, and where each kill hit."""
+    rng = np.random.default_rng(11)
+    for number in range(100):
+        folder = world(root / str(number))
+        hits = []
+        while True:
+            done = nursery.run(words, folder, kill=float(rng.uniform(0.01, longest)), env=OFTEN)
+            if done.code == 0:
+                break
+            assert done.code == KILLED, done.err
+            hits.append(position(folder))
+        yield folder, hits
+
+
+def position(folder: Path) -> str:
+    """The stage of the state that a kill left behind; reading it finds every checksum right."""
+    try:
+        model = model_of(folder)
+        return str(store.read(model)[1]["position"][0]) if (model / "CURRENT").exists() else "nothing yet"
+    except OSError:
+        return "nothing yet"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", COMMANDS)
+def test_killed_at_thirty_instants_it_ends_with_the_same_bits(nursery: Nursery, tmp_path: Path, what: str) -> None:
+    words = COMMANDS[what]
+    world(tmp_path / "whole")
+    began = time.monotonic()
+    whole = nursery.run(words, tmp_path / "whole", env=OFTEN)
+    seconds = time.monotonic() - began
+    assert whole.code == 0, whole.err
+    expected = result(tmp_path / "whole")
+    assert len(expected) > 20
+    hits: Counter[str] = Counter()
+    for folder, where in lives(nursery, words, tmp_path, longest=0.5 * seconds):
+        ended = result(folder)
+        assert ended.keys() == expected.keys()
+        assert [name for name in ended if ended[name] != expected[name]] == []
+        hits.update(where)
+        if hits.total() >= KILLS and hits.keys() >= STAGES:
+            break
+    assert hits.total() >= KILLS, hits
+    assert hits.keys() >= STAGES, hits
+    assert not re.search(r"\.draft", " ".join(str(path) for path in (tmp_path / "whole").rglob("*")))
