@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from itl.bench import Scale, ours, usual
+from itl.bench import Scale, ours, usual, whole
 from itl.bench.plot import draw
 from itl.engine.lanes import side_by_side
+from itl.methods import settings_for
 
 TINY = Scale("cpu", 64, 8, {"net.name": "resnet8", "net.width": 4}, 2, 2, 0, (8, 16), (1,), {"tangent.epochs": 2})
+SHORT = {"specialist.epochs": 1, "tangent.epochs": 1, "projection.epochs": 1, "projection.lr": 1e-4}
 STEPS = {"er", "derpp", "itl specialist", "itl tangent", "itl projection"}
 
 
@@ -62,3 +64,15 @@ def test_jobs_on_a_cpu_run_one_after_another_in_order() -> None:
 
     assert side_by_side([lambda k=k: job(k) for k in range(4)], 3, torch.device("cpu")) == [0, 1, 4, 9]
     assert done == [0, 1, 2, 3]
+
+
+def test_the_usual_run_goes_through_every_stage_and_keeps_a_balanced_memory() -> None:
+    stream = TINY.stream()
+    settings = settings_for("itl", None, 8, {**TINY.net, **SHORT})
+    run = whole.UsualRun(stream, 8, settings, seed=0)
+    before = [p.detach().clone() for p in run.net.parameters()]
+    for index in range(len(stream)):
+        run.learn(index)
+    assert sorted(run.memory.labels) == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert all(not torch.equal(a, b) for a, b in zip(before, run.net.parameters(), strict=True))
+    assert 0 <= run.class_il() <= 100

@@ -8,16 +8,17 @@ from typing import Any
 
 import torch
 
-from itl.bench import ours, usual
+from itl.bench import ours, usual, whole
 from itl.bench.scale import Scale
 from itl.results import environment
+from itl.streams import load
 
 
 def measure(
     device: str = "cpu",
     *,
     quick: bool = False,
-    parts: tuple[str, ...] = ("ours", "usual", "growth", "lanes"),
+    parts: tuple[str, ...] = ("ours", "usual", "growth", "lanes", "whole"),
     say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
     """Measure on `device` (cpu or cuda). `quick`: fewer sizes; `parts`: what to measure; `say` hears of progress."""
@@ -41,6 +42,10 @@ def measure(
     if "lanes" in parts:
         say("several runs side by side")
         out["lanes"] = ours.lanes(scale, stream)
+    if "whole" in parts and device == "cpu":
+        say("a whole run on seq-digits, both ways")
+        short = {"specialist.epochs": 1, "tangent.epochs": 4, "projection.epochs": 4} if quick else {}
+        out["whole"] = whole.measure(load("seq-digits"), 20, short, rounds=1 if quick else 2)
     out["seconds"] = time.perf_counter() - begin
     return out
 

@@ -31,16 +31,18 @@ class Transform:
     def __init__(self, stream: Stream) -> None:
         self.mean = torch.tensor(stream.mean).view(-1, 1, 1)
         self.std = torch.tensor(stream.std).view(-1, 1, 1)
+        self.padding, self.flip = stream.padding, stream.flip
 
-    def __call__(self, image: Image.Image) -> Tensor:
-        """Float32 `[c, h, w]`."""
-        side = image.size[0]
-        image = ImageOps.expand(image, border=4)
-        left, top = random.randint(0, 8), random.randint(0, 8)
+    def __call__(self, raw: np.ndarray) -> Tensor:
+        """Float32 `[c, h, w]` of a uint8 image `[h, w, c]`."""
+        image = Image.fromarray(raw.squeeze(2) if raw.shape[2] == 1 else raw)
+        side, most = image.size[0], 2 * self.padding
+        image = ImageOps.expand(image, border=self.padding)
+        left, top = random.randint(0, most), random.randint(0, most)
         image = image.crop((left, top, left + side, top + side))
-        if random.random() < 0.5:
+        if self.flip and random.random() < 0.5:
             image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-        x = torch.from_numpy(np.array(image)).permute(2, 0, 1).float().div(255)
+        x = torch.from_numpy(np.array(image)).view(*raw.shape).permute(2, 0, 1).float().div(255)
         return (x - self.mean) / self.std
 
 
@@ -57,7 +59,7 @@ class Samples(Dataset[tuple[Tensor, int, Tensor]]):
 
     def __getitem__(self, index: int) -> tuple[Tensor, int, Tensor]:
         raw = self.pixels[index]
-        return self.transform(Image.fromarray(raw)), self.labels[index], torch.from_numpy(raw.copy())
+        return self.transform(raw), self.labels[index], torch.from_numpy(raw.copy())
 
 
 class Buffer:
@@ -84,7 +86,7 @@ class Buffer:
     def draw(self, count: int, device: str) -> tuple[Tensor, Tensor, Tensor]:
         """Some samples without replacement, transformed one by one."""
         picks = random.sample(range(len(self.images)), min(count, len(self.images)))
-        views = torch.stack([self.transform(Image.fromarray(self.images[p].numpy())) for p in picks])
+        views = torch.stack([self.transform(self.images[p].numpy()) for p in picks])
         labels = torch.tensor([self.labels[p] for p in picks])
         return views.to(device), labels.to(device), torch.stack([self.logits[p] for p in picks])
 
@@ -178,7 +180,7 @@ class _Usual:
             optimiser.zero_grad()
             with torch.no_grad():
                 features = trunk(x.to(self.device))
-            loss = F.cross_entropy(_tangent(head, params, w, features), y.to(self.device))
+            loss = F.cross_entropy(tangent_logits(head, params, w, features), y.to(self.device))
             loss.backward()
             optimiser.step()
             loss.item()
@@ -195,7 +197,7 @@ class _Usual:
             x = x.to(self.device)
             optimiser.zero_grad()
             with torch.no_grad():
-                target = _tangent(head, params, w, trunk(x))
+                target = tangent_logits(head, params, w, trunk(x))
             loss = F.mse_loss(net(x), target)
             loss.backward()
             optimiser.step()
@@ -203,6 +205,7 @@ class _Usual:
             yield
 
 
-def _tangent(head: nn.Module, params: dict[str, Tensor], w: dict[str, Tensor], features: Tensor) -> Tensor:
+def tangent_logits(head: nn.Module, params: dict[str, Tensor], w: dict[str, Tensor], features: Tensor) -> Tensor:
+    """p(x) + ∇p(x) w by forward-mode AD: `[n, classes]`."""
     value, along = jvp(lambda p: functional_call(head, p, (features,)), (params,), (w,))  # type: ignore[misc]
     return value + along  # type: ignore[no-any-return]

@@ -75,3 +75,8 @@ def _show(record: dict[str, Any]) -> None:
     console.print(growth)
     lanes = ", ".join(f"{row['lanes']}: {row['ms_per_run_step']:.2f} ms" for row in record["lanes"])
     console.print(f"er side by side, a run-step with n lanes: {lanes}")
+    if "whole" in record:
+        spent = [sum(run["seconds"] for run in record["whole"][side]) for side in ("ours", "usual")]
+        console.print(
+            f"a whole seq-digits run: {spent[0]:.0f} s, the usual way {spent[1]:.0f} s: {record['whole']['ratio']:.1f}x"
+        )
