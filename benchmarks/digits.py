@@ -24,12 +24,11 @@ def mean_std(values: list[float]) -> str:
 
 
 def results(split: str) -> dict[tuple[str, str | None], list[dict]]:
-    """The raw results by (method, variant), seeds in order."""
+    """The raw results of the folder named like the split, by (method, variant), seeds in order."""
     out: dict[tuple[str, str | None], list[dict]] = {}
-    for path in sorted(RESULTS.glob("**/result.json")):
+    for path in sorted((RESULTS / split).glob("**/result.json")):
         result = json.loads(path.read_text())
-        if result["split"] == split:
-            out.setdefault((result["method"], result["variant"]), []).append(result)
+        out.setdefault((result["method"], result["variant"]), []).append(result)
     return out
 
 

@@ -224,7 +224,8 @@ class Learner:
         if self._generalist is not None:
             return self._generalist.logits(x).float()
         with self.engine.autocast():
-            return (self.net(x) if self._is_expert() else self.specialist.logits(self.net, x)).float()
+            plain = self._is_expert() or not self.tasks  # a specialist that has begun no task has no model of its own
+            return (self.net(x) if plain else self.specialist.logits(self.net, x)).float()
 
     def _is_expert(self) -> bool:
         """Whether the network is what a generalist has made of it, and no longer the specialist's."""

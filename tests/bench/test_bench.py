@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from itl import UserError
 from itl.bench import Scale, ours, usual, whole
+from itl.bench import methods as bench_methods
 from itl.bench.plot import draw
 from itl.engine.lanes import side_by_side
 from itl.methods import settings_for
@@ -76,3 +78,24 @@ def test_the_usual_run_goes_through_every_stage_and_keeps_a_balanced_memory() ->
     assert sorted(run.memory.labels) == [0, 0, 1, 1, 2, 2, 3, 3]
     assert all(not torch.equal(a, b) for a, b in zip(before, run.net.parameters(), strict=True))
     assert 0 <= run.class_il() <= 100
+
+
+def test_a_methods_step_is_held_to_what_it_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_methods.Scale, "of", lambda device, quick: TINY)
+    record = bench_methods.measure_methods("cpu", bench_methods.chosen("derpp,gdumb,co2l"))
+    rows = {row["method"]: row for row in record["methods"]}
+    assert list(rows) == ["er", "derpp", "gdumb", "co2l"]
+    assert all(row["ms"] > 0 for row in rows.values())
+    assert (rows["er"]["ratio"], rows["er"]["explained"], rows["er"]["factor"]) == (1, 1, 1)
+    assert rows["derpp"]["explained"] == 1.5  # three batches of 32 instead of two
+    assert rows["gdumb"]["explained"] == 0.5
+    assert rows["co2l"]["explained"] == 8 / 6  # four forwards, two of them back
+    for row in rows.values():
+        assert row["factor"] == pytest.approx(row["ratio"] / row["explained"])
+
+
+def test_all_methods_but_the_ablation_and_itl_are_measured() -> None:
+    assert {"sgd", "er", "derpp", "joint", "agem", "cls-er", "lwf"} <= set(bench_methods.chosen("all"))
+    assert not {"b", "b+ff", "itl", "itl-l"} & set(bench_methods.chosen("all"))
+    with pytest.raises(UserError, match="unknown method to measure 'dre'; did you mean"):
+        bench_methods.chosen("er,dre")

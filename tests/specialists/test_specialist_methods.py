@@ -66,6 +66,14 @@ def test_a_method_learns_on_after_a_task_as_if_never_stopped_and_gives_the_same_
     assert differing(whole(again), whole(learner)) == set()
 
 
+@pytest.mark.parametrize("method", BASELINES)
+def test_an_untrained_method_answers_with_its_network(method: str) -> None:
+    stream, learner = tiny_stream(), learner_of(method)
+    learner.prepare(stream.tasks[0])
+    x = learner.normalise(stream.tasks[0].test.pixels)
+    assert torch.equal(learner.logits(stream.tasks[0].test), learner.net.eval()(x))
+
+
 @pytest.mark.parametrize("method", [m for m in BASELINES if m != "x-der"])
 def test_a_method_learns_with_a_classifier_that_grows(method: str) -> None:
     stream, learner = tiny_stream(), learner_of(method, classes=None)

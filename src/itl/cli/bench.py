@@ -13,17 +13,28 @@ from itl.errors import UserError
 
 @click.command()
 @click.option("--device", metavar="NAME", default="auto", show_default=True, help="auto, cpu or cuda.")
+@click.option("--method", metavar="NAME,…", help="Measure these methods' steps beside er's instead, or all.")
 @click.option("--quick", is_flag=True, help="Fewer sizes and steps.")
 @click.option("--out", metavar="FILE", help="Write the record there too.")
 @click.option("--plot", metavar="FILE", help="Draw it (PNG, PDF or SVG by the name's ending).")
 @click.option("--json", "as_json", is_flag=True, help="Print the record as one JSON object and nothing else.")
-def bench(device: str, quick: bool, out: str | None, plot: str | None, as_json: bool) -> None:
-    """Measure speed as ratios within one run: our engine, the usual loop, memory sizes, lanes."""
+def bench(device: str, method: str | None, quick: bool, out: str | None, plot: str | None, as_json: bool) -> None:
+    """Measure speed as ratios within one run: our engine, the usual loop, memory sizes, lanes; or every method."""
     from itl.bench import measure
+    from itl.bench.methods import chosen, measure_methods
     from itl.engine.device import choose_engine
 
+    if method is not None and plot is not None:
+        raise UserError("--plot draws the benchmark as a whole; leave out --method")
     kind = choose_engine(device).device.type
-    record = measure(kind, quick=quick, say=lambda line: click.echo(f"{line} …", err=True))
+
+    def say(line: str) -> None:
+        click.echo(f"{line} …", err=True)
+
+    if method is None:
+        record = measure(kind, quick=quick, say=say)
+    else:
+        record = measure_methods(kind, chosen(method), quick=quick, say=say)
     if out is not None:
         _write(out, json.dumps(record, indent=1) + "\n")
     if plot is not None:
@@ -33,7 +44,7 @@ def bench(device: str, quick: bool, out: str | None, plot: str | None, as_json: 
     if as_json:
         click.echo(json.dumps(record, indent=1))
         return
-    _show(record)
+    _show(record) if method is None else _show_methods(record)
     for path in (out, plot):
         if path is not None:
             click.echo(f"written: {path}")
@@ -80,3 +91,20 @@ def _show(record: dict[str, Any]) -> None:
         console.print(
             f"a whole seq-digits run: {spent[0]:.0f} s, the usual way {spent[1]:.0f} s: {record['whole']['ratio']:.1f}x"
         )
+
+
+def _show_methods(record: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False)
+    hardware = record["hardware"]
+    table = Table(title=f"{record['network']} on {hardware.get('gpu', hardware['device'])}", title_justify="left")
+    for column in ("method", "ms a step", "to er's", "forwards + backwards", "explain", "factor"):
+        table.add_column(column, justify="left" if column == "method" else "right")
+    for row in record["methods"]:
+        passes = f"{row['forwards']:g} + {row['backwards']:g}"
+        ratios = (f"{row[name]:.2f}" for name in ("ratio", "explained", "factor"))
+        first, second, third = ratios
+        table.add_row(row["method"], f"{row['ms']:.2f}", f"{first}x", passes, f"{second}x", third)
+    console.print(table)

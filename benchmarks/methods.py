@@ -1,0 +1,250 @@
+"""Every method on a stream, alone and with the tangent generalist; the tables in docs/methods.md from the raw records.
+
+python benchmarks/methods.py [--seeds 0,1,2] [--processes 2]             run what is not recorded yet, on seq-digits
+python benchmarks/methods.py --stream seq-cifar10 --steps 1500 --seeds 0 --lanes 6 --data data    a shortened benchmark
+python benchmarks/methods.py --write                                     run nothing; make the tables
+
+A run that is recorded is never run again, so that an interrupted session goes on by the same command. On a CPU runs
+share the cores, one thread each; on a GPU several run side by side in one process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+HOME = Path(__file__).parents[1]
+sys.path.insert(0, str(HOME / "src"))
+
+from itl import methods  # noqa: E402
+from itl.config import Config  # noqa: E402
+from itl.errors import UserError  # noqa: E402
+
+RESULTS = HOME / "results"
+PAGE = HOME / "docs" / "methods.md"
+TANGENT = {"generalist": "tangent"}
+WHOLE = {"itl": "b", "itl-l": None}  # these have their generalist already; the method that is their specialist alone
+
+
+def names() -> list[str]:
+    """The methods that are specialists alone, and the paper's two (`b` is the first one's specialist)."""
+    alone = [name for name in methods.METHODS if methods.settings_for(name, None, 200).generalist == "none"]
+    return [*(name for name in alone if name != "b"), *WHOLE]
+
+
+def kinds(name: str) -> list[tuple[str, bool]]:
+    """The method's runs, as (method, with the tangent generalist on top)."""
+    if name in WHOLE:
+        return [(kind, False) for kind in (WHOLE[name], name) if kind is not None]
+    return [(name, False), (name, True)]
+
+
+def configs(args: argparse.Namespace) -> list[Config]:
+    """One run for each method, alone and with the generalist, and seed; of each method both before the next."""
+    out = []
+    for seed in args.seeds:
+        for name in args.methods:
+            for kind, tangent in kinds(name):
+                variant = "-".join([*([f"steps{args.steps}"] if args.steps else []), *(["tangent"] if tangent else [])])
+                own = {**({"specialist.steps": args.steps} if args.steps else {}), **(TANGENT if tangent else {})}
+                out.append(
+                    Config(
+                        args.stream,
+                        kind,
+                        args.buffer,
+                        seed,
+                        {**own, **args.settings},
+                        variant=variant or None,
+                        curves=0,
+                    )
+                )
+    return out
+
+
+def records(stream: str) -> dict[tuple[str, str | None, int, int], dict[str, Any]]:
+    """The recorded runs on the test images by (method, variant, buffer, seed): any folder of the stream's results."""
+    out = {}
+    for path in sorted((RESULTS / stream).glob("**/result.json")):
+        result = json.loads(path.read_text())
+        if result["split"] == "test":
+            out[result["method"], result["variant"], result["buffer"], result["seed"]] = result
+    return out
+
+
+def missing(args: argparse.Namespace) -> list[Config]:
+    """The runs that are not recorded yet."""
+    done = records(args.stream)
+    return [c for c in configs(args) if (c.method, c.variant, c.buffer, c.seed) not in done]
+
+
+def place(config: Config) -> Path:
+    """Where a run is recorded."""
+    return RESULTS / config.stream / "methods" / config.name
+
+
+def one(config: Config, args: argparse.Namespace) -> str:
+    """Run and record one, in this process; what came of it in a line. A run that fails leaves nothing behind."""
+    from itl.run import run
+
+    out, begun = place(config), time.perf_counter()
+    draft = out.with_name(f".{out.name}")
+    shutil.rmtree(draft, ignore_errors=True)
+    try:
+        result = run(config, config.load_stream(args.data), draft, device=args.device, save=False)
+    except UserError as error:
+        shutil.rmtree(draft, ignore_errors=True)
+        return f"{config.name}: failed: {error}"
+    os.replace(draft, out)
+    return (
+        f"{config.name}: Class-IL {result['class_il']:.1f}, Task-IL {result['task_il']:.1f}, "
+        f"{time.perf_counter() - begun:.0f} s"
+    )
+
+
+def on_cores(todo: list[Config], args: argparse.Namespace) -> None:
+    """A process of one thread for each run, so many at once."""
+    given = ["--stream", args.stream, "--buffer", str(args.buffer), "--data", args.data, "--device", "cpu"]
+    given += ["--steps", str(args.steps)] if args.steps else []
+    given += [word for key, value in args.settings.items() for word in ("--set", f"{key}={json.dumps(value)}")]
+
+    def job(config: Config) -> None:
+        name = "itl" if config.method == "b" else config.method
+        words = [sys.executable, __file__, "--one", config.name, "--methods", name]
+        words += ["--seeds", str(config.seed), *given]
+        done = subprocess.run(words, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
+        said = done.stdout.strip() or done.stderr.strip().splitlines()[-1:]
+        print(said, flush=True)
+
+    with ThreadPoolExecutor(args.processes) as pool:
+        list(pool.map(job, todo))
+
+
+def on_device(todo: list[Config], args: argparse.Namespace) -> None:
+    """Several runs side by side in this process."""
+    from functools import partial
+
+    from itl.engine.device import choose_engine
+    from itl.engine.lanes import side_by_side
+
+    def job(config: Config) -> None:
+        print(one(config, args), flush=True)
+
+    side_by_side([partial(job, config) for config in todo], args.lanes, choose_engine(args.device).device)
+
+
+# ------------------------------------------------------------------------------------------------------------ tables
+
+
+def mean_std(values: list[float]) -> str:
+    spread = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.1f}{spread}"
+
+
+def table(stream: str, buffer: int, steps: int | None, seeds: tuple[int, ...]) -> str | None:
+    """Class-IL and Task-IL of every method alone and with the generalist; a dash where a seed is missing."""
+    found, prefix = records(stream), f"steps{steps}" if steps else None
+    lines = ["| method | Class-IL | with tangent | Task-IL | with tangent | s a run |", "|---|---|---|---|---|---|"]
+    any_run = False
+    for name in names():
+        tangent = f"{prefix}-tangent" if prefix else "tangent"
+        pair = ((WHOLE[name], prefix), (name, prefix)) if name in WHOLE else ((name, prefix), (name, tangent))
+        alone, under = ([found[key] for seed in seeds if (key := (*one, buffer, seed)) in found] for one in pair)
+        if not alone and not under:
+            continue
+        any_run = True
+        cells = [
+            mean_std([run[kind] for run in runs]) if len(runs) == len(seeds) else "–"
+            for kind in ("class_il", "task_il")
+            for runs in (alone, under)
+        ]
+        seconds = statistics.mean(run["seconds"]["total"] for run in alone or under)
+        lines.append(f"| `{name}` | {' | '.join(cells)} | {seconds:.0f} |")
+    return "\n".join(lines) if any_run else None
+
+
+def digits() -> str:
+    """The section on seq-digits."""
+    rows = table("seq-digits", 20, None, (0, 1, 2)) or "Not run yet."
+    return f"{DIGITS}\n\n{rows}"
+
+
+def cifar() -> str:
+    """The section on the shortened Seq-CIFAR-10, where it was run."""
+    rows = table("seq-cifar10", 200, 1500, (0,))
+    return f"{CIFAR}\n\n{rows}" if rows else ""
+
+
+def put(page: Path, name: str, text: str) -> None:
+    """Replace what stands between a page's markers."""
+    pattern = rf"(<!-- results:{name} -->\n).*?(<!-- /results -->)"
+    page.write_text(re.sub(pattern, lambda m: f"{m[1]}{text}\n{m[2]}", page.read_text(), flags=re.DOTALL))
+
+
+DIGITS = """## On seq-digits
+
+20 images in memory, percent on the test images after the last task, mean ± standard deviation over seeds 0, 1 and 2,
+one CPU thread; "with tangent" is the same method with `--set generalist=tangent` (`itl` has it, and its specialist
+alone is `b`). `python benchmarks/methods.py` runs what is missing; raw records:
+[`results/seq-digits`](../results/seq-digits)."""
+CIFAR = """## On a shortened Seq-CIFAR-10
+
+200 images in memory, at most 1,500 steps a task (a tenth of the benchmark's), one seed, on a GPU: these figures compare
+methods with each other, not with published ones. Raw records: [`results/seq-cifar10`](../results/seq-cifar10)."""
+
+
+def parse(words: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--stream", default="seq-digits")
+    parser.add_argument("--buffer", type=int)
+    parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--methods", help="with commas between; default: all")
+    parser.add_argument("--steps", type=int, help="at most so many a task")
+    parser.add_argument("--set", dest="pairs", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--lanes", type=int, default=4)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--data", default="data")
+    parser.add_argument("--write", action="store_true")
+    parser.add_argument("--list", action="store_true", help="what is missing")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    args = parser.parse_args(words)
+    from itl.settings import parse as settings
+
+    args.settings = settings(args.pairs)
+    args.seeds = tuple(int(seed) for seed in args.seeds.split(","))
+    args.methods = args.methods.split(",") if args.methods else names()
+    args.buffer = args.buffer or (20 if args.stream == "seq-digits" else 200)
+    return args
+
+
+def main() -> None:
+    args = parse()
+    if args.write:
+        put(PAGE, "methods", digits())
+        put(PAGE, "methods-cifar10", cifar())
+        return
+    todo = missing(args)
+    if args.one:
+        print(*(one(config, args) for config in todo if config.name == args.one), sep="\n")
+        return
+    print(f"{len(todo)} of {len(configs(args))} runs to do", flush=True)
+    if args.list:
+        print(*(config.command for config in todo), sep="\n")
+        return
+    from itl.engine.device import choose_engine
+
+    (on_device if choose_engine(args.device).device.type == "cuda" else on_cores)(todo, args)
+
+
+if __name__ == "__main__":
+    main()

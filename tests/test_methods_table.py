@@ -1,0 +1,90 @@
+"""`benchmarks/methods.py`: runs what is not recorded, skips what is, and makes its tables from the records alone."""
+
+from __future__ import annotations
+
+import json
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from itl import methods
+
+HOME = Path(__file__).parents[1]
+SCRIPT = HOME / "benchmarks" / "methods.py"
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The script's functions, writing into a folder of their own."""
+    names = runpy.run_path(str(SCRIPT))
+    monkeypatch.setitem(names["records"].__globals__, "RESULTS", tmp_path)
+    return names
+
+
+def test_every_method_is_run_alone_and_with_the_tangent_generalist(script: dict[str, Any]) -> None:
+    todo = script["configs"](script["parse"](["--seeds", "0,1"]))
+    run = {(c.method, c.variant, c.seed) for c in todo}
+    assert len(run) == len(todo)
+    for name in methods.METHODS:
+        if methods.settings_for(name, None, 20).generalist == "none" and name != "b":
+            assert {(name, None, 1), (name, "tangent", 1)} <= run
+    assert {("b", None, 0), ("itl", None, 0), ("itl-l", None, 0)} <= run  # itl is b with the generalist
+    assert ("b", "tangent", 0) not in run
+    tangent = next(c for c in todo if c.variant == "tangent")
+    assert tangent.settings == {"generalist": "tangent"}
+
+
+def test_a_shortened_stream_is_a_variant_of_its_own(script: dict[str, Any]) -> None:
+    args = script["parse"](["--stream", "seq-cifar10", "--steps", "1500", "--seeds", "0", "--methods", "er,agem"])
+    assert [(c.method, c.variant, c.buffer) for c in script["configs"](args)] == [
+        ("er", "steps1500", 200),
+        ("er", "steps1500-tangent", 200),
+        ("agem", "steps1500", 200),
+        ("agem", "steps1500-tangent", 200),
+    ]
+    assert all(c.settings["specialist.steps"] == 1500 for c in script["configs"](args))
+
+
+def test_runs_are_recorded_once_and_their_table_is_made_from_the_records(
+    script: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = ["specialist.steps=2", "net.width=4", "tangent.steps=2", "projection.steps=2"]
+    words = ["--methods", "er,itl", "--seeds", "0", "--device", "cpu", *(w for s in small for w in ("--set", s))]
+    args = script["parse"](words)
+    todo = script["missing"](args)
+    assert [(c.method, c.variant) for c in todo] == [("er", None), ("er", "tangent"), ("b", None), ("itl", None)]
+    for config in todo:
+        assert "Class-IL" in script["one"](config, args)
+    assert script["missing"](args) == []
+    paths = [tmp_path / "seq-digits" / "methods" / config.name / "result.json" for config in todo]
+    er, er_tangent, b, itl = (f"{json.loads(path.read_text())['class_il']:.1f}" for path in paths)
+    table = script["table"]("seq-digits", 20, None, (0,)).splitlines()
+    assert len(table) == 4
+    assert table[2].startswith(f"| `er` | {er} | {er_tangent} |")
+    assert table[3].startswith(f"| `itl` | {b} | {itl} |")
+    assert "–" in script["table"]("seq-digits", 20, None, (0, 1))  # a seed is missing: no figure
+
+
+def test_a_run_that_fails_leaves_nothing_behind(script: dict[str, Any], tmp_path: Path) -> None:
+    args = script["parse"](["--methods", "er", "--seeds", "0", "--buffer", "5", "--device", "cpu"])
+    said = script["one"](script["configs"](args)[0], args)
+    assert "failed: a buffer of 5 cannot hold one image of each of 10 classes" in said
+    assert list((tmp_path / "seq-digits").glob("**/*")) in ([], [tmp_path / "seq-digits" / "methods"])
+
+
+def test_the_page_shows_what_is_recorded() -> None:
+    names = runpy.run_path(str(SCRIPT))
+    page = (HOME / "docs" / "methods.md").read_text()
+    for marker, section in (("methods", names["digits"]()), ("methods-cifar10", names["cifar"]())):
+        assert f"<!-- results:{marker} -->\n{section}" in page, "run python benchmarks/methods.py --write"
+
+
+def test_the_script_says_what_is_missing() -> None:
+    words = [sys.executable, str(SCRIPT), "--list", "--seeds", "987", "--methods", "er"]
+    said = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert said[0] == "2 of 2 runs to do"
+    assert said[2].endswith("--set generalist=tangent --curves 0")
