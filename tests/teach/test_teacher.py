@@ -15,12 +15,12 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from itl import UserError, nets
+from itl.methods import settings_for
 from itl.model import Model
 from itl.model.change import rename, resize
 from itl.observer import Observer
-from itl.teach import Options, Teacher
-from itl.teach.suited import epochs, network
-from itl.teach.teacher import Lecture
+from itl.teach import Lecture, Options, Teacher, plan
+from itl.teach.choice import for_lesson, network
 from picture_folders import SMALL, write_pictures
 from tiny_world import Teller, differing, photograph
 
@@ -105,6 +105,17 @@ def test_test_images_are_not_learned_from(tmp_path: Path) -> None:
     tests = [np.asarray(Image.open(path)).transpose(2, 0, 1) for path in folder.glob("test/*/*")]
     assert not any((seen[0].numpy() == image).all((1, 2, 3)).any() for image in tests)
     assert teacher.report().tasks[0].images == 6
+
+
+def test_a_class_to_test_on_must_have_been_learned(tmp_path: Path) -> None:
+    teach(tmp_path / "m", write_pictures(tmp_path / "one", "ant"))
+    folder = tmp_path / "two"
+    write_pictures(folder / "train", "bee")
+    write_pictures(folder / "test", "ant", "bee", "cat", each=3, seed=5)
+    teacher, (lecture,) = teach(tmp_path / "m", folder)
+    assert lecture.test == {"ant": 3, "bee": 3}
+    assert [(p.path.name, "never learned" in p.why) for p in lecture.problems] == [("cat", True)]
+    assert teacher.report().tasks[-1].images == 6
 
 
 def test_without_a_test_everything_is_learned(tmp_path: Path) -> None:
@@ -195,6 +206,7 @@ def test_the_same_command_goes_on_to_the_same_bits(
     assert model(tmp_path / "m").pending is not None
     _, lectures = teach(tmp_path / "m", *folders)
     assert [lecture.learned for lecture in lectures] == [at[0] == 1, True]
+    assert lectures[1].new == ["cat"]  # though it had its output before the interruption
     whole, resumed = model(tmp_path / "whole"), model(tmp_path / "m")
     assert not differing(photograph(whole.learner), photograph(resumed.learner))
     drop = ("date", "seconds")
@@ -311,7 +323,7 @@ def test_what_a_model_is_cannot_be_changed(tmp_path: Path) -> None:
         "made with --size 8, not 16": {"size": 16},
         "made with --method itl, not er": {"method": "er"},
         "made with --seed 0, not 1": {"seed": 1},
-        "made with --flip/--no-flip False, not True": {"flip": True},
+        "was made with --no-flip; leave the option out": {"flip": True},
         "a memory of 12 images; --buffer can only make it larger": {"buffer": 3},
         "was made with net.width=4; that cannot be changed": {"settings": {"net.width": 8}},
         "has weights of its own already": {"weights": __file__},
@@ -364,7 +376,8 @@ def test_the_size_suits_the_images(tmp_path: Path) -> None:
 
 
 def test_few_images_are_learned_longer_and_networks_suit_the_machine() -> None:
-    few, many, most = (epochs(count, 200, 32, 32)["specialist.epochs"] for count in (20, 960, 100_000))
+    settings = settings_for("itl", None, 200)
+    few, many, most = (for_lesson(count, 200, settings)["specialist.epochs"] for count in (20, 960, 100_000))
     assert (few, many, most) == (100, 10, 5)
     assert network(32, fast=False, weights=False)["net.name"] == "resnet8"
     assert network(128, fast=False, weights=False)["net.strided"]
@@ -376,9 +389,9 @@ def test_a_plan_counts_and_learns_nothing(tmp_path: Path) -> None:
     one = write_pictures(tmp_path / "one", "ant", each=40)
     write_pictures(one, "bee", each=8)
     (one / "stray.png").write_bytes(b"x")
-    plan = Teacher(tmp_path / "m", [one, write_pictures(tmp_path / "two", "ant")], QUICK).plan()
+    said = plan(Teacher(tmp_path / "m", [one, write_pictures(tmp_path / "two", "ant")], QUICK))
     assert not (tmp_path / "m").exists()
-    first, second = plan["lessons"]
+    first, second = said["lessons"]
     assert [(row["class"], row["train"] + row["test"], row["known"]) for row in first["classes"]] == [
         ("ant", 40, False),
         ("bee", 8, False),
@@ -386,6 +399,6 @@ def test_a_plan_counts_and_learns_nothing(tmp_path: Path) -> None:
     assert first["imbalance"] == first["classes"][0]["train"] / first["classes"][1]["train"]
     assert "lies in no class" in first["problems"][0]["why"]
     assert [row["known"] for row in second["classes"]] == [True]
-    assert plan["estimate"]["seconds"] > 0
-    assert plan["estimate"]["bytes"] > 48 * 3 * 64
-    json.dumps(plan)
+    assert said["estimate"]["seconds"] > 0
+    assert said["estimate"]["bytes"] > 48 * 3 * 64
+    json.dumps(said)

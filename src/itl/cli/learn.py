@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from itl.cli import options
-from itl.cli.run import _terminal
+from itl.cli.run import terminal
 from itl.errors import UserError
 
 if TYPE_CHECKING:
-    from itl.teach import Teacher
-    from itl.teach.teacher import Lecture
+    from itl.teach import Lecture, Teacher
 
 
 @click.command()
@@ -49,7 +48,7 @@ def learn(model: Path, folders: tuple[Path, ...], **given: Any) -> None:
     own = options.settings(given["pairs"], given["epochs"])
 
     from itl.model import lock
-    from itl.teach import Options, Teacher
+    from itl.teach import Options, Teacher, plan
     from itl.teach.options import check_path
 
     chosen = Options(
@@ -65,7 +64,7 @@ def learn(model: Path, folders: tuple[Path, ...], **given: Any) -> None:
         device=given["device"],
     )
     if given["dry_run"]:
-        _show_plan(Teacher(model, folders, chosen).plan(), given["as_json"])
+        _show_plan(plan(Teacher(model, folders, chosen)), given["as_json"])
         return
     check_path(model)  # before a lock is laid into somebody's photographs
     with lock(model, given["wait"]):
@@ -79,7 +78,7 @@ def _teach(teacher: Teacher, given: dict[str, Any]) -> list[Lecture]:
     from itl.cli.lessons import Lessons, Stop
 
     lectures = teacher.due()
-    console = None if given["as_json"] or given["quiet"] else _terminal()
+    console = None if given["as_json"] or given["quiet"] else terminal()
     try:
         with Stop() as stop:
             for number, lecture in enumerate(lectures, 1):
@@ -114,12 +113,12 @@ def _show(teacher: Teacher, lectures: list[Lecture], given: dict[str, Any]) -> N
     Console(highlight=False).print(view(teacher, lectures, report))
 
 
-def _show_plan(plan: dict[str, Any], as_json: bool) -> None:
+def _show_plan(planned: dict[str, Any], as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps(plan, indent=1))
+        click.echo(json.dumps(planned, indent=1))
         return
     from rich.console import Console
 
     from itl.cli.learned import plan_view
 
-    Console(highlight=False).print(plan_view(plan))
+    Console(highlight=False).print(plan_view(planned))

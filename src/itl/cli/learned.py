@@ -12,9 +12,8 @@ from rich.text import Text
 from itl.cli.tables import clock, percent, plain_table
 
 if TYPE_CHECKING:
-    from itl.teach import Teacher
+    from itl.teach import Lecture, Teacher
     from itl.teach.exams import Grade, Report
-    from itl.teach.teacher import Lecture
 
 SHOWN = 10  # problems and classes of a list that are named; --json names all
 NAME = 40  # letters of a name

@@ -14,8 +14,7 @@ from itl.cli.outlook import Leg, legs
 
 if TYPE_CHECKING:
     from itl.learner import Learner
-    from itl.teach import Teacher
-    from itl.teach.teacher import Lecture
+    from itl.teach import Lecture, Teacher
 
 
 class Lessons(Progress):

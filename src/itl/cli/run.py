@@ -88,7 +88,7 @@ class _Session:
 
         self.device = choose_engine(given["device"]).device  # no such device: said before minutes of reading
         self.given, self.several = given, several
-        self.console = None if given["as_json"] or given["quiet"] else _terminal()
+        self.console = None if given["as_json"] or given["quiet"] else terminal()
         self.stream: Stream | None = None
 
     def run_all(self, configs: list[Config], places: list[Path]) -> list[dict[str, Any]]:
@@ -149,7 +149,7 @@ class _Session:
         return self.stream
 
 
-def _terminal() -> Console | None:
+def terminal() -> Console | None:
     """A console for a live display, where there is a terminal to show it on."""
     from rich.console import Console
 

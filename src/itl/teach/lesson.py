@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,7 +30,7 @@ class Part:
 
     def counts(self) -> dict[str, int]:
         """How many images of each class."""
-        return {name: self.labels.count(name) for name in dict.fromkeys(self.labels)}
+        return dict(Counter(self.labels))
 
     def of(self, names: set[str]) -> Part:
         """The images of these classes."""
@@ -85,28 +86,22 @@ class Lesson:
     def read(self, size: int, progress: Progress | None = None) -> Material:
         """All its images. Bad ones are listed; a lesson without a single good one is refused."""
         problems = list(self.found.problems)
-        total = sum(len(files) for part in (self.found.train, self.found.test) for files in part.values())
-        parts, done = [], 0
-        for classes in (self.found.train, self.found.test):
-            labels = [name for name, files in classes.items() for _ in files]
-            paths = [file for files in classes.values() for file in files]
-            before = done
-            watch = None if progress is None else (lambda k, _, b=before: progress(b + k, total))
-            pixels, kept, bad = read_images(paths, size, progress=watch)
-            done += len(paths)
-            problems += bad
-            part = Part(torch.from_numpy(pixels), [labels[k] for k in kept])
-            for name in classes:
-                if name not in part.labels and classes is self.found.train:
-                    problems.append(Problem(self.folder / name, "no image of this class can be read; it is left out"))
-            parts.append(part)
-        if not len(parts[0]):
+        train, bad = _read(self.found.train, size, progress)
+        problems += bad
+        for name in self.found.train.keys() - set(train.labels):
+            problems.append(Problem(self.folder / name, "no image of this class can be read; it is left out"))
+        if not len(train):
             raise UserError(f"{shown(self.folder)} holds no image that can be read; the first problem is {problems[0]}")
-        return Material(parts[0], parts[1], problems)
+        test, bad = _read(self.found.test, size, progress)
+        return Material(train, test, problems + bad)
 
     def read_test(self, size: int) -> Part:
         """Its test images alone."""
-        labels = [name for name, files in self.found.test.items() for _ in files]
-        paths = [file for files in self.found.test.values() for file in files]
-        pixels, kept, _ = read_images(paths, size)
-        return Part(torch.from_numpy(pixels), [labels[k] for k in kept])
+        return _read(self.found.test, size, None)[0]
+
+
+def _read(classes: dict[str, list[Path]], size: int, progress: Progress | None) -> tuple[Part, list[Problem]]:
+    """The images of some classes, one class after another, and what is wrong with the others."""
+    files = [(name, file) for name, files in classes.items() for file in files]
+    pixels, kept, problems = read_images([file for _, file in files], size, progress=progress)
+    return Part(torch.from_numpy(pixels), [files[k][0] for k in kept]), problems

@@ -15,8 +15,6 @@ from itl.settings import flatten
 SIZES = (32, 64, 128)  # a new model's images, by what its first folder holds
 LEAST, MOST = 8, 224  # pixels
 FIXED = ("net.", "memory.policy", "memory.logits", "specialist.name")  # a model keeps these for life
-BUFFER = 200
-LEAST_OF_A_CLASS = 10  # images: a memory that cannot hold so many of each class grows, unless told otherwise
 
 
 @dataclass(frozen=True)
@@ -36,6 +34,16 @@ class Options:
     test: bool = True
     again: bool = False
     device: str = "auto"
+
+    @property
+    def way(self) -> str:
+        """A new model's method."""
+        return self.method or "itl"
+
+    @property
+    def room(self) -> int:
+        """A new model's buffer."""
+        return self.buffer or 200
 
     def __post_init__(self) -> None:
         if self.size is not None and not LEAST <= self.size <= MOST:
@@ -64,14 +72,18 @@ def check_path(path: Path) -> None:
 def check_model(model: Model, options: Options) -> None:
     """Refuse options that contradict what a model is."""
     learner, saved = model.learner, flatten(model.learner.settings.model_dump())
+    if model.image["channels"] != 3:
+        raise UserError(f"{model.path} learns images of {model.image['channels']} channels, files have 3; use Python")
     for name, given, own in (
         ("--size", options.size, model.image["size"]),
         ("--method", options.method, learner.method),
         ("--seed", options.seed, learner.seed),
-        ("--flip/--no-flip", options.flip, model.image["flip"]),
     ):
         if given is not None and given != own:
             raise UserError(f"{model.path} was made with {name} {own}, not {given}; leave it out, or make a new model")
+    if options.flip not in (None, model.image["flip"]):
+        word = "--flip" if model.image["flip"] else "--no-flip"
+        raise UserError(f"{model.path} was made with {word}; leave the option out, or make a new model")
     if options.weights is not None:
         raise UserError(f"{model.path} has weights of its own already; --weights is for a new model")
     if options.buffer is not None and options.buffer < learner.memory.size:
