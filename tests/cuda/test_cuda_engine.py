@@ -60,6 +60,24 @@ def test_captured_and_eager_training_give_the_same_bits(method: str, precision: 
     assert same(captured, taught(method, precision=precision, capture=True))
 
 
+OWN: dict[str, dict[str, Any]] = {
+    "co2l": {"specialist.batch": 32, "specialist.lr": 0.05, "specialist.options.first_epochs": 2,
+             "specialist.options.probe_epochs": 2, "specialist.options.probe_batch": 32,
+             "specialist.options.probe_lr": 0.1},
+    "gdumb": {"specialist.epochs": 8},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("generalist", ["none", "tangent"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize(
+    "method", ["joint", "agem", "der", "co2l", "er-ace", "x-der", "cls-er", "gdumb", "icarl", "lwf"]
+)
+def test_a_methods_captured_and_eager_training_give_the_same_bits(method: str, precision: str, generalist: str) -> None:
+    own = {"precision": precision, "generalist": generalist, **OWN.get(method, {})}
+    assert same(taught(method, capture=True, **own), taught(method, capture=False, **own))
+
+
 @pytest.mark.parametrize("method", ["er", "itl"])
 def test_captured_and_eager_training_agree_on_the_benchmarks_network(method: str) -> None:
     """With as many temporaries as the real step has: what a graph keeps must not lie where it works."""

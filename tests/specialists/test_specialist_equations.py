@@ -338,7 +338,7 @@ def test_x_ders_loss_is_its_seven_terms(net: nets.ResNet) -> None:
     now.extra = {"chance": torch.ones(2, 4)}
     out, *replayed = (net(v.x) for v in (now, *pasts))
     expected = ce(out, now.y, [2, 3])
-    expected += 0.3 * float(((replayed[0] - pasts[0].logits) ** 2).mean())
+    expected += 0.3 * ((replayed[0] - pasts[0].logits) ** 2).mean().item()
     expected += 0.8 * ce(replayed[1], pasts[1].y, [0, 1])
     past_excess = []
     for row in out.tolist():
@@ -350,7 +350,7 @@ def test_x_ders_loss_is_its_seven_terms(net: nets.ResNet) -> None:
     expected += 0.1 * mean([v for v in future_excess if v > 0] or [0.0])
     x = torch.cat([now.others[0], pasts[0].others[0], now.others[1], pasts[0].others[1]])
     y = torch.cat([now.y, pasts[0].y]).repeat(2)
-    expected += 0.05 * float(contrast(F.normalize(net(x)[:, 4:6], dim=1), y, 5.0).mean())
+    expected += 0.05 * contrast(F.normalize(net(x)[:, 4:6], dim=1), y, 5.0).mean().item()
     assert one.loss(net, now, pasts).item() == pytest.approx(expected, abs=1e-8)
 
 

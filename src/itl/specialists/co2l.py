@@ -141,7 +141,9 @@ class Co2L(Specialist):
 def relations(z: Tensor, temperature: float) -> Tensor:
     """log p_ij: how alike unit vectors `[m, d]` are, as each one's distribution over the m − 1 others: `[m, m − 1]`."""
     m = len(z)
-    others = (z @ z.T).flatten()[1:].view(m - 1, m + 1)[:, :-1].reshape(m, m - 1)  # without the diagonal
+    with torch.autocast(z.device.type, enabled=False):
+        alike = z @ z.T
+    others = alike.flatten()[1:].view(m - 1, m + 1)[:, :-1].reshape(m, m - 1)  # without the diagonal
     return F.log_softmax(others / temperature, 1)
 
 

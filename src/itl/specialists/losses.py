@@ -78,7 +78,8 @@ def contrast(features: Tensor, labels: Tensor, temperature: float) -> Tensor:
     −mean over the others of the anchor's class of log( exp(f·f⁺/T) / Σ over all others exp(f·f′/T) ). Every label must
     occur twice at least: several views of one image are as many rows.
     """
-    alike = wide(features @ features.T) / temperature
+    with torch.autocast(features.device.type, enabled=False):  # a temperature magnifies what bf16 would leave out
+        alike = wide(features) @ wide(features).T / temperature
     itself = torch.eye(len(labels), dtype=torch.bool, device=labels.device)
     log_chance = F.log_softmax(alike.masked_fill(itself, -torch.inf), 1)
     positive = (labels[:, None] == labels[None]) & ~itself

@@ -208,6 +208,7 @@ def specialist_stage(rounds: ReplayRounds) -> Stage:
     """The stage that trains the network by the loss of the specialist's phase."""
     specialist, phase, memory = rounds.specialist, rounds.phase, rounds.memory
     net, normalise = specialist.here.net, specialist.here.normalise
+    _ = (specialist.here.taught, specialist.here.own, specialist.here.old)  # made before a step could be captured
     seen: list[tuple[View, tuple[View, ...]]] = []  # by the step's loss, for what comes after the update
 
     def view(batch: Batch, prefix: str) -> View:

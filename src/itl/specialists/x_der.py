@@ -125,7 +125,7 @@ class XDER(Specialist):
             past.renewed = torch.where(chosen[:, None], new, past.logits)
         assert first.renewed is not None
         assert second.renewed is not None
-        theirs = first.renewed.index_select(0, match.to(torch.int8).argmax(1))
+        theirs = first.renewed.index_select(0, match.float().argmax(1))
         second.renewed = torch.where(again[1][:, None], theirs, second.renewed)
 
     def _open(self) -> Tensor:
