@@ -311,7 +311,8 @@ class Learner:
     def _set_up(self, stream: str, shape: tuple[int, int, int], traits: Traits, outputs: int) -> None:
         self.stream, self.traits = stream, traits
         self.settings = s = self.settings_on(stream)
-        self.specialist = specialists.build(s.specialist)
+        reverse = s.design == "reverse"
+        self.specialist = generalists.TangentSpecialist(s) if reverse else specialists.build(s.specialist)
         self.engine: Engine = choose_engine(self.device, s.precision, exact=s.exact, capture=s.capture)
         self.normalise = Normalise(traits.mean, traits.std, self.engine)
         self.net = self.engine.place(self.network(s.net, shape[0], outputs, torch_generator(self.seed, "network")))
@@ -319,7 +320,7 @@ class Learner:
         stored = outputs if s.memory.logits or self.specialist.stores_logits else None
         size = 0 if s.memory.policy == "none" else self.buffer
         m = s.memory
-        options = PolicyOptions(m.temperature, m.fraction, m.every)
+        options = PolicyOptions(m.temperature, m.fraction, m.every, s.specialist.alpha, s.specialist.beta or 1.0)
         self.memory = Memory(size, m.policy, shape, stored, self.engine, weighted=m.weights, options=options)
         self._check_settings()
         self._ready = True
@@ -338,7 +339,11 @@ class Learner:
         s, policy = self.settings, self.settings.memory.policy
         if policy == "none" and (self.specialist.needs_memory or s.generalist != "none"):
             raise UserError(f"method {self.method} needs a memory; set memory.policy=stratified or reservoir")
-        chosen = self.memory.policy
+        chosen, wanted = self.memory.policy, self.specialist.needs_policy
+        if wanted is not None and policy != wanted:
+            raise UserError(f"{self.specialist.name} fills its memory by its own rule; set memory.policy={wanted}")
+        if policy == "gss" and wanted != "gss":
+            raise UserError(f"memory.policy=gss compares gradients, which {self.specialist.name} does not; set another")
         if self.specialist.over != "task" and (chosen.online or chosen.gathers):
             raise UserError(
                 f"{self.specialist.name} needs a memory that is chosen at a task's end; set memory.policy=stratified"

@@ -94,6 +94,8 @@ def pack(learner: Learner) -> tuple[dict[str, Tensor], dict[str, Any]]:
     tensors["memory.pixels"] = learner.memory.pixels[: slots.size]
     if learner.memory.logits is not None:
         tensors["memory.logits"] = learner.memory.logits[: slots.size]
+    if learner.memory.scores is not None:
+        tensors["memory.scores"] = learner.memory.scores[: slots.size]
     tensors |= {f"slots.{name}": torch.from_numpy(getattr(slots, name)) for name in (*ARRAYS, "weight")}
     state = {
         "method": learner.method,
@@ -186,6 +188,8 @@ def _restore(learner: Learner, tensors: dict[str, Tensor], state: dict[str, Any]
     _fill(memory.pixels[: memory.size], tensors["memory.pixels"], "memory.pixels")
     if memory.logits is not None:
         _fill(memory.logits[: memory.size], tensors["memory.logits"], "memory.logits")
+    if memory.scores is not None:
+        _fill(memory.scores[: memory.size], tensors["memory.scores"], "memory.scores")
     slots: dict[str, Any] = {name: int(value) for name, value in state["slots"].items()}
     for name in ARRAYS:
         array = torch.empty(memory.size, dtype=torch.int64)

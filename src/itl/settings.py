@@ -125,8 +125,13 @@ class ProjectionSettings(OnMemory):
 
 
 class Settings(Part):
-    """All of a learner's settings. `half_pipe` and `project` null: what the generalist has in the paper."""
+    """All of a learner's settings. `half_pipe` and `project` null: what the generalist has in the paper.
 
+    `design` "reverse" is the paper's other one: the specialist on a tangent plane of the generalist, which itself is
+    fine-tuned (`generalist` is then `full`).
+    """
+
+    design: Literal["itl", "reverse"] = "itl"
     generalist: Literal["none", "full", "linear", "tangent"] = "tangent"
     half_pipe: bool | None = None
     project: bool | None = None
@@ -233,6 +238,12 @@ def validate(part: type[Group], values: Mapping[str, Any], prefix: str = "") -> 
 
 def _check(settings: Settings) -> Settings:
     """Refuse combinations that mean nothing."""
+    if settings.design == "reverse":
+        if settings.half_pipe or settings.project:
+            raise UserError(
+                "design=reverse has no half-pipe and projects the specialist; leave half_pipe and project out"
+            )
+        return settings.model_copy(update={"generalist": "full", "half_pipe": False, "project": False})
     if settings.generalist == "none" and (settings.project or settings.half_pipe):
         raise UserError(
             "generalist=none leaves nothing to project or to jump for; set generalist=tangent, full or linear"

@@ -14,6 +14,7 @@ from torch import Tensor
 from itl.memory import greedy
 from itl.memory.coreset import coreset
 from itl.memory.greedy import facility_location, herding, matching_pursuit
+from slow_pursuit import slow_pursuit
 
 
 def cloud(n: int, d: int, seed: int) -> Tensor:
@@ -85,32 +86,6 @@ def test_herding_follows_icarls_algorithm() -> None:
         distance = [np.inf if j in taken else np.linalg.norm(mean - (so_far + x[j]) / k) for j in range(30)]
         taken.append(int(np.argmin(distance)))
     assert herding(points, 12).tolist() == taken
-
-
-def slow_pursuit(gradients: np.ndarray, target: np.ndarray, count: int, l2: float) -> tuple[list[int], np.ndarray]:
-    """Matching pursuit as it is told: whole gradients, least squares by the normal equations."""
-    chosen: list[int] = []
-    gone: set[int] = set()
-    weights = np.zeros(0)
-
-    def fit() -> np.ndarray:
-        a = gradients[chosen]
-        return np.linalg.solve(a @ a.T + l2 * np.eye(len(chosen)), a @ target)
-
-    while len(chosen) < count:
-        residual = target - weights @ gradients[chosen] if chosen else target
-        score = gradients @ residual
-        score[list(gone)] = -np.inf
-        best = int(score.argmax())
-        if score[best] <= 1e-9:
-            break
-        chosen.append(best)
-        gone.add(best)
-        weights = fit()
-        while (weights < 0).any():
-            chosen.pop(int(weights.argmin()))
-            weights = fit()
-    return chosen, weights
 
 
 @pytest.mark.parametrize("seed", range(6))

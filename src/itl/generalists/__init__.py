@@ -2,6 +2,17 @@
 
 from itl.generalists.learn import FineTuning, Generalist, Ground, Tangent, build, restore
 from itl.generalists.projection import projection_stage
+from itl.generalists.reverse import TangentSpecialist
 from itl.generalists.tangent import TangentModel
 
-__all__ = ["FineTuning", "Generalist", "Ground", "Tangent", "TangentModel", "build", "projection_stage", "restore"]
+__all__ = [
+    "FineTuning",
+    "Generalist",
+    "Ground",
+    "Tangent",
+    "TangentModel",
+    "TangentSpecialist",
+    "build",
+    "projection_stage",
+    "restore",
+]

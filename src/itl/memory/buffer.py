@@ -9,6 +9,7 @@ from torch import Tensor
 from itl.engine.device import Engine
 from itl.engine.pool import Source
 from itl.memory.candidates import Candidates, PolicyOptions
+from itl.memory.live import Live
 from itl.memory.policies import find
 from itl.memory.sight import Sight
 from itl.memory.slots import Slots
@@ -38,10 +39,14 @@ class Memory:
         self.weighted = self.policy.weighs if weighted is None else weighted
         self.slots = Slots.empty(size)
         self.candidates: Candidates | None = None
+        self.live: Live | None = None
         self.pixels = torch.zeros((size + 1, *shape), dtype=torch.uint8, device=engine.device)
         self.logits: Tensor | None = None
         if logits is not None:
             self.logits = torch.zeros((size + 1, logits), device=engine.device)
+        self.scores: Tensor | None = None  # what a live policy knows of each image
+        if self.policy.live is not None:
+            self.scores = torch.zeros(size + 1, dtype=torch.float64, device=engine.device)
 
     def __len__(self) -> int:
         return self.slots.count
@@ -73,6 +78,8 @@ class Memory:
             self.candidates = self.policy.gathers(count, width, self.options, self.engine)
             if saved:
                 self.candidates.restore(saved)
+        if self.policy.live is not None and self.scores is not None:
+            self.live = self.policy.live(self.slots, self.scores, self.engine)
 
     def end_task(
         self, pool: Source, labels: np.ndarray, task: int, width: int, rng: np.random.Generator, sight: Sight
@@ -83,7 +90,7 @@ class Memory:
         elif self.policy.ranks is not None:
             targets, rows = merge(self.slots, labels, rng, self.policy.ranks(labels, self.size, sight), last_first=True)
         elif self.candidates is not None:
-            targets, rows = merge(self.slots, labels, rng, self.candidates.ranked())
+            targets, rows = self.candidates.choose(self.slots, labels, rng, sight, self.logits)
         else:
             return
         self.put(targets, pool, rows)
@@ -105,6 +112,8 @@ class Memory:
             self.pixels = torch.cat([self.pixels, self.pixels.new_zeros((more, *self.pixels.shape[1:]))])
             if self.logits is not None:
                 self.logits = torch.cat([self.logits, self.logits.new_zeros((more, self.logits.shape[1]))])
+            if self.scores is not None:
+                self.scores = torch.cat([self.scores, self.scores.new_zeros(more)])
 
     def keep(self, kept: np.ndarray, size: int) -> None:
         """Keep only the filled slots `kept`, moved to the front in this order, in a memory of `size`."""

@@ -20,17 +20,24 @@ from torch import Tensor
 from itl.engine.device import Engine
 from itl.errors import UserError
 from itl.memory.sight import Sight
+from itl.memory.slots import Slots
+from itl.memory.stratified import merge
 
 Inputs = dict[str, np.ndarray]
 
 
 @dataclass(frozen=True)
 class PolicyOptions:
-    """What the policies that gather can be told: entropy's temperature, the coreset's fraction and how often."""
+    """What the policies that gather can be told.
+
+    Entropy's temperature; the coreset's fraction and how often; α and β of the loss whose gradient GCR goes by.
+    """
 
     temperature: float = 1.0
     fraction: float = 0.5
     every: int = 5
+    alpha: float = 0.0
+    beta: float = 1.0
 
 
 class Candidates:
@@ -92,6 +99,12 @@ class Candidates:
         keys = self.keys.cpu().numpy()
         order = np.argsort(-keys, kind="stable")
         return order[keys[order] > 0]
+
+    def choose(
+        self, slots: Slots, labels: np.ndarray, rng: np.random.Generator, sight: Sight, stored: Tensor | None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Slots to overwrite and the rows of the task put there; `stored` are the logits in memory, where kept."""
+        return merge(slots, labels, rng, self.ranked())
 
     def tensors(self) -> dict[str, Tensor]:
         """All that must be saved to gather on."""

@@ -12,7 +12,9 @@ from itl.errors import unknown
 from itl.memory.candidates import Candidates
 from itl.memory.coreset import Coreset
 from itl.memory.entropy import Entropy
+from itl.memory.gcr import GradientCoreset
 from itl.memory.herding import herded
+from itl.memory.live import GreedyCosine, Live, LossAware, filling
 from itl.memory.reservoir import offered
 from itl.memory.ring import ring
 from itl.memory.sight import Sight
@@ -33,7 +35,8 @@ class Policy:
     nowhere. `at_end` chooses when a task is done: from (slots, the task's labels `[n]`, a generator) to (slots to
     overwrite, rows put there). `ranks` does so by what the network says: from (the task's labels, the memory's size,
     its sight) to rows of the task, each class's best first; classes share the memory equally. `gathers` makes the
-    candidates that are gathered while the task is trained. `weighs`: it gives every sample a weight for the loss.
+    candidates that are gathered while the task is trained. `live` chooses slots within the step, beyond what `online`
+    has planned. `weighs`: it gives every sample a weight for the loss.
     """
 
     about: str
@@ -41,6 +44,7 @@ class Policy:
     at_end: Choice | None = None
     ranks: Ranking | None = None
     gathers: type[Candidates] | None = None
+    live: type[Live] | None = None
     weighs: bool = False
 
 
@@ -50,9 +54,22 @@ POLICIES: dict[str, Policy] = {
     ),
     "reservoir": Policy("reservoir sampling on every batch of every epoch (ER, DER, ITL-L)", online=offered),
     "ring": Policy("the last samples of every class, on every batch", online=ring),
+    "loss-aware": Policy(
+        "a reservoir that gives up images of low loss and common class, on every batch (ER-T)",
+        online=filling,
+        live=LossAware,
+    ),
+    "gss": Policy(
+        "images whose gradients differ, on every batch; the specialist gss compares them",
+        online=filling,
+        live=GreedyCosine,
+    ),
     "herding": Policy("samples whose mean feature is their class's, at the task's end (iCaRL)", ranks=herded),
     "entropy": Policy("the likelier the less certain the specialist; merged at the task's end", gathers=Entropy),
     "coreset": Policy("from weighted coresets of the task; merged at its end", gathers=Coreset, weighs=True),
+    "gcr": Policy(
+        "a weighted coreset of the last layer's gradients; at the task's end", gathers=GradientCoreset, weighs=True
+    ),
     "none": Policy("no memory at all (SGD)"),
 }
 

@@ -19,6 +19,7 @@ from itl.methods.base import (
     Values,
 )
 from itl.methods.baselines import BASELINES
+from itl.methods.selection import SELECTION
 from itl.settings import OPTIONS, Settings, build, flatten
 
 __all__ = ["DER_PAPER", "ER_PAPER", "ITL_PAPER", "METHODS", "Method", "get", "settings_for"]
@@ -93,6 +94,7 @@ METHODS: dict[str, Method] = {
             HUNDRED,
         ),
         *BASELINES,
+        *SELECTION,
         Method("itl", "offline ER, then the tangent generalist", ITL_PAPER, {**OFFLINE_ER, **TANGENT}, ITL_TUNED),
         Method(
             "itl-na",

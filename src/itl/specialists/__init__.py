@@ -14,17 +14,26 @@ from itl.specialists.der import DER
 from itl.specialists.derpp import DERpp
 from itl.specialists.er import ER
 from itl.specialists.er_ace import ERACE
+from itl.specialists.er_t import ERT
+from itl.specialists.gcr import GCR
 from itl.specialists.gdumb import GDumb
+from itl.specialists.gmed import GMED
+from itl.specialists.gss import GSS
 from itl.specialists.icarl import ICaRL
 from itl.specialists.joint import Joint
 from itl.specialists.lwf import LwF
+from itl.specialists.metasp import MetaSP
 from itl.specialists.sgd import SGD
 from itl.specialists.x_der import XDER
 
 __all__ = ["SPECIALISTS", "Here", "Options", "Phase", "Specialist", "View", "build", "join", "resolve"]
 
 SPECIALISTS: dict[str, type[Specialist]] = {
-    kind.name: kind for kind in (SGD, Joint, ER, AGEM, DER, DERpp, Co2L, ERACE, XDER, CLSER, GDumb, ICaRL, LwF)
+    kind.name: kind
+    for kind in (
+        *(SGD, Joint, ER, AGEM, DER, DERpp, Co2L, ERACE, XDER, CLSER, GDumb, ICaRL, LwF),
+        *(GSS, ERT, GMED, MetaSP, GCR),
+    )
 }
 
 

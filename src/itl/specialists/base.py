@@ -32,9 +32,9 @@ class View:
     For a batch from memory `logits` are the stored ones (`widths` `[n]`: how many columns they had, None for all),
     `slots` `[n]` says where they lie, `weights` `[n]` what they count for where the memory weighs, and a method may
     leave in `renewed` what is to be stored in their place. For the task's batch a method that stores logits leaves in
-    `logits` what is to be stored, and `extra` holds what `inputs` drew for the step. In `said` it leaves what the
-    network said of either `[n, classes]`, for a memory that chooses by it. `others` are further views of the same
-    images, where `views` asks for them.
+    `logits` what is to be stored, `slots` says where, as far as that is planned, and `extra` holds what `inputs` drew
+    for the step. In `said` a method leaves what the network said of either `[n, classes]`, for a memory that chooses by
+    it. `others` are further views of the same images, where `views` asks for them.
     """
 
     x: Tensor
@@ -124,7 +124,7 @@ class Phase:
     """One optimisation of a specialist: over what, how long, how it descends, by which loss, over which parameters.
 
     `balanced`: every class is drawn equally often. `training`: whether batch norm learns. `replays`: whether steps
-    take batches from memory, and a reservoir writes.
+    take batches from memory, and a reservoir writes. `augmented`: whether images are seen in training views.
     """
 
     name: str
@@ -138,6 +138,7 @@ class Phase:
     balanced: bool = False
     training: bool = True
     replays: bool = True
+    augmented: bool = True
 
 
 class Options(Part):
@@ -157,6 +158,7 @@ class Specialist:
     stores_logits: ClassVar[bool] = False
     logits_at_end: ClassVar[bool] = False  # stored in `task_ends`, not step by step
     needs_memory: ClassVar[bool] = True
+    needs_policy: ClassVar[str | None] = None  # the only memory policy it can fill
     capturable: ClassVar[bool] = True
     over: ClassVar[Over] = "task"  # its data: the task, the memory, both as one set, or all tasks so far
     restarts: ClassVar[bool] = False  # every task begins with a newly drawn network

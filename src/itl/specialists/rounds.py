@@ -15,6 +15,7 @@ from itl.engine.pool import Joined, Source
 from itl.engine.random import Key, generator
 from itl.memory.plan import ReplayPlan, balanced, plan_epoch
 from itl.specialists.base import Phase, Specialist, View
+from itl.specialists.live import DRAWS, LiveStep, numbered, under
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,8 @@ class ReplayRounds:
         """Count the rounds and their steps; planning begins where the memory is now."""
         here, phase = self.specialist.here, self.phase
         self.memory, self.engine = here.memory, here.engine
-        self.augment_task, self.augment_memory = here.augment_task, here.augment_memory
+        self.augment_task = here.augment_task if phase.augmented else Augment(padding=0, flip=False)
+        self.augment_memory = here.augment_memory
         self.width = here.net.classifier.out_features
         self.per_epoch = -(-len(self.labels) // phase.batch)
         self.total = self.per_epoch * phase.epochs
@@ -102,6 +104,10 @@ class ReplayRounds:
         if memory.candidates is not None:
             foreseen = memory.candidates.foresee(index, self.labels, self.specialist.here.sight())
             return memory.candidates.draw(rng, replay.rows, foreseen), foreseen
+        if memory.live is not None:
+            step = np.repeat(np.arange(1, len(replay.batch) + 1), replay.batch)
+            known = {"row": replay.rows, "written": self.planned.clock + step}
+            return {**known, **memory.live.draw(self.planned, replay.targets, rng)}, None
         return {}, None
 
     def _draw(self, augment: Augment, count: int, key: Key) -> list[Draws]:
@@ -119,8 +125,11 @@ class ReplayRounds:
             yield self._span(plan, first, min(first + each, len(replay.batch)))
 
     def commit(self, plan: Epoch) -> None:
-        """Take the epoch's reservoir writes into the memory."""
-        self.memory.put(plan.replay.changed[0], self.pool, plan.replay.changed[1])
+        """Take the epoch's writes into the memory."""
+        if self.memory.live is not None and self.phase.replays:  # the steps have written the images
+            self.memory.live.tell(plan.replay.after)
+        else:
+            self.memory.put(plan.replay.changed[0], self.pool, plan.replay.changed[1])
         self.memory.slots = plan.replay.after
         if self.memory.candidates is not None:
             self.memory.candidates.settle(plan.foreseen)
@@ -144,18 +153,26 @@ class ReplayRounds:
         """Flat inputs of the samples in `now` and of the replayed ones in `past`, whose names begin with their draw."""
         replay, send = plan.replay, self.engine.send
         images = self.pool.gather(torch.from_numpy(replay.rows[now]))
-        out = {_name("x", v): self.augment_task(images, draws[now]) for v, draws in enumerate(plan.now)}
+        out = {numbered("x", v): self.augment_task(images, draws[now]) for v, draws in enumerate(plan.now)}
         out["y"] = send(torch.from_numpy(self.labels[replay.rows[now]]))
         out["target"] = send(torch.from_numpy(replay.targets[now]))
-        out |= {f"offer.{name}": send(torch.from_numpy(array[now])) for name, array in plan.offers.items()}
+        live = self.memory.live is not None and bool(plan.offers)
+        for name, array in plan.offers.items():  # what a live memory decides by stays where the host reads it
+            out[f"offer.{name}"] = torch.from_numpy(array[now]) if live else send(torch.from_numpy(array[now]))
+        if live:
+            out["raw"] = images
         for d, slots in enumerate(replay.slots):
             if past.start == past.stop:
                 continue  # the memory is still empty
+            out[f"{d}.slot"] = send(torch.from_numpy(slots[past]))
+            if live:  # what lies there by then, and so its view, is the step's business
+                for v, draws in enumerate(plan.pasts[d]):
+                    out |= {numbered(f"{d}.{part}", v): getattr(draws, part)[past] for part in DRAWS}
+                continue
             images = self._origin(replay.origin[d][past])
             for v, draws in enumerate(plan.pasts[d]):
-                out[_name(f"{d}.x", v)] = self.augment_memory(images, draws[past])
+                out[numbered(f"{d}.x", v)] = self.augment_memory(images, draws[past])
             out[f"{d}.y"] = send(torch.from_numpy(replay.labels[d][past]))
-            out[f"{d}.slot"] = send(torch.from_numpy(slots[past]))
             if self.memory.weighted:
                 out[f"{d}.weight"] = send(torch.from_numpy(replay.weights[d][past]))
             if self.ragged:
@@ -171,14 +188,6 @@ class ReplayRounds:
             rows = self.pool.gather(torch.from_numpy(origin[fresh] - size))
             images.index_copy_(0, self.engine.send(torch.from_numpy(fresh)), rows)
         return images
-
-
-def _under(batch: Batch, prefix: str) -> Batch:
-    return {name.removeprefix(prefix): t for name, t in batch.items() if name.startswith(prefix)}
-
-
-def _name(base: str, view: int) -> str:
-    return base if view == 0 else f"{base}.{view}"
 
 
 def _range(sizes: np.ndarray, first: int, stop: int) -> tuple[int, int]:
@@ -209,15 +218,23 @@ def specialist_stage(rounds: ReplayRounds) -> Stage:
     specialist, phase, memory = rounds.specialist, rounds.phase, rounds.memory
     net, normalise = specialist.here.net, specialist.here.normalise
     _ = (specialist.here.taught, specialist.here.own, specialist.here.old)  # made before a step could be captured
-    seen: list[tuple[View, tuple[View, ...]]] = []  # by the step's loss, for what comes after the update
+    seen: list[tuple[Batch, View, tuple[View, ...]]] = []  # by the step's loss, for what comes after the update
+    live: LiveStep | None = None
+    if memory.live is not None and phase.replays:
+        here, augment = specialist.here, rounds.augment_memory
+        live = LiveStep(memory, memory.live, augment, here.task, rounds.width, specialist.views)
 
     def view(batch: Batch, prefix: str) -> View:
         others = (normalise(batch[f"{prefix}x.{v}"]) for v in range(1, specialist.views) if f"{prefix}x.{v}" in batch)
         return View(normalise(batch[f"{prefix}x"]), batch[f"{prefix}y"], others=tuple(others))
 
     def loss(batch: Batch) -> Tensor:
+        if live is not None:
+            batch = live.filled_in(batch, specialist.draws, rounds.ragged)
         now, pasts = view(batch, ""), []
-        now.extra = _under(batch, "extra.")
+        now.extra, now.slots = under(batch, "extra."), batch["target"]
+        if live is not None:
+            now.extra["raw"] = batch["raw"]
         for d in range(specialist.draws):
             if f"{d}.x" in batch:
                 past = view(batch, f"{d}.")
@@ -230,16 +247,20 @@ def specialist_stage(rounds: ReplayRounds) -> Stage:
             for past in pasts:
                 if past.renewed is not None and past.slots is not None:
                     memory.logits.index_copy_(0, past.slots, past.renewed.float())
-            if now.logits is not None:
+            if now.logits is not None and live is None:
                 memory.logits.index_copy_(0, batch["target"], now.logits.float())
         if memory.candidates is not None and phase.replays:
-            memory.candidates.observe(now.said if now.logits is None else now.logits, _under(batch, "offer."))
-        seen[:] = [(now, tuple(pasts))]
+            offer = {**under(batch, "offer."), "y": now.y}
+            memory.candidates.observe(now.said if now.logits is None else now.logits, offer)
+        seen[:] = [(batch, now, tuple(pasts))]
         return value
 
     @torch.no_grad()
     def after() -> None:
-        specialist.after_step(net, *seen.pop())
+        batch, now, pasts = seen.pop()
+        specialist.after_step(net, now, pasts)
+        if live is not None:
+            live.take(batch, now, pasts)
 
     changed = [*net.buffers(), *specialist.changed()] + ([memory.logits] if memory.logits is not None else [])
     if memory.candidates is not None:
@@ -253,7 +274,7 @@ def specialist_stage(rounds: ReplayRounds) -> Stage:
         loss,
         changed,
         net=net,
-        capturable=specialist.capturable,
+        capturable=specialist.capturable and live is None,
         adjust=specialist.gradient if phase.replays and specialist.turns_gradients else None,
         after=after if phase.replays else None,
     )

@@ -1,0 +1,126 @@
+"""Which images a memory keeps: final accuracy against entropy's temperature and the coreset's s, with the random line.
+
+The study of the ITL paper's appendix, on seq-digits:
+
+python benchmarks/buffer_policies.py            # runs what is missing (an interrupted run goes on), prints the table
+python benchmarks/buffer_policies.py --write    # and draws docs/img/policies.png and fills in docs/memory.md
+python benchmarks/buffer_policies.py --dry      # of what is there, nothing run
+"""
+
+import argparse
+import json
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from digits import mean_std, put
+
+HOME = Path(__file__).parents[1]
+RESULTS = HOME / "results" / "seq-digits"
+SEEDS = (0, 1, 2)
+TEMPERATURES = (0.25, 0.5, 1.0, 2.0, 4.0)
+FRACTIONS = (0.1, 0.2, 0.3, 0.4, 0.5)
+
+Curve = dict[str, tuple[float, dict[str, Any]]]  # variant to (place on the axis, settings)
+CURVES: dict[str, Curve] = {
+    "entropy": {f"entropy-t{t:g}": (t, {"memory.policy": "entropy", "memory.temperature": t}) for t in TEMPERATURES},
+    "coreset": {f"coreset-s{s:g}": (s, {"memory.policy": "coreset", "memory.fraction": s}) for s in FRACTIONS},
+}
+
+
+def configs() -> Iterator[Any]:
+    from itl.config import Config
+
+    for seed in SEEDS:  # seed by seed: an unfinished study has all its points
+        for variant, (_, settings) in (point for curve in CURVES.values() for point in curve.items()):
+            yield Config(seed=seed, settings=settings, variant=variant)
+
+
+def run_missing() -> None:
+    import torch
+
+    from itl import streams
+    from itl.run import run
+
+    torch.set_num_threads(1)
+    stream = streams.load("seq-digits")
+    for config in configs():
+        folder = RESULTS / "policies" / config.name
+        if not (folder / "result.json").exists():
+            result = run(config, stream, folder, resume=True)
+            print(f"{config.name}: {result['class_il']:.1f} in {result['seconds']['total']:.0f} s", flush=True)
+
+
+def found(variant: str | None) -> list[dict[str, Any]]:
+    """The results of itl as it is (variant None: stratified random) or of a variant, seeds in order."""
+    out = []
+    for seed in SEEDS:
+        part, name = ("test", "") if variant is None else ("policies", f"-{variant}")
+        path = RESULTS / part / f"seq-digits-itl{name}-20-seed{seed}" / "result.json"
+        if path.exists():
+            out.append(json.loads(path.read_text()))
+    return out
+
+
+def table() -> str:
+    rows = ["| policy | Class-IL | Task-IL |", "|---|---|---|"]
+    named = {"`stratified` (random)": None}
+    named |= {f"`entropy`, T = {t:g}": f"entropy-t{t:g}" for t in TEMPERATURES}
+    named |= {f"`coreset`, s = {s:g}": f"coreset-s{s:g}" for s in FRACTIONS}
+    for about, variant in named.items():
+        runs = found(variant)
+        if len(runs) > 1:
+            cells = (mean_std([r[key] for r in runs]) for key in ("class_il", "task_il"))
+            rows.append(f"| {about} | {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def draw(path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    random = [r["class_il"] for r in found(None)]
+    figure, axes = plt.subplots(1, 2, figsize=(8, 3.2), sharey=True, layout="constrained")
+    for axis, name, label in zip(axes, ("entropy", "coreset"), ("temperature", "s"), strict=True):
+        curve = CURVES[name]
+        xs = [x for x, _ in curve.values()]
+        each = [[r["class_il"] for r in found(variant)] for variant in curve]
+        axis.errorbar(
+            xs,
+            [statistics.mean(v) for v in each],
+            [statistics.stdev(v) for v in each],
+            color="#2c5f9e",
+            marker="o",
+            capsize=3,
+            label=name,
+        )
+        mean, spread = statistics.mean(random), statistics.stdev(random)
+        axis.axhline(mean, color="#2c6e2c", label="random")
+        axis.axhspan(mean - spread, mean + spread, color="#2c6e2c", alpha=0.12, lw=0)
+        axis.set(xlabel=label, title=f"{name}-based sampling")
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.legend(frameon=False, fontsize=8)
+    axes[0].set_xscale("log", base=2)
+    axes[0].set_xticks(TEMPERATURES, [f"{t:g}" for t in TEMPERATURES])
+    axes[0].set_ylabel("final Class-IL, %")
+    figure.savefig(path, dpi=150)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", help="draw the figure and fill in the page")
+    parser.add_argument("--dry", action="store_true", help="run nothing")
+    options = parser.parse_args()
+    if not options.dry:
+        run_missing()
+    if options.write:
+        draw(HOME / "docs" / "img" / "policies.png")
+        put(HOME / "docs" / "memory.md", "policies", table())
+    print(table())
+
+
+if __name__ == "__main__":
+    main()

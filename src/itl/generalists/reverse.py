@@ -1,0 +1,116 @@
+"""The paper's other design: the specialist lives on a tangent plane of the generalist, which evolves on the manifold.
+
+Every task trains w on the plane at f_{t-1} over the task and the memory, and the projection along the task makes a
+network of it; the memory is updated; then the generalist fine-tunes all of that network on the memory alone. The first
+task, which has no generalist to stand on, is trained on the manifold. The paper argues (Discussion) that this design
+fails: non-linear fine-tuning on a few images forgets and over-fits.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from itl.engine.loop import Descent
+from itl.generalists.tangent import TangentModel
+from itl.nets import Net
+from itl.settings import OnMemory, Settings
+from itl.specialists import Phase, View, join
+from itl.specialists.er import ER
+from itl.specialists.losses import cross_entropy, squared_error
+from itl.specialists.twins import twin
+
+
+def _descent(settings: OnMemory) -> Descent:
+    return Descent(settings.lr, settings.momentum, settings.l2, settings.schedule)
+
+
+class TangentSpecialist(ER):
+    """w_t = argmin CE(f + ∇f w; D_t ∪ B_{t-1}), then f' = argmin ‖f' − (f + ∇f w_t)‖² over D_t.
+
+    `specialist.epochs` and `batch` say how long w is learned, the `tangent.` settings how it descends; the projection
+    has its own.
+    """
+
+    name = "tangent"
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings.specialist)
+        self.all = settings
+
+    def task_starts(self) -> None:
+        """The plane's point of contact is the generalist as it stands; w = 0."""
+        if not self.here.task:
+            return
+        self.twins["anchor"] = twin(self.here.net)
+        self.w = {name: w.requires_grad_() for name, w in self.model().zero().items()}
+        self.projected = torch.zeros((), dtype=torch.bool)
+
+    def model(self) -> TangentModel:
+        """The plane at the anchor."""
+        return TangentModel(self.twins["anchor"], self.all.tangent.layers)
+
+    def phase(self) -> Phase:
+        """Learning w."""
+        if not self.here.task:
+            return super().phase()
+        s = self.settings
+        model = self.model()
+
+        def loss(net: nn.Module, now: View, pasts: tuple[View, ...]) -> Tensor:
+            x, y = join(now.x, *(p.x for p in pasts)), join(now.y, *(p.y for p in pasts))
+            return cross_entropy(model(self.w, x), y, s.reduction)
+
+        descent = _descent(self.all.tangent)
+        return Phase("specialist", "task", s.epochs, s.batch, descent, loss, dict(self.w), s.steps, training=False)
+
+    def closing(self) -> Phase | None:
+        """The projection, along the task."""
+        if not self.here.task:
+            return None
+        p, model = self.all.projection, self.model()
+        w = {name: t.detach() for name, t in self.w.items()}
+        self.projected.fill_(True)
+
+        def loss(net: nn.Module, now: View, pasts: tuple[View, ...]) -> Tensor:
+            with torch.no_grad():
+                target = model(w, now.x)
+            return squared_error(net(now.x), target, p.reduction)
+
+        parameters: dict[str, Tensor] = dict(self.here.net.named_parameters())
+        training = p.batch_norm == "train"
+        return Phase(
+            "closing",
+            "task",
+            p.epochs,
+            p.batch,
+            _descent(p),
+            loss,
+            parameters,
+            p.steps,
+            training=training,
+            replays=False,
+        )
+
+    def logits(self, net: Net, x: Tensor) -> Tensor:
+        """The tangent model while w is learned, the network once it is projected."""
+        if "anchor" not in self.twins or bool(self.projected):
+            return super().logits(net, x)
+        with torch.autocast(x.device.type, enabled=False):
+            return self.model()(self.w, x.float())
+
+    def extra_state(self) -> dict[str, Tensor]:
+        """The point of contact and w."""
+        own = (
+            {f"w.{name}": t.detach() for name, t in self.w.items()} | {"projected": self.projected}
+            if self.twins
+            else {}
+        )
+        return {**super().extra_state(), **own}
+
+    def restore(self, kept: dict[str, Tensor], net: Net) -> None:
+        """Take them up again."""
+        super().restore(kept, net)
+        if self.twins:
+            self.w = {n.removeprefix("w."): t.clone().requires_grad_() for n, t in kept.items() if n.startswith("w.")}
+            self.projected = kept["projected"].cpu()

@@ -1,0 +1,94 @@
+"""GMED: gradient-based editing of memory examples (Jin et al., 2021)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from itl.augment import Augment
+from itl.nets import Net
+from itl.settings import Rate, Weight
+from itl.specialists.base import Options, Phase, View, join
+from itl.specialists.er import ER
+from itl.specialists.losses import cross_entropy
+from itl.specialists.virtual import present, said, stepped
+
+RAW = Augment(padding=0, flip=False)
+
+
+class Editing(Options):
+    """α, how far an image is moved, and β, how much of its own loss's gradient goes into the direction."""
+
+    stride: Rate = 0.1
+    regularise: Weight = 0.01
+
+
+class GMED(ER):
+    """ER whose replayed images are edited first, towards what the coming step would make the network forget.
+
+    With θ' one step ahead on the task's batch, x ← x + α (∇ℓ(x; θ') − ∇ℓ(x; θ) + β ∇ℓ(x; θ)), the signs as in the
+    authors' code. Edits are kept beside the memory in the network's own units, so images are replayed as they were
+    stored, without crop or flip; what overwrites an image begins unedited. Loss: CE(now) + CE(past).
+    """
+
+    name = "gmed"
+    Options = Editing
+    options: Editing
+    capturable = False
+    forwards, backwards = 5, 5
+
+    def phase(self) -> Phase:
+        """The usual training, with the memory's images as they lie there."""
+        self.here = replace(self.here, augment_memory=RAW)
+        memory, edits = self.here.memory, getattr(self, "edits", None)
+        if edits is None or len(edits) != len(memory.pixels):
+            self.edits = torch.zeros(memory.pixels.shape, device=memory.pixels.device)
+            if edits is not None:
+                self.edits[: min(len(edits), len(self.edits)) - 1] = edits[: len(self.edits) - 1][:-1]
+        return super().phase()
+
+    def loss(self, net: nn.Module, now: View, pasts: tuple[View, ...]) -> Tensor:
+        """Edit, then learn from the edited; on an empty memory CE(now)."""
+        how = self.settings.reduction
+        for past in pasts:
+            assert past.slots is not None
+            seen = past.x + self.edits.index_select(0, past.slots)
+            edited = self.edit(net, now, seen, past.y)
+            self.edits.index_copy_(0, past.slots, edited - past.x)
+            past.x = edited
+        logits = net(join(now.x, *(past.x for past in pasts)))
+        now.said, *replayed = logits.split([len(now.y), *(len(past.y) for past in pasts)])
+        now.logits = now.said.detach()
+        loss = cross_entropy(now.said, now.y, how)
+        for past, those in zip(pasts, replayed, strict=True):
+            past.said = those.detach()
+            loss = loss + cross_entropy(those, past.y, how)
+        if now.slots is not None:
+            self.edits.index_fill_(0, now.slots, 0.0)
+        return loss
+
+    def edit(self, net: nn.Module, now: View, x: Tensor, y: Tensor) -> Tensor:
+        """Images `[n, c, h, w]` of classes `[n]`, moved."""
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            weights = present(net)
+            (before,) = torch.autograd.grad(F.cross_entropy(said(net, weights, x), y), x)
+            ahead = stepped(net, weights, now.x, now.y, self.settings.lr)
+            (after,) = torch.autograd.grad(F.cross_entropy(said(net, ahead, x), y), x)
+        return (x + self.options.stride * (after - before + self.options.regularise * before)).detach()
+
+    def changed(self) -> list[Tensor]:
+        """The edits."""
+        return [self.edits]
+
+    def extra_state(self) -> dict[str, Tensor]:
+        """The edits."""
+        return {"edits": self.edits} if hasattr(self, "edits") else {}
+
+    def restore(self, kept: dict[str, Tensor], net: Net) -> None:
+        """Take them up again."""
+        if kept:
+            self.edits = kept["edits"].clone()

@@ -1,0 +1,68 @@
+"""The part of a step that belongs to a live memory: the replayed views before it, the writes after it."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from itl.augment import Augment, Draws
+from itl.engine.loop import Batch
+from itl.memory import Memory
+from itl.memory.live import Live
+from itl.specialists.base import View
+
+DRAWS = ("shift", "flip", "ops", "levels")
+
+
+def numbered(base: str, view: int) -> str:
+    """The name of an input's further views."""
+    return base if view == 0 else f"{base}.{view}"
+
+
+def under(batch: Batch, prefix: str) -> Batch:
+    """The inputs whose names begin with `prefix`, without it."""
+    return {name.removeprefix(prefix): t for name, t in batch.items() if name.startswith(prefix)}
+
+
+class LiveStep:
+    """A live memory in the step: `task` and `width` describe what is written, `views` of each image are replayed."""
+
+    def __init__(self, memory: Memory, live: Live, augment: Augment, task: int, width: int, views: int) -> None:
+        self.memory, self.live, self.augment = memory, live, augment
+        self.task, self.width, self.views = task, width, views
+
+    def filled_in(self, batch: Batch, draws: int, ragged: bool) -> Batch:
+        """The same batch with views, labels and widths of the replayed slots, as they are now."""
+        out = dict(batch)
+        for d in range(draws):
+            if f"{d}.slot" not in batch:
+                continue
+            slots = batch[f"{d}.slot"]
+            images = self.memory.pixels.index_select(0, slots)
+            for v in range(self.views):
+                drawn = Draws(*(batch[numbered(f"{d}.{part}", v)] for part in DRAWS))
+                out[numbered(f"{d}.x", v)] = self.augment(images, drawn)
+            out[f"{d}.y"] = self.live.known["label"].index_select(0, slots)
+            if ragged:
+                out[f"{d}.width"] = self.live.known["width"].index_select(0, slots)
+        return out
+
+    @torch.no_grad()
+    def take(self, batch: Batch, now: View, pasts: tuple[View, ...]) -> None:
+        """Choose slots for the batch's samples and write them there: image, description, logits."""
+        offer = under(batch, "offer.")
+        targets = self.live.choose(
+            {**offer, **now.extra, **_said(now)},
+            [{"slots": past.slots, **_said(past)} for past in pasts if past.slots is not None],
+        )
+        row, written = (offer[name].to(targets.device) for name in ("row", "written"))
+        known = {"label": now.y, "row": row, "written": written}
+        known |= {name: torch.full_like(row, value) for name, value in (("task", self.task), ("width", self.width))}
+        targets = self.live.write(targets, known)
+        self.memory.pixels.index_copy_(0, targets, batch["raw"])
+        if self.memory.logits is not None and now.logits is not None:
+            self.memory.logits.index_copy_(0, targets, now.logits.float())
+
+
+def _said(view: View) -> dict[str, Tensor]:
+    return {"y": view.y} if view.said is None else {"y": view.y, "said": view.said}

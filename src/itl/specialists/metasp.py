@@ -1,0 +1,106 @@
+"""MetaSP: example influence on stability and plasticity (Sun et al., 2022)."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+from torch.func import jvp
+
+from itl.specialists.base import Options, View, join
+from itl.specialists.er import ER
+from itl.specialists.virtual import Weights, present, said, stepped
+
+
+class Influence(Options):
+    """`plain`: the part of a task's epochs that goes by without replay and influence (the authors' 45 of 50)."""
+
+    plain: Annotated[float, Field(strict=True, ge=0, lt=1, allow_inf_nan=False)] = 0.9
+
+
+class MetaSP(ER):
+    """ER whose samples count for what they do to held-out old and new samples.
+
+    A step is tried (θ̂) on the task's batch and the replayed one, with every sample's weight free. How the loss on old
+    samples (a second draw from memory) and on new ones (drawn from the task) at θ̂ changes with a weight is the
+    sample's influence on stability and on plasticity; their min-norm mixture I* is subtracted: the step's weights are
+    (1 − I*) / Σ (1 − I*). Influences are computed in evaluation mode. The first epochs of a task fine-tune alone.
+    """
+
+    name = "metasp"
+    Options = Influence
+    options: Influence
+    capturable = False
+    forwards, backwards = 8, 5
+
+    @property
+    def draws(self) -> int:
+        """One batch to learn from, one to judge by."""
+        return 2
+
+    def epoch_starts(self, index: int) -> None:
+        """Whether this epoch replays."""
+        s = self.settings
+        epochs = s.epochs
+        if s.steps is not None:
+            epochs = min(epochs, -(-s.steps // -(-len(self.here.labels) // s.batch)))
+        self.replaying = index >= int(self.options.plain * epochs)
+
+    def inputs(self, rng: np.random.Generator, steps: int, first: int) -> dict[str, np.ndarray]:
+        """Rows of the task to judge plasticity by."""
+        return {"judge": rng.integers(0, len(self.here.labels), (steps, self.settings.replay))}
+
+    def loss(self, net: nn.Module, now: View, pasts: tuple[View, ...]) -> Tensor:
+        """Σ w_i CE_i over the task's and the replayed batch; without memory, and at first, plain CE(now)."""
+        if not pasts or not self.replaying:
+            return super().loss(net, now, ())
+        past, old = pasts
+        x, y = join(now.x, past.x), join(now.y, past.y)
+        rows = now.extra["judge"].cpu()
+        new_x = self.here.normalise(self.here.pool.gather(rows))
+        new_y = torch.from_numpy(self.here.labels)[rows].to(y.device)
+        training = net.training
+        net.eval()
+        with torch.enable_grad():
+            each = influences(net, (x, y), [(old.x, old.y), (new_x, new_y)], self.settings.lr)
+        net.train(training)
+        weights = 1 - fused(*each)
+        logits = net(x)
+        now.said, past.said = logits.detach().split([len(now.y), len(past.y)])
+        now.logits = now.said
+        return (weights / weights.sum() * F.cross_entropy(logits.float(), y, reduction="none")).sum()
+
+
+def influences(
+    net: nn.Module, batch: tuple[Tensor, Tensor], judges: list[tuple[Tensor, Tensor]], lr: float
+) -> list[Tensor]:
+    """∂ CE(judge; θ̂) / ∂ ε_i at ε = 0 for θ̂ = θ − lr/n ∇ Σ (1 + ε_i) CE_i, scaled to the judge's loss: each `[n]`.
+
+    That is −lr/n ⟨∇CE_i(θ), ∇CE(judge; θ̂)⟩: one derivative of all the batch's losses along one gradient.
+    """
+    x, y = batch
+    weights = present(net)
+    ahead = stepped(net, weights, x, y, lr)
+
+    def losses(at: Weights) -> Tensor:
+        return F.cross_entropy(said(net, at, x), y, reduction="none")
+
+    out = []
+    for judge_x, judge_y in judges:
+        loss = F.cross_entropy(said(net, ahead, judge_x), judge_y)
+        along = dict(zip(ahead, torch.autograd.grad(loss, list(ahead.values())), strict=True))
+        plain = {name: w.detach() for name, w in weights.items()}
+        raw = -lr / len(y) * jvp(losses, (plain,), (along,))[1]  # type: ignore[no-untyped-call]
+        out.append(raw * loss.detach() / raw.norm().clamp(min=1e-12))
+    return out
+
+
+def fused(stability: Tensor, plasticity: Tensor) -> Tensor:
+    """The shortest vector between the two `[n]` (MGDA's solution for two)."""
+    apart = stability - plasticity
+    gamma = ((-apart @ plasticity) / (apart @ apart).clamp(min=1e-24)).clamp(0.001, 0.999)
+    return gamma * stability + (1 - gamma) * plasticity

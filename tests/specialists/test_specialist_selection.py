@@ -1,0 +1,345 @@
+"""Methods whose memory depends on the network, held to code and equations that are not ours."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import itl
+from itl import Learner, UserError
+from itl.engine.device import Engine
+from itl.memory import PolicyOptions, Seen, Slots
+from itl.memory.gcr import GradientCoreset, share
+from itl.memory.live import CHOOSE, GreedyCosine, LossAware, replaced
+from itl.settings import SpecialistSettings
+from itl.specialists import View
+from itl.specialists.gcr import GCR
+from itl.specialists.gmed import GMED
+from itl.specialists.gss import FIRST, closeness, gradients
+from itl.specialists.metasp import fused, influences
+from slow_pursuit import slow_pursuit
+from tiny_world import Teller, differing, photograph, tiny_learner, tiny_net, tiny_stream
+
+CPU = Engine(torch.device("cpu"))
+GOLDEN = json.loads((Path(__file__).parent / "gss_golden.json").read_text())
+METHODS = ["gss", "er-t", "gmed", "metasp", "gcr"]
+
+
+def wave(*shape: int, k: float) -> Tensor:
+    """Numbers that both sides can make: sin(k i + k)."""
+    return torch.sin(torch.arange(math.prod(shape), dtype=torch.float64) * k + k).reshape(shape)
+
+
+class Small(nn.Module):
+    """The network the golden values were made with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 5, dtype=torch.float64), nn.Linear(5, 3, dtype=torch.float64)
+        with torch.no_grad():
+            for p, k in zip(self.parameters(), (1.3, 0.7, 2.1, 0.4), strict=True):
+                p.copy_(wave(*p.shape, k=k))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.b(torch.tanh(self.a(x)))
+        return out
+
+
+# ------------------------------------------------------------------------------------------------------------- GSS
+
+
+def test_gss_chooses_scores_and_learns_like_the_benchmarks_own_code() -> None:
+    """Ten steps from the same weights, batches and draws: loss and weights to 1e-8, every slot and score."""
+    net, size = Small(), 6
+    live = GreedyCosine(Slots.empty(size), torch.zeros(size + 1, dtype=torch.float64), CPU)
+    held_x, held_y, filled = torch.zeros(size + 1, 4, dtype=torch.float64), torch.zeros(size + 1, dtype=torch.int64), 0
+    for t, step in enumerate(GOLDEN["steps"]):
+        x = (wave(3, 4, k=0.37 + 0.11 * t) * (1 + 0.2 * t)).float().double()
+        y = torch.full((3,), t % 3)
+        replay = torch.tensor(step["replay"][:4], dtype=torch.int64)
+        loss = F.cross_entropy(net(torch.cat([x, held_x[replay]])), torch.cat([y, held_y[replay]]))
+        assert loss.item() == pytest.approx(step["loss"], abs=1e-8)
+        grads = torch.autograd.grad(loss, list(net.parameters()))
+        with torch.no_grad():
+            for p, g in zip(net.parameters(), grads, strict=True):
+                p -= 0.05 * g
+            projected = sum(float((p * wave(*p.shape, k=0.9)).sum()) for p in net.parameters())
+        assert projected == pytest.approx(step["weights"], abs=1e-8)
+        score = alone = torch.full((3,), FIRST, dtype=torch.float64)
+        if step["compare"]:
+            compare = torch.tensor(step["compare"])
+            held, each = gradients(net, held_x[compare], held_y[compare]), gradients(net, x, y)
+            score, alone = closeness(each.mean(0, keepdim=True), held).expand(3), closeness(each, held)
+        wish = [min(filled + k, size) if filled + k < size else CHOOSE for k in range(3)]
+        draws = {name: torch.tensor(step[name] or [0.0] * 3, dtype=torch.float64) for name in ("where", "whether")}
+        targets = live.choose({"wish": torch.tensor(wish), "y": y, "score": score, "alone": alone, **draws}, [])
+        for k, target in enumerate(targets.tolist()):
+            held_x[target], held_y[target] = x[k], y[k]
+        filled = min(size, filled + 3)
+        assert held_y[:filled].tolist() == step["labels"][:filled]
+        assert live.scores[:filled].tolist() == pytest.approx(step["scores"][:filled], abs=1e-6)
+
+
+def test_gss_compares_the_gradients_that_one_backward_a_sample_gives() -> None:
+    net = tiny_net(classes=3, dtype=torch.float64)
+    x, y = torch.randn(5, 1, 8, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64), torch.arange(5) % 3
+    slow = []
+    for k in range(5):
+        loss = F.cross_entropy(net(x[k : k + 1]), y[k : k + 1])
+        slow.append(torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(net.parameters()))]))
+    assert torch.allclose(gradients(net, x, y), torch.stack(slow), atol=1e-10)
+    cosines = [max(float(F.cosine_similarity(slow[i], slow[j], 0)) for j in (3, 4)) + 1 for i in range(3)]
+    assert closeness(torch.stack(slow[:3]), torch.stack(slow[3:])).tolist() == pytest.approx(cosines)
+
+
+# ---------------------------------------------------------------------------------------------- loss-aware reservoir
+
+
+def test_chances_of_the_loss_aware_reservoir_are_those_of_the_authors_code() -> None:
+    """aimagelab/mammoth, commit e75a491c, utils/buffer.py, LossAwareBalancedSampling.merge_scores."""
+    losses = torch.tensor([0.1, 2.3, 0.7, 0.05, 1.1, 0.4, 3.0], dtype=torch.float64)
+    labels = torch.tensor([0, 0, 0, 1, 2, 2, 0])
+    first = [0.25351591413767577, 0.19652109548482607, 0.2379718726868986, 0.0]
+    first += [0.05773501110288674, 0.07586972612879347, 0.17838638045891936]
+    assert replaced(losses, labels).tolist() == pytest.approx(first, abs=1e-8)
+    losses[[1, 6]] = torch.tensor([0.2, 0.9], dtype=torch.float64)
+    then = [0.2491883116883117, 0.2435064935064935, 0.21509740259740262, 0.0]
+    then += [0.024350649350649338, 0.06412337662337661, 0.20373376623376624]
+    assert replaced(losses, labels).tolist() == pytest.approx(then, abs=1e-8)
+    assert replaced(torch.ones(4), torch.tensor([0, 1, 2, 3])).tolist() == [0.25] * 4
+
+
+def test_a_loss_aware_memory_takes_every_sample_with_a_reservoirs_chance_where_the_scores_say() -> None:
+    rng, taken, given_up, runs = np.random.default_rng(0), 0, np.zeros(4), 600
+    losses = torch.tensor([0.01, 0.02, 4.0, 5.0, 0.0], dtype=torch.float64)
+    for _ in range(runs):
+        slots = Slots.empty(4)
+        slots.write(np.arange(4), np.zeros(4, np.int64), 0, np.arange(4), 2)
+        slots.seen = 9
+        live = LossAware(slots, losses.clone(), CPU)
+        batch = {name: torch.from_numpy(array) for name, array in live.draw(slots, np.array([4]), rng).items()}
+        targets = live.choose({**batch, "y": torch.tensor([1]), "said": torch.zeros(1, 2)}, [])
+        taken += int(targets[0] < 4)
+        given_up[targets[targets < 4].numpy()] += 1
+    assert abs(taken / runs - 0.4) < 4 * math.sqrt(0.24 / runs)  # 4 of 10
+    chances = replaced(losses[:4], torch.zeros(4, dtype=torch.int64)).numpy()
+    assert (abs(given_up / taken - chances) <= 4 * np.sqrt(chances * (1 - chances) / taken)).all()
+
+
+# ------------------------------------------------------------------------------------------------------------ ER-T
+
+
+def taught(method: str, tasks: int = 2, **settings: Any) -> Learner:
+    stream = tiny_stream(classes=6, tasks=3, each=9)
+    learner = tiny_learner(method, buffer=7, classes=6, **{"specialist__epochs": 3, **settings})
+    for task in stream.tasks[:tasks]:
+        learner.learn(task)
+    return learner
+
+
+def test_er_ts_bias_correction_scales_and_shifts_the_last_tasks_outputs_alone() -> None:
+    learner = taught("er-t")
+    specialist: Any = learner.specialist
+    x = torch.randn(5, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    net = learner.net.eval()
+    with torch.no_grad():
+        plain, seen = net(x), specialist.logits(net, x)
+        scale, shift = specialist.bias.tolist()
+        assert (scale, shift) != (1.0, 0.0)
+        assert torch.equal(seen[:, [0, 1, 4, 5]], plain[:, [0, 1, 4, 5]])
+        assert torch.allclose(seen[:, 2:4], plain[:, 2:4] * scale + shift)
+        specialist.hand_over(net)
+        assert torch.allclose(net(x), seen, atol=1e-5)
+
+
+def test_er_ts_learning_rate_decays_with_every_sample_seen() -> None:
+    learner = taught("er-t", tasks=1, specialist__options__decay=0.99)
+    seen = learner.memory.slots.seen
+    assert seen == 3 * 18
+    learner._begin(tiny_stream(classes=6, tasks=3, each=9).tasks[1])
+    descent = learner.specialist.phase().descent
+    lr = learner.settings.specialist.lr
+    assert descent.rates(0, 3, 9).tolist() == pytest.approx([lr * 0.99 ** (seen + 8 * k) for k in range(3)])
+
+
+# ------------------------------------------------------------------------------------------------------------ GMED
+
+
+def test_gmed_edits_by_its_equation() -> None:
+    """α (∇ℓ(x; θ') - ∇ℓ(x; θ) + β ∇ℓ(x; θ)), θ' = θ - lr ∇ℓ(now), written out on plain copies of the weights."""
+    net = Small()
+    settings = SpecialistSettings(lr=0.2, options={"stride": 0.3, "regularise": 0.1})
+    specialist = GMED(settings)
+    now, x, y = (
+        View(wave(3, 4, k=0.3).float(), torch.tensor([0, 1, 2])),
+        wave(2, 4, k=0.8).float(),
+        torch.tensor([2, 1]),
+    )
+    edited = specialist.edit(net.float(), now, x, y)
+
+    def image_gradient(model: nn.Module) -> Tensor:
+        at = x.clone().requires_grad_()
+        return torch.autograd.grad(F.cross_entropy(model(at), y), at)[0]
+
+    before = image_gradient(net)
+    ahead = Small().float()
+    grads = torch.autograd.grad(F.cross_entropy(ahead(now.x), now.y), list(ahead.parameters()))
+    with torch.no_grad():
+        for p, g in zip(ahead.parameters(), grads, strict=True):
+            p -= 0.2 * g
+    expected = x + 0.3 * (image_gradient(ahead) - before + 0.1 * before)
+    assert torch.allclose(edited, expected, atol=1e-6)
+
+
+def test_gmeds_edits_stay_with_their_image_and_go_with_it() -> None:
+    learner = taught("gmed", specialist__options__stride=5.0)
+    specialist: Any = learner.specialist
+    slots = learner.memory.slots
+    moved = specialist.edits[:7].flatten(1).abs().amax(1) > 0
+    assert moved.any()
+    fresh = torch.from_numpy(slots.written == slots.clock)  # written by the last step: nothing has edited them
+    assert not moved[fresh].any()
+
+
+# ---------------------------------------------------------------------------------------------------------- MetaSP
+
+
+def test_metasps_influence_is_the_derivative_through_the_tried_step() -> None:
+    net = tiny_net(classes=3)
+    draw = torch.Generator().manual_seed(1)
+    x, y = torch.randn(6, 1, 8, 8, generator=draw), torch.arange(6) % 3
+    judge_x, judge_y = torch.randn(4, 1, 8, 8, generator=draw), torch.tensor([0, 0, 1, 2])
+    (ours,) = influences(net, (x, y), [(judge_x, judge_y)], 0.1)
+    weights = {name: p.detach().clone().requires_grad_() for name, p in net.named_parameters()}
+    eps = torch.zeros(6, requires_grad=True)
+    each = F.cross_entropy(torch.func.functional_call(net, weights, (x,)), y, reduction="none")
+    grads = torch.autograd.grad(((1 + eps) * each).sum() / 6, list(weights.values()), create_graph=True)
+    ahead = {name: w - 0.1 * g for (name, w), g in zip(weights.items(), grads, strict=True)}
+    loss = F.cross_entropy(torch.func.functional_call(net, ahead, (judge_x,)), judge_y)
+    (raw,) = torch.autograd.grad(loss, eps)
+    assert torch.allclose(ours, raw * loss.detach() / raw.norm(), rtol=1e-3, atol=1e-5)
+
+
+def test_fused_influence_is_the_shortest_between_the_two() -> None:
+    draw = torch.Generator().manual_seed(0)
+    for _ in range(20):
+        a, b = torch.randn(2, 5, generator=draw)
+        shortest = min(float((g * a + (1 - g) * b).norm()) for g in torch.linspace(0.001, 0.999, 300))
+        assert float(fused(a, b).norm()) == pytest.approx(shortest, abs=5e-3)
+
+
+# ------------------------------------------------------------------------------------------------------------- GCR
+
+
+def test_gcr_chooses_what_a_slow_search_over_whole_gradients_chooses() -> None:
+    """The gradient of β CE + α MSE by a last layer's weights, from autograd, sample by sample."""
+    draw = torch.Generator().manual_seed(3)
+    layer = nn.Linear(4, 3, dtype=torch.float64)
+    features = torch.randn(12, 4, generator=draw, dtype=torch.float64).abs()
+    stored, mass = (
+        torch.randn(12, 3, generator=draw, dtype=torch.float64),
+        torch.rand(12, generator=draw).double() + 0.5,
+    )
+    held = GradientCoreset(12, 3, PolicyOptions(alpha=0.2, beta=0.7), CPU)
+    whole = []
+    for k in range(12):
+        logits = layer(features[k])
+        loss = 0.7 * F.cross_entropy(logits[None], torch.tensor([1])) + 0.2 * ((logits - stored[k]) ** 2).mean()
+        grads = torch.autograd.grad(loss, [layer.weight, layer.bias])
+        whole.append(torch.cat([grads[0], grads[1][:, None]], 1).flatten())
+    gradient = torch.stack(whole).numpy()
+    seen = Seen(features, layer(features).detach())
+    errors, inputs = held._gradient(seen, 1, stored, None)
+    assert np.allclose((errors[:, :, None] * inputs[:, None]).flatten(1).numpy(), gradient)
+    chosen, weights = share(errors, inputs, mass, 5)
+    expected, theirs = slow_pursuit(gradient, (gradient * mass[:, None].numpy()).sum(0), 5, 0.5)
+    assert chosen[: len(expected)].tolist() == expected
+    assert np.allclose(weights[: len(expected)], theirs, atol=1e-5)
+
+
+def test_gcrs_loss_weighs_replayed_samples() -> None:
+    specialist = GCR(SpecialistSettings(alpha=0.3, beta=0.6))
+    net = Small().float()
+    now = View(wave(3, 4, k=0.3).float(), torch.tensor([0, 1, 2]))
+    pasts = tuple(
+        View(wave(2, 4, k=k).float(), torch.tensor([1, 0]), wave(2, 3, k=k).float(), weights=torch.tensor(w))
+        for k, w in ((0.5, [3.0, 1.0]), (0.9, [2.0, 6.0]))
+    )
+    loss = specialist.loss(net, now, pasts)
+    first, last = pasts
+    mse = ((net(first.x) - first.logits) ** 2).mean(1)
+    ce = F.cross_entropy(net(last.x), last.y, reduction="none")
+    by_hand = F.cross_entropy(net(now.x), now.y) + 0.3 * (3 * mse[0] + mse[1]) / 4 + 0.6 * (2 * ce[0] + 6 * ce[1]) / 8
+    assert torch.allclose(loss, by_hand)
+
+
+def test_gcrs_memory_keeps_only_what_the_specialist_had_right_and_balances_classes() -> None:
+    learner = taught("gcr", tasks=3)
+    counts = np.bincount(learner.memory.labels)
+    assert counts.max() - counts.min() <= 1
+    assert (learner.memory.slots.weight > 0).all()
+    assert len(set(learner.memory.slots.weight)) > 1
+
+
+# ---------------------------------------------------------------------------------------------------- all of them
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_slots_hold_the_raw_image_they_name(method: str) -> None:
+    stream = tiny_stream(classes=6, tasks=3, each=9)
+    learner = taught(method, tasks=3)
+    slots = learner.memory.slots
+    for slot in range(slots.count):
+        source = stream.tasks[slots.task[slot]].train
+        row = torch.tensor([int(slots.row[slot])])
+        assert torch.equal(learner.memory.pixels[slot], source.gather(row)[0])
+        assert slots.label[slot] == source.labels[row]
+        assert 0 < slots.written[slot] <= slots.clock
+
+
+@pytest.mark.parametrize(("method", "stage"), [*((m, "specialist") for m in METHODS), ("er-t", "generalist")])
+def test_an_interrupted_task_ends_with_the_same_weights_and_memory(method: str, stage: str, tmp_path: Path) -> None:
+    stream = tiny_stream(classes=6, tasks=3, each=9)
+    at = ("round_ends", "specialist", 2) if stage == "specialist" else ("memory_updated", None, 0)
+
+    def keep(event: str, learner: Learner, name: str | None, epoch: int) -> None:
+        if (event, name, epoch) == at and len(learner.tasks) == 2:
+            learner.save(tmp_path)
+
+    settings: dict[str, Any] = {"specialist__epochs": 3, "generalist": "tangent"}
+    if method == "er-t":
+        settings["specialist__options__bias_epochs"] = 3
+    whole = tiny_learner(method, buffer=7, classes=6, observer=Teller(keep), **settings)
+    for task in stream.tasks[:2]:
+        whole.learn(task)
+    again = itl.load(tmp_path, device="cpu")
+    again.learn(stream.tasks[1])
+    assert not differing(photograph(whole), photograph(again))
+    again.learn(stream.tasks[2])
+    whole.learn(stream.tasks[2])
+    assert not differing(photograph(whole), photograph(again))
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "line"),
+    [
+        ("gss", {"memory__policy": "reservoir"}, r"gss fills its memory by its own rule; set memory\.policy=gss"),
+        ("gcr", {"memory__policy": "stratified"}, r"gcr fills its memory by its own rule; set memory\.policy=gcr"),
+        ("er", {"memory__policy": "gss"}, r"memory\.policy=gss compares gradients, which er does not"),
+        ("er-t", {"specialist__options__decay": 1.5}, r"specialist\.options\.decay = 1\.5 is not valid"),
+        ("gcr", {"memory__logits": False}, r"gcr replays stored logits.*set it to true"),
+    ],
+)
+def test_a_memory_that_does_not_suit_the_method_is_refused_in_a_line(
+    method: str, settings: dict[str, Any], line: str
+) -> None:
+    with pytest.raises(UserError, match=line):
+        tiny_learner(method, **settings).learn(tiny_stream().tasks[0])
