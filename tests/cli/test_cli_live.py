@@ -11,6 +11,7 @@ import sys
 import pytest
 from cli_nursery import tiny
 
+from itl.cli.curve import curve, thin
 from itl.cli.outlook import Leg, Outlook, legs
 from itl.cli.tables import clock
 from itl.observer import Observer
@@ -50,6 +51,25 @@ def test_a_terminal_sees_task_stage_epoch_accuracy_loss_and_time_left(shown):
     assert re.search(r"\n1 +[\d.]+ +[\d.]+ +[\d.]+ +[\d.]+ +[\d.]+ +[\d.]+ \n", plain)
     assert max(map(len, plain.splitlines())) <= 80
     assert "wrote runs/seq-digits-itl-20-seed0" in plain
+
+
+def test_a_terminal_sees_the_curve_so_far(shown):
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown)
+    drawn = re.findall(
+        r"Class-IL over the tasks seen, %\n100 │([^\n]*)\n(?:    │[^\n]*\n){3}  0 │([^\n]*)\n     ([STP ]+)", plain
+    )
+    assert drawn
+    top, bottom, letters = drawn[-1]
+    assert set(top + bottom) <= set(" ▁▂▃▄▅▆▇█")
+    assert letters.replace(" ", "").startswith("STPST")
+
+
+def test_a_curves_columns_are_as_high_as_its_points():
+    points = [(1, "specialist", 0.0), (1, "specialist", 50.0), (1, "tangent", 100.0), (2, "specialist", 2.6)]
+    lines = curve(points, 80).plain.splitlines()
+    assert [line[5:] for line in lines] == ["  █ ", "  █ ", " ▄█ ", " ██ ", " ██▁", "S TS"]
+    assert max(map(len, curve(points * 100, 60).plain.splitlines())) <= 60
+    assert thin(points * 100, 7)[-1] == points[-1]
 
 
 def test_it_redraws_itself_a_few_times_a_second_and_gives_the_cursor_back(shown):

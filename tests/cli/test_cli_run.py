@@ -116,3 +116,11 @@ def test_nothing_but_the_buffer_depends_on_the_stream_by_default():
     assert config({}, {"stream": "seq-cifar10"}, {}).buffer == 200
     assert config({}, {"stream": "seq-cifar10", "buffer": 500}, {}).buffer == 500
     assert config({"stream": "seq-mnist"}, {}, {}).buffer == 200
+
+
+def test_tensorboards_files_lie_in_the_runs_folder(itl, tmp_path):
+    pytest.importorskip("tensorboard")
+    done = itl("run", *tiny(), "--out", "run", "--tensorboard")
+    assert (done.code, done.err) == (0, "")
+    assert list((tmp_path / "run/tensorboard").glob("events.out.tfevents.*"))
+    assert "tensorboard/" in done.out

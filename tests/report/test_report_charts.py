@@ -191,6 +191,17 @@ def test_a_record_of_the_first_format_still_makes_every_figure(tmp_path: Path) -
     assert made.charts["stages/r0/class_il"]["series"]
 
 
+def test_lists_that_charts_share_are_in_the_page_once(tmp_path: Path) -> None:
+    fake_run(tmp_path / "run")
+    made = contents(about(tmp_path), None)
+    one, other = (made.charts[f"breakdown/r0/{measure}"] for measure in ("class_il", "task_il"))
+    assert one["places"] == other["places"]
+    chart = stages.breakdown(about(tmp_path).runs[0])
+    assert chart is not None
+    assert made.pool.lists[one["places"]["$"]] == list(chart.places)
+    assert len(made.pool.lists) == len({json.dumps(one) for one in made.pool.lists})
+
+
 def test_a_run_cut_short_has_the_figures_of_what_it_did(tmp_path: Path) -> None:
     fake_run(tmp_path / "run", stop=3)
     made = contents(about(tmp_path), None)

@@ -12,6 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from itl.cli.curve import HEIGHT, Point, curve
 from itl.cli.outlook import Leg, Outlook, legs
 from itl.cli.tables import Stages, clock, percent, stage_table, title
 from itl.observer import Observer
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 A_SECOND = 4  # redraws; a thread of its own does them, so that the run never waits for a terminal
 AROUND = 12  # lines that are not rows
+WIDE = 100  # columns, at most, of the curve
 
 
 class Progress(Observer):
@@ -116,6 +118,7 @@ class Display(Progress):
     def __init__(self, console: Console, config: Config, several: str = "") -> None:
         self.rows: dict[int, Stages] = {}
         self.scores: dict[str, Any] = {}
+        self.points: list[Point] = []  # of the curve so far
         self.stream: Stream | None = None
         super().__init__(console, title(vars(config)).append(several, "dim"), f"reading {config.stream}")
 
@@ -132,14 +135,21 @@ class Display(Progress):
     def recorded(self, line: dict[str, Any]) -> None:
         """Accuracies: within a stage, at its end, or of the expert."""
         self.scores = line
+        if line["kind"] in ("start", "curve"):
+            self.points.append((line["task"], line["stage"], line["class_il"]))
         if line["kind"] in ("end", "expert") and line["stage"] != "projection":
             self.rows.setdefault(line["task"], {})[line["stage"]] = line
 
     def body(self) -> list[RenderableType]:
-        """The finished stages' accuracies."""
-        fit = max(1, self.console.size.height - AROUND)
+        """The curve so far, where the terminal is high enough, and the finished stages' accuracies."""
+        parts: list[RenderableType] = []
+        width, height = self.console.size
+        drawn = bool(self.points) and height >= AROUND + HEIGHT + 4
+        if drawn:
+            parts += [Text("Class-IL over the tasks seen, %", "dim"), curve(list(self.points), min(width, WIDE)), ""]
+        fit = max(1, height - AROUND - (HEIGHT + 3 if drawn else 0))
         rows = [(str(task), dict(stages)) for task, stages in sorted(self.rows.items())[-fit:]]
-        return [stage_table(rows), ""] if rows else []
+        return [*parts, stage_table(rows), ""] if rows else parts
 
     def now(self) -> Text:
         """Task, stage, epoch, and how well it does."""

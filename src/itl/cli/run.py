@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from itl.config import Config
+    from itl.observer import Observer
     from itl.streams import Stream
 
 LANES = 4  # a GPU is full with so many (docs/performance.md)
@@ -45,6 +47,7 @@ FIELDS = ("stream", "method", "buffer", "tasks", "order", "order_seed", "split",
 @click.option("--variant", metavar="NAME", help="A name for this choice of settings, kept in the record.")
 @click.option("--keep-specialists", is_flag=True, help="Keep every task's specialist, for `itl refine`.")
 @click.option("--curves", type=int, metavar="N", help="Points of the curve within a stage; 0: none. [default: 16]")
+@click.option("--tensorboard", is_flag=True, help="Write event files for TensorBoard while it runs.")
 @click.option("--resume", is_flag=True, help="Go on with an interrupted run.")
 @click.option("--download", is_flag=True, help="Fetch a missing dataset from its official address.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object and nothing else.")
@@ -108,7 +111,7 @@ class _Session:
 
         display = None if self.console is None else Display(self.console, config, number)
         try:
-            with display or nullcontext():
+            with self._events([place]) as (events,), display or nullcontext():
                 stream = self._load(config, None if display is None else display.loads)
                 if display is not None:
                     display.loaded(stream)
@@ -117,7 +120,7 @@ class _Session:
                     stream,
                     place,
                     device=self.given["device"],
-                    observers=() if display is None else (display,),
+                    observers=[*events, *([] if display is None else [display])],
                     resume=self.given["resume"],
                 )
         except KeyboardInterrupt:
@@ -129,7 +132,7 @@ class _Session:
 
         display = None if self.console is None else Abreast(self.console, configs, lanes)
         try:
-            with display or nullcontext():
+            with self._events(places) as events, display or nullcontext():
                 stream = self._load(configs[0], None)
                 return itl.run.run_all(
                     configs,
@@ -137,11 +140,25 @@ class _Session:
                     places,
                     lanes=lanes,
                     device=self.given["device"],
-                    observers=None if display is None else [(row,) for row in display.rows],
+                    observers=[
+                        [*own, *([] if display is None else [display.rows[number]])]
+                        for number, own in enumerate(events)
+                    ],
                     resume=self.given["resume"],
                 )
         except KeyboardInterrupt:
             raise KeyboardInterrupt("interrupted; the same command with --resume goes on with each run") from None
+
+    @contextmanager
+    def _events(self, places: list[Path]) -> Iterator[list[list[Observer]]]:
+        """For each run the observers that write TensorBoard's files, where asked for."""
+        if not self.given["tensorboard"]:
+            yield [[] for _ in places]
+            return
+        from itl.events import Events
+
+        with ExitStack() as stack:
+            yield [[stack.enter_context(Events(place))] for place in places]
 
     def _load(self, config: Config, progress: Any) -> Stream:
         if self.stream is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 from rich import box
@@ -14,7 +15,8 @@ from rich.text import Text
 from itl.results.cells import Mean
 
 SUMMARISED = ("class_il", "task_il", "forgetting")
-WRITTEN = ("config.json", "metrics.jsonl", "result.json", "predictions.npz", "pictures.npz", "model", "specialists")
+FILES = ("config.json", "metrics.jsonl", "result.json", "predictions.npz", "pictures.npz")
+WRITTEN = (*FILES, "model", "specialists", "tensorboard")
 Stages = dict[str, dict[str, float]]  # by stage: class_il and task_il, percent
 
 
@@ -75,7 +77,13 @@ def result_view(result: dict[str, Any], folder: Path) -> RenderableType:
 def written(folder: Path) -> Text:
     """Where a run wrote what."""
     files = [name + ("/" if (folder / name).is_dir() else "") for name in WRITTEN if (folder / name).exists()]
-    return Text.assemble("wrote ", (str(folder), "bold"), f"\n      {' '.join(files)}", no_wrap=True, overflow="ignore")
+    return Text.assemble(
+        "wrote ",
+        (str(folder), "bold"),
+        "".join(f"\n      {line}" for line in wrap(" ".join(files), 74)),
+        no_wrap=True,
+        overflow="ignore",
+    )
 
 
 def summary(results: Sequence[dict[str, Any]]) -> dict[str, Any]:

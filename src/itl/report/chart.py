@@ -5,6 +5,7 @@ The page's charting library and matplotlib both draw from these, so that a repor
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
@@ -94,6 +95,31 @@ class Chart:
         if len(series.hover):
             return list(series.hover)
         return list(self.places[series.start : series.start + len(series.y)])
+
+
+class Pool:
+    """Lists that several charts share (where marks stand, what they say), kept once: `{"$": place}` stands for one."""
+
+    SHORT = 12  # entries that are not worth it
+
+    def __init__(self) -> None:
+        self.lists: list[Any] = []
+        self.places: dict[str, int] = {}
+
+    def share(self, chart: dict[str, Any]) -> dict[str, Any]:
+        """A chart (as JSON) with its long lists in the pool."""
+        for part in (chart, *chart.get("series", ())):
+            for name in ("x", "hover", "xs", "places"):
+                if isinstance(part.get(name), list) and len(part[name]) > self.SHORT:
+                    part[name] = {"$": self._place(part[name])}
+        return chart
+
+    def _place(self, value: list[Any]) -> int:
+        key = json.dumps(value)
+        if key not in self.places:
+            self.places[key] = len(self.lists)
+            self.lists.append(value)
+        return self.places[key]
 
 
 def plain(value: Any) -> Any:

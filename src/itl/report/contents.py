@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from itl.report import compare, memory, stages, tasks
-from itl.report.chart import Chart, plain
+from itl.report.chart import Chart, Pool, plain
 from itl.report.pictures import Album, memory_gallery, mistake_gallery
 from itl.report.policies import policies
 from itl.report.subject import Shown, Subject
@@ -49,12 +49,14 @@ class Contents:
     notes: list[str]
     lead: list[View]  # what the first tab begins with
     first: dict[str, str]  # what selectors begin with
+    pool: Pool  # lists that charts share
 
 
 def contents(subject: Subject, data: str | None) -> Contents:
     """All tabs that these runs have something for."""
     charts: dict[str, Any] = {}
-    detailed, notes = _detail(subject, charts)
+    pool = Pool()
+    detailed, notes = _detail(subject, charts, pool)
     runs = [[shown.key, shown.name] for shown in detailed]
     finished = [[shown.key, shown.name] for shown in detailed if shown.result is not None]
     pictured = _pictures(subject, detailed, charts, Album(data))
@@ -69,7 +71,7 @@ def contents(subject: Subject, data: str | None) -> Contents:
     tabs = [tab for tab in tabs if tab.views]
     named = {tab.name: tab.views for tab in tabs}
     lead = named.get("Compare" if len(subject.groups) > 1 else "Stages", [])[:1]
-    return Contents(tabs, charts, notes, lead, _first(subject, detailed))
+    return Contents(tabs, charts, notes, lead, _first(subject, detailed), pool)
 
 
 def _first(subject: Subject, detailed: Sequence[Shown]) -> dict[str, str]:
@@ -80,15 +82,16 @@ def _first(subject: Subject, detailed: Sequence[Shown]) -> dict[str, str]:
     return {"run": subject.first(best).key, "cell": best.key}
 
 
-def _detail(subject: Subject, charts: dict[str, Any]) -> tuple[list[Shown], list[str]]:
+def _detail(subject: Subject, charts: dict[str, Any], pool: Pool) -> tuple[list[Shown], list[str]]:
     """The charts of single runs, of as many runs as a page can hold: every cell's first run before its others."""
     first = [subject.first(group) for group in subject.groups]
     order = [*first, *(shown for shown in subject.runs if all(shown is not one for one in first))]
     taken: list[Shown] = []
     size = 0
     for shown in order:
-        made = {key: plain(chart) for key, chart in charts_of(shown) if chart is not None}
-        size += len(json.dumps(made))
+        known = len(pool.lists)
+        made = {key: pool.share(plain(chart)) for key, chart in charts_of(shown) if chart is not None}
+        size += len(json.dumps([made, pool.lists[known:]]))
         if size > DETAIL and taken:
             break
         charts |= made

@@ -1,9 +1,15 @@
 "use strict";
 (() => {
-  const { tabs, charts, lead, first } = JSON.parse(document.getElementById("payload").textContent);
+  const { tabs, charts, lead, first, pool } = JSON.parse(document.getElementById("payload").textContent);
   const root = document.documentElement;
   const state = { ...first };
   const drawn = []; // {view, host, draw}: every figure of the page, drawn when its tab is first seen
+
+  for (const chart of Object.values(charts)) { // lists that charts share are in the page once
+    for (const part of [chart, ...(chart.series || [])]) {
+      for (const name of ["x", "hover", "xs", "places"]) if (part[name] && part[name].$ !== undefined) part[name] = pool[part[name].$];
+    }
+  }
 
   // ------------------------------------------------------------------ colours, dashes, symbols: never colour alone
   const css = (name) => getComputedStyle(root).getPropertyValue(`--${name}`).trim();
@@ -27,6 +33,8 @@
   const says = (chart, s) => s.hover || (chart.places || []).slice(s.start || 0, (s.start || 0) + s.y.length);
   const short = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
   const show = (value, unit) => (unit === "%" || unit === "s" ? value.toFixed(2) : String(value)) + (unit ? ` ${unit}` : "");
+
+  const CROWD = 4000; // marks beyond which lines go without
 
   function trace(chart, s, width) {
     const unit = chart.unit === undefined ? "%" : chart.unit;
@@ -64,7 +72,8 @@
       return flat;
     }
     const open = s.kind === "points" && chart.unit !== "mark";
-    const hasMarks = s.kind === "points" || s.marks;
+    const crowd = chart.series.reduce((sum, one) => sum + one.y.length, 0) > CROWD;
+    const hasMarks = s.kind === "points" || (s.marks && !crowd);
     return { ...base, type: "scatter", x, y: s.y, error_y: whiskers,
       mode: s.kind === "points" ? "markers" : hasMarks ? "lines+markers" : "lines",
       line: { color: colour, width: s.tag && s.tag === state.task ? 3.5 : s.width || 1.5, dash: s.kind === "line" || !s.kind ? dash(s.role) : "solid" },

@@ -60,7 +60,8 @@ def library() -> str:
 def _payload(made: Contents) -> str:
     """Everything the page draws, as JSON that no HTML parser stumbles over."""
     tabs = [{"name": tab.name, "views": [asdict(view) for view in tab.views]} for tab in made.tabs]
-    whole = {"tabs": tabs, "charts": made.charts, "lead": [asdict(view) for view in made.lead], "first": made.first}
+    lead = [asdict(view) for view in made.lead]
+    whole = {"tabs": tabs, "charts": made.charts, "lead": lead, "first": made.first, "pool": made.pool.lists}
     text = json.dumps(whole, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c")
 

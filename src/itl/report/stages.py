@@ -10,7 +10,7 @@ from itl.report.chart import Axis, Band, Chart, Series
 from itl.report.subject import Shown
 
 WIDTHS = {"specialist": 2.0}  # of a stage on the x axis; the others: 1
-LIMIT = 20_000  # numbers in one chart; beyond, curves are thinned
+LIMIT = 12_000  # numbers in one chart; beyond, curves are thinned
 MEASURES = {"class_il": "Class-IL", "task_il": "Task-IL"}
 CURVE = ("start", "curve")
 
