@@ -14,6 +14,8 @@ from itl.cli.run import terminal
 from itl.errors import UserError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from itl.teach import Lecture, Teacher
 
 
@@ -69,26 +71,24 @@ def learn(model: Path, folders: tuple[Path, ...], **given: Any) -> None:
     check_path(model)  # before a lock is laid into somebody's photographs
     with lock(model, given["wait"]):
         teacher = Teacher(model, folders, chosen)
-        lectures = _teach(teacher, given)
-        _show(teacher, lectures, given)
+        console = None if given["as_json"] or given["quiet"] else terminal()
+        _show(teacher, _teach(teacher, console), given, told=console is not None)
 
 
-def _teach(teacher: Teacher, given: dict[str, Any]) -> list[Lecture]:
+def _teach(teacher: Teacher, console: Console | None) -> list[Lecture]:
     """All lessons; Ctrl-C ends the round, saves, and is a line that says how to go on."""
+    from itl.cli.learned import told
     from itl.cli.lessons import Lessons, Stop
 
     lectures = teacher.due()
-    console = None if given["as_json"] or given["quiet"] else terminal()
     try:
-        with Stop() as stop:
+        with Stop(console) as stop:
             for number, lecture in enumerate(lectures, 1):
                 which = f"{number} of {len(lectures)}, " if len(lectures) > 1 else ""
                 display = None if console is None else Lessons(console, teacher, lecture, which)
                 with display or nullcontext():
                     teacher.teach(lecture, display, None if display is None else display.loads, stop)
-                if console is not None and len(lectures) > 1:
-                    from itl.cli.learned import told
-
+                if console is not None:
                     console.print(told(lecture))
     except KeyboardInterrupt:
         kept = (teacher.path / "CURRENT").exists()
@@ -97,7 +97,8 @@ def _teach(teacher: Teacher, given: dict[str, Any]) -> list[Lecture]:
     return lectures
 
 
-def _show(teacher: Teacher, lectures: list[Lecture], given: dict[str, Any]) -> None:
+def _show(teacher: Teacher, lectures: list[Lecture], given: dict[str, Any], told: bool) -> None:
+    """The end: tables, one JSON object, or the model's folder. `told`: each lesson had its line already."""
     if given["quiet"]:
         click.echo(str(teacher.path))
         return
@@ -110,7 +111,7 @@ def _show(teacher: Teacher, lectures: list[Lecture], given: dict[str, Any]) -> N
 
     from itl.cli.learned import view
 
-    Console(highlight=False).print(view(teacher, lectures, report))
+    Console(highlight=False).print(view(teacher, lectures, report, told))
 
 
 def _show_plan(planned: dict[str, Any], as_json: bool) -> None:

@@ -32,9 +32,9 @@ def told(lecture: Lecture) -> Text:
     return out.append(f", {clock(lecture.seconds)}")
 
 
-def view(teacher: Teacher, lectures: Sequence[Lecture], report: Report) -> RenderableType:
-    """The end of a learn: what was learned, how well it is known, what was forgotten, what is wrong."""
-    parts: list[RenderableType] = [told(lecture) for lecture in lectures]
+def view(teacher: Teacher, lectures: Sequence[Lecture], report: Report, brief: bool = False) -> RenderableType:
+    """The end of a learn: what was learned (not if `brief`), how well it is known, what was lost, what is wrong."""
+    parts: list[RenderableType] = [] if brief else [told(lecture) for lecture in lectures]
     for lecture in lectures:
         parts += _remarks(lecture)
     if report.accuracy is not None:

@@ -35,8 +35,8 @@ class Lessons(Progress):
 class Stop:
     """Ctrl-C as a question: the first is answered at the end of the round, the second interrupts at once."""
 
-    def __init__(self) -> None:
-        self.asked = False
+    def __init__(self, console: Console | None) -> None:
+        self.console, self.asked = console, False
         self._before: Any = None
 
     def __enter__(self) -> Stop:
@@ -56,3 +56,5 @@ class Stop:
         if self.asked:
             raise KeyboardInterrupt
         self.asked = True
+        if self.console is not None:
+            self.console.print("stopping when this round is done; Ctrl-C again stops at once")

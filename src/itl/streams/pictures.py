@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from PIL import Image
 
+CLEAR = ("LA", "La", "PA", "RGBA", "RGBa")  # modes with transparency
 PAPER = (255, 255, 255)  # what a transparent pixel is laid over
 
 
@@ -12,7 +13,7 @@ def as_rgb(image: Image.Image) -> Image.Image:
     """Any mode as 8-bit RGB: transparency over white, 16 bits by their upper 8."""
     if image.mode.startswith("I") or image.mode == "F":
         return _deep(image).convert("RGB")
-    if image.has_transparency_data:
+    if image.mode in CLEAR or "transparency" in image.info:
         layers = image.convert("RGBA")
         paper = Image.new("RGBA", layers.size, (*PAPER, 255))
         return Image.alpha_composite(paper, layers).convert("RGB")
