@@ -140,7 +140,7 @@ class _Keeper(Observer):
 
     def _save(self, learner: Learner) -> None:
         if self.save:
-            with self.pace.saving():
+            with self.pace.saving(learner):
                 learner.save(self.folder.model)
 
 

@@ -47,10 +47,11 @@ class Pace:
         return time.monotonic() >= self.next
 
     @contextmanager
-    def saving(self) -> Iterator[None]:
-        """Within, the state is saved: how long that takes decides when it is time again."""
+    def saving(self, learner: Learner) -> Iterator[None]:
+        """Within, the state is saved: how long that takes is noted, and decides when it is time again."""
         began = time.monotonic()
-        yield
+        with learner.clock.section("saving"):
+            yield
         now = time.monotonic()
         self.next = now + (max(self.every, (now - began) / SHARE) if self.every else 0)
 

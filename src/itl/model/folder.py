@@ -296,7 +296,7 @@ class Keeper(Observer):
     def round_ends(self, learner: Learner, stage: Any, epoch: int, loss: float) -> None:
         """Save if it is time."""
         if self.pace.due():
-            with self.pace.saving():
+            with self.pace.saving(learner):
                 self.model.save()
 
 
