@@ -152,6 +152,15 @@ def _images(*classes: str) -> Any:
     return Images(pixels, torch.zeros(len(pixels), dtype=torch.int64))
 
 
+def test_a_class_is_forgotten_under_every_name_it_had(model: Model) -> None:
+    rename(model, "dog", "hound")
+    rename(model, "hound", "whippet")
+    forget(model, classes=["whippet"])
+    left = everything(model.path)
+    assert not any(name in left for name in (b"dog", b"hound", b"whippet"))
+    assert b"cat" in left
+
+
 def test_an_image_that_is_not_there_cannot_be_forgotten(model: Model) -> None:
     before = photograph(model.learner)
     with pytest.raises(UserError, match="not in the memory"):

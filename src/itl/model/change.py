@@ -104,7 +104,8 @@ def forget(model: Model, *, classes: Sequence[str] = (), images: Tensor | None =
     memory.keep(np.flatnonzero(~gone), memory.size)
     if dropped:
         _drop_outputs(model, dropped)
-        model.history = [_scrubbed(entry, set(classes)) for entry in model.history]
+        names = _ever(model.history, set(classes))
+        model.history = [_scrubbed(entry, names) for entry in model.history]
     model.note("forget", images=int(gone.sum()), classes=len(set(classes)))
     model.save(private=True)
     return int(gone.sum())
@@ -155,6 +156,14 @@ def _drop_outputs(model: Model, dropped: Sequence[int]) -> None:
     # A task that loses all its classes stays in its place: tasks are numbered, and draws are keyed by the number.
     learner.tasks = [tuple(place[c] for c in task if c in place) for task in learner.tasks]
     model.names = [model.names[output] for output in kept]
+
+
+def _ever(history: Sequence[dict[str, Any]], names: set[str]) -> set[str]:
+    """These names and all that their classes were called before."""
+    for entry in reversed(history):
+        if entry["what"] in ("rename", "merge") and entry["new"] in names:
+            names = names | {entry["old"]}
+    return names
 
 
 def _scrubbed(value: Any, names: set[str]) -> Any:
