@@ -184,6 +184,17 @@ def cifar() -> str:
     return f"{CIFAR}\n\n{rows}" if rows else ""
 
 
+def validation() -> str:
+    """What was tried for seq-digits on its validation split."""
+    lines = ["| method | variant | settings | Class-IL | Task-IL |", "|---|---|---|---|---|"]
+    for path in sorted((RESULTS / "seq-digits" / "methods-validation").glob("*/result.json")):
+        run, config = (json.loads((path.parent / name).read_text()) for name in ("result.json", "config.json"))
+        own = ", ".join(f"`{key.removeprefix('specialist.')}={value}`" for key, value in config["settings"].items())
+        scores = f"{run['class_il']:.1f} | {run['task_il']:.1f}"
+        lines.append(f"| `{run['method']}` | {run['variant']} | {own or 'as published'} | {scores} |")
+    return f"{VALIDATION}\n\n" + "\n".join(lines)
+
+
 def put(page: Path, name: str, text: str) -> None:
     """Replace what stands between a page's markers."""
     pattern = rf"(<!-- results:{name} -->\n).*?(<!-- /results -->)"
@@ -200,6 +211,13 @@ CIFAR = """## On a shortened Seq-CIFAR-10
 
 200 images in memory, at most 1,500 steps a task (a tenth of the benchmark's), one seed, on a GPU: these figures compare
 methods with each other, not with published ones. Raw records: [`results/seq-cifar10`](../results/seq-cifar10)."""
+
+
+VALIDATION = """## How settings for seq-digits were chosen
+
+Learning rates and weights are the published ones where nothing else is said here. What was compared for this stream,
+whose tasks have nine steps an epoch, on its validation split (134 images), one seed; raw records:
+[`results/seq-digits/methods-validation`](../results/seq-digits/methods-validation)."""
 
 
 def parse(words: list[str] | None = None) -> argparse.Namespace:
@@ -232,6 +250,7 @@ def main() -> None:
     if args.write:
         put(PAGE, "methods", digits())
         put(PAGE, "methods-cifar10", cifar())
+        put(PAGE, "methods-validation", validation())
         return
     todo = missing(args)
     if args.one:

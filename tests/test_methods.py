@@ -131,6 +131,16 @@ def test_the_other_baselines_have_the_settings_they_were_published_with() -> Non
     assert settings_for("er-ace", "seq-cifar100", 500).specialist.lr == 0.03
 
 
+@pytest.mark.parametrize("stream", [None, "seq-digits", "seq-cifar10"])
+def test_a_generalist_on_any_method_has_the_settings_of_itls(stream: str | None) -> None:
+    itl = settings_for("itl", stream, 200)
+    for method in METHODS:
+        if settings_for(method, stream, 200).generalist == "none":
+            given = settings_for(method, stream, 200, {"generalist": "tangent", "tangent.lr": 0.5})
+            assert given.projection == itl.projection
+            assert given.tangent == itl.tangent.model_copy(update={"lr": 0.5})  # the user's own wins
+
+
 def test_a_method_without_a_memory_gets_one_for_a_generalist_and_another_specialist_no_options() -> None:
     for method in ("sgd", "joint", "lwf"):
         assert settings_for(method, None, 20).memory.policy == "none"

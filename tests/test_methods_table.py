@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from itl import methods
+from itl.config import Config
+from tiny_world import tiny_stream
 
 HOME = Path(__file__).parents[1]
 SCRIPT = HOME / "benchmarks" / "methods.py"
@@ -79,7 +81,8 @@ def test_a_run_that_fails_leaves_nothing_behind(script: dict[str, Any], tmp_path
 def test_the_page_shows_what_is_recorded() -> None:
     names = runpy.run_path(str(SCRIPT))
     page = (HOME / "docs" / "methods.md").read_text()
-    for marker, section in (("methods", names["digits"]()), ("methods-cifar10", names["cifar"]())):
+    sections = {"methods": "digits", "methods-cifar10": "cifar", "methods-validation": "validation"}
+    for marker, section in ((marker, names[name]()) for marker, name in sections.items()):
         assert f"<!-- results:{marker} -->\n{section}" in page, "run python benchmarks/methods.py --write"
 
 
@@ -88,3 +91,37 @@ def test_the_script_says_what_is_missing() -> None:
     said = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
     assert said[0] == "2 of 2 runs to do"
     assert said[2].endswith("--set generalist=tangent --curves 0")
+
+
+def rehearse(script: dict[str, Any], monkeypatch: pytest.MonkeyPatch, names: list[str]) -> dict[Any, dict[str, Any]]:
+    """A stand-in for Seq-CIFAR-10 (8x8, a network of width 4, two steps a task), side by side as on a GPU."""
+    stand_in = tiny_stream(classes=10, tasks=5, each=8, channels=3, name="seq-cifar10", policy="cifar10")
+    monkeypatch.setattr(Config, "load_stream", lambda self, data: stand_in)
+    small = {"net.name": "resnet8", "net.width": 4, "tangent.steps": 2, "projection.steps": 2}
+    words = ["--stream", "seq-cifar10", "--steps", "2", "--seeds", "0", "--methods", ",".join(names)]
+    words += ["--buffer", "20", "--device", "cpu", "--lanes", "3"]
+    args = script["parse"]([*words, *(w for key, value in small.items() for w in ("--set", f"{key}={value}"))])
+    if "co2l" in names:
+        args.settings |= {"specialist.batch": 8}  # 16 images and a memory: no use for batches of 512
+    script["on_device"](script["missing"](args), args)
+    assert script["missing"](args) == []
+    found: dict[Any, dict[str, Any]] = script["records"]("seq-cifar10")
+    return found
+
+
+def test_a_shortened_run_is_rehearsed_on_a_stand_in(script: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    found = rehearse(script, monkeypatch, ["agem"])
+    assert set(found) == {("agem", "steps2", 20, 0), ("agem", "steps2-tangent", 20, 0)}
+    assert len(found["agem", "steps2-tangent", 20, 0]["class_il_matrix"]) == 5
+    table = script["table"]("seq-cifar10", 20, 2, (0,))
+    assert table is not None
+    assert "| `agem` |" in table
+
+
+@pytest.mark.slow
+def test_every_method_can_be_run_shortened(script: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    found = rehearse(script, monkeypatch, script["names"]())
+    alone = [name for name in script["names"]() if name not in script["WHOLE"]]
+    for name in alone:
+        assert ("tangent" in found[name, "steps2-tangent", 20, 0]["stages"][-1]) is True
+        assert "tangent" not in found[name, "steps2", 20, 0]["stages"][-1]

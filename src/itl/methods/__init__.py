@@ -142,12 +142,16 @@ def get(name: str) -> Method:
 def settings_for(name: str, stream: str | None, buffer: int, overrides: Values | None = None) -> Settings:
     """A method's settings on a stream, with the user's own on top.
 
-    A method without a memory gets a stratified one where the user wants a generalist, which learns from nothing else;
-    the options of the method's specialist go where the user puts another in its place.
+    A method without a generalist gets ITL's own settings for one where the user wants it, and a method without a memory
+    a stratified one, since a generalist learns from nothing else. The options of the method's specialist go where the
+    user puts another in its place.
     """
     own, defaults = flatten(overrides or {}), get(name).defaults(stream, buffer)
-    if own.get("generalist", "none") != "none" and defaults.get("memory.policy") == "none":
-        defaults["memory.policy"] = "stratified"
+    if own.get("generalist", "none") != "none" and defaults.get("generalist") == "none":
+        theirs = METHODS["itl"].defaults(stream, buffer)
+        defaults |= {key: value for key, value in theirs.items() if key.startswith(("tangent.", "projection."))}
+        if defaults.get("memory.policy") == "none":
+            defaults["memory.policy"] = "stratified"
     if own.get("specialist.name", defaults.get("specialist.name")) != defaults.get("specialist.name"):
         defaults = {key: value for key, value in defaults.items() if not key.startswith(OPTIONS)}
     return build(defaults, own)

@@ -59,6 +59,5 @@ SUITED: dict[str, Values] = {
 
 PLAIN = {"augment.task": None, "augment.memory": None}
 NOT_ON_TASK = {"augment.task": None}
-# No generalist; for a user who asks for one, what the paper's has.
-NONE = {"generalist": "none", "projection.lr": 0.03, "tangent.epochs": 120, "projection.epochs": 120}
+NONE = {"generalist": "none"}
 RESERVOIR = {"memory.policy": "reservoir"}
