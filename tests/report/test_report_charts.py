@@ -131,9 +131,22 @@ def test_bars_climb_the_ablations_ladder_with_published_figures_beside_them(tmp_
     assert ours.error[2] == pytest.approx(np.std(results, ddof=1))
 
 
+def test_the_ablations_rungs_stand_apart_from_other_methods_and_variants(tmp_path: Path) -> None:
+    for method in ("itl", "b", "b+ff", "er"):
+        fake_run(tmp_path / method, method=method)
+    fake_run(tmp_path / "longer", variant="longer")
+    charts = {title: compare.bars(some) for title, some in compare.side_by_side(about(tmp_path).groups)}
+    names = {title: set(chart.series[0].x) for title, chart in charts.items() if chart is not None}
+    assert names == {
+        "The ablation: seq-cifar10, 200 images": {"b", "b+ff", "itl"},
+        "Methods: seq-cifar10, 200 images": {"er", "itl", "itl longer"},
+    }
+
+
 def test_buffer_sizes_have_our_points_and_the_published_ones(tmp_path: Path) -> None:
     for buffer in (200, 500):
         fake_run(tmp_path / str(buffer), buffer=buffer)
+    fake_run(tmp_path / "b", method="b")  # of one size only
     chart = compare.buffers(about(tmp_path).groups, "seq-cifar10")
     assert chart is not None
     ours, theirs = chart.series

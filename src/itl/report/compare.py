@@ -13,12 +13,22 @@ LADDER = ("b", "b+lf", "b+ff", "b+hp+lf", "b+hp+ff+pd", "itl")  # the ablation, 
 SECTIONS = ("specialist", "memory", "tangent", "projection", "evaluation")
 
 
-def settings_of_stream(groups: Sequence[Group]) -> dict[tuple[str, str, int], list[Group]]:
-    """Cells by stream, split and buffer: what may stand in one chart of bars."""
-    out: dict[tuple[str, str, int], list[Group]] = {}
+def side_by_side(groups: Sequence[Group]) -> list[tuple[str, list[Group]]]:
+    """What may stand in one chart of bars, with its title: the ablation's rungs, and else all methods and variants, of
+    one stream, split and buffer. A cell alone is shown only where there is nothing else.
+    """
+    alike: dict[tuple[str, str, int], list[Group]] = {}
     for group in groups:
         facts = group.cell.facts
-        out.setdefault((facts["stream"], facts["split"], facts["buffer"]), []).append(group)
+        alike.setdefault((facts["stream"], facts["split"], facts["buffer"]), []).append(group)
+    out = []
+    for (stream, split, buffer), some in alike.items():
+        where = f"{stream}, {buffer} images" + ("" if split == "test" else f", {split} split")
+        rungs = [group for group in some if _rung(group) < len(LADDER)]
+        ladder = rungs if len({_rung(group) for group in rungs}) > 2 else []
+        rest = [group for group in some if group not in ladder or _rung(group) == len(LADDER) - 1]
+        out += [(f"The ablation: {where}", ladder)] if ladder else []
+        out += [(f"Methods: {where}", rest)] if len(rest) > 1 or len(groups) == 1 else []
     return out
 
 
@@ -26,7 +36,7 @@ def bars(groups: Sequence[Group], measure: str = "class_il") -> Chart | None:
     """A bar for each cell of one stream and buffer, its deviation over seeds, and what is published."""
     ladder = all(_rung(group) < len(LADDER) for group in groups)
     order = sorted(groups, key=lambda g: (_rung(g) if ladder else 0, g.cell.mean("class_il").mean or 0.0))
-    names = _unique([group.name for group in order])
+    names = _unique([_line(group) for group in order])
     means = [group.cell.mean(measure) for group in order]
     ours = Series(
         "ours",
@@ -35,7 +45,9 @@ def bars(groups: Sequence[Group], measure: str = "class_il") -> Chart | None:
         kind="bars",
         role="a",
         error=[mean.std for mean in means],
-        hover=[f"{group.name}, seeds {', '.join(map(str, group.cell.seeds))}" for group in order],
+        hover=[
+            f"{name}, seeds {', '.join(map(str, group.cell.seeds))}" for name, group in zip(names, order, strict=True)
+        ],
     )
     theirs = []
     sources = dict.fromkeys(row.published.source for group in order for row in group.rows if row.published)
@@ -76,7 +88,9 @@ def buffers(groups: Sequence[Group], stream: str, measure: str = "class_il") -> 
         for g in groups
         if g.cell.facts["stream"] == stream and g.cell.facts["split"] == "test" and g.cell.facts["buffer"] > 0
     ]
-    methods = list(dict.fromkeys(_line(group) for group in here))
+    sizes = {method: {g.cell.facts["buffer"] for g in here if _line(g) == method} for method in map(_line, here)}
+    known = {cell.method for cell in published() if cell.stream == stream}
+    methods = [name for name, own in sizes.items() if len(own) > 1] or [name for name in sizes if name in known]
     series = []
     for number, method in enumerate(methods):
         mine = sorted((g for g in here if _line(g) == method), key=lambda g: g.cell.facts["buffer"])
@@ -109,16 +123,14 @@ def buffers(groups: Sequence[Group], stream: str, measure: str = "class_il") -> 
                     hover=[f"{method}, |B| {c.buffer}, {SOURCES[c.source][0]}" for c in cells],
                 )
             )
-    sizes = sorted({float(x) for one in series for x in one.x})
-    if len(sizes) < 2:
+    at = sorted({float(x) for one in series for x in one.x})
+    if len(at) < 2:
         return None
-    known = [value for one in series for value in one.y if value is not None]
+    values = [value for one in series for value in one.y if value is not None]
     return Chart(
         f"{stream}: {MEASURES[measure]} against the memory's size",
-        x=Axis(
-            "images in memory", sizes[0] / 1.3, sizes[-1] * 1.3, log=True, ticks=tuple((s, f"{s:g}") for s in sizes)
-        ),
-        y=Axis(f"{MEASURES[measure]}, %", max(0.0, min(known) - 6), min(104.0, max(known) + 6)),
+        x=Axis("images in memory", at[0] / 1.3, at[-1] * 1.3, log=True, ticks=tuple((x, f"{x:g}") for x in at)),
+        y=Axis(f"{MEASURES[measure]}, %", max(0.0, min(values) - 6), min(104.0, max(values) + 6)),
         series=tuple(series),
     )
 
@@ -162,9 +174,8 @@ def _rung(group: Group) -> int:
 
 
 def _line(group: Group) -> str:
-    variant = group.cell.facts.get("variant")
-    words = [str(group.cell.facts["method"]), *([str(variant)] if variant else [])]
-    return " ".join([*words, *([f"[{group.cell.own}]"] if group.cell.own else [])])
+    """A cell's name among those of its stream and buffer: its method, its variant, its own settings."""
+    return " ".join([str(group.cell.facts["method"]), *([group.row.label] if group.row.label else [])])
 
 
 def _unique(names: Sequence[str]) -> list[str]:

@@ -182,19 +182,14 @@ def _tasks(subject: Subject, runs: list[list[str]], finished: list[list[str]], c
 
 def _compare(subject: Subject, charts: dict[str, Any]) -> Iterator[View]:
     groups = subject.groups
-    for number, ((stream, split, buffer), alike) in enumerate(compare.settings_of_stream(groups).items()):
-        for measure, _ in MEASURES:
-            chart = compare.bars(alike, measure)
-            published = any(row.published for group in alike for row in group.rows)
-            if chart is not None and (len(alike) > 1 or published):
-                charts[f"bars{number}/{measure}"] = plain(chart)
-        if f"bars{number}/class_il" in charts:
-            rungs = {group.cell.facts["method"] for group in alike} & set(compare.LADDER)
-            title = "The ablation" if len(rungs) > 2 and len(alike) == len(rungs) else "Methods"
+    for number, (title, alike) in enumerate(compare.side_by_side(groups)):
+        published = any(row.published for group in alike for row in group.rows)
+        drawn = {measure: compare.bars(alike, measure) for measure, _ in MEASURES}
+        if len(alike) > 1 or published:
+            charts |= {f"bars{number}/{measure}": plain(chart) for measure, chart in drawn.items() if chart is not None}
             caption = "Bars are ours, with the standard deviation over seeds."
             caption += " Open marks are published figures." if published else ""
-            where = f"{stream}, {buffer} images" + ("" if split == "test" else f", {split} split")
-            yield View(f"bars{number}/{{measure}}", f"{title}: {where}", caption, {"measure": MEASURES})
+            yield View(f"bars{number}/{{measure}}", title, caption, {"measure": MEASURES})
     for number, stream in enumerate(dict.fromkeys(group.cell.facts["stream"] for group in groups)):
         for measure, _ in MEASURES:
             chart = compare.buffers(groups, stream, measure)

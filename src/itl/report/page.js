@@ -48,7 +48,7 @@
       const head = places[k] ? `${places[k]}<br>` : "";
       return `${head}${chart.unit === "mark" ? "" : `<b>${s.name}: ${v}${more}</b>`}`;
     });
-    const whiskers = error ? { type: "data", array: s.error.map((e) => e || 0), color: css("ink"), thickness: 1.3, width: 4 } : undefined;
+    const whiskers = error ? { type: "data", array: s.error, color: css("ink"), thickness: 1.3, width: 4 } : undefined;
     const faint = state.task && s.tag && s.tag !== state.task;
     const base = { name: s.name, text: words, hovertemplate: "%{text}<extra></extra>", opacity: faint ? 0.15 : 1,
       hoverlabel: { bgcolor: css("paper"), bordercolor: colour, font: { color: css("ink"), size: 13 } } };
@@ -59,9 +59,11 @@
       flat[chart.horizontal ? "x" : "y"] = s.y;
       flat[chart.horizontal ? "y" : "x"] = x;
       flat.textposition = "none";
+      if (!chart.horizontal) flat.width = Math.min(0.8, 0.16 * chart.x.categories.length);
       if (!chart.stacked) {
         flat.texttemplate = "%{customdata}";
-        flat.customdata = values.map((v) => v.replace(" images", ""));
+        const narrow = !chart.horizontal && width / x.length < 90;
+        flat.customdata = s.y.map((v, k) => (narrow && v !== null ? v.toFixed(width / x.length < 50 ? 0 : 1) : values[k].replace(" images", "")));
         flat.textposition = chart.horizontal ? "auto" : "inside";
         flat.insidetextanchor = chart.horizontal ? "end" : "start";
         flat.insidetextfont = { color: inkOn(rgb(colour)) };
@@ -155,10 +157,10 @@
     for (const x of chart.rules || []) {
       out.shapes.push({ type: "line", xref: "x", yref: "paper", x0: x, x1: x, y0: 0, y1: 1, line: { color: css("soft"), width: 1, dash: "dot" } });
     }
-    for (const [y, name] of chart.levels || []) {
+    (chart.levels || []).forEach(([y, name], k) => { // names left and right in turn, so that near levels do not collide
       out.shapes.push({ type: "line", xref: "paper", yref: "y", x0: 0, x1: 1, y0: y, y1: y, line: { color: css("c"), width: 2, dash: "dash" } });
-      out.annotations.push({ xref: "paper", yref: "y", x: 1, xanchor: "right", y, yanchor: "bottom", showarrow: false, text: `${name}: ${y.toFixed(2)} %`, font: { color: css("ink"), size: 12 } });
-    }
+      out.annotations.push({ xref: "paper", yref: "y", x: k % 2 ? 0 : 1, xanchor: k % 2 ? "left" : "right", y, yanchor: "bottom", showarrow: false, text: `${name}: ${y.toFixed(2)} %`, font: { color: css("ink"), size: 12 } });
+    });
     return out;
   }
 

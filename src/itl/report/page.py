@@ -108,20 +108,21 @@ lost since its best, on average. Percent everywhere; chance is low in Class-IL a
 
 
 def _table(rows: Sequence[dict[str, str]]) -> str:
+    """Rows with one set of columns; on a narrow screen each becomes a card."""
     heads = list(rows[0])
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in heads)
-    body = "".join(
-        "<tr>"
-        + "".join(
-            f'<th scope="row">{escape(row[name])}</th>'
-            if k == 0
-            else f'<td data-name="{escape(name)}">{escape(row[name])}</td>'
-            for k, name in enumerate(heads)
-        )
-        + "</tr>"
-        for row in rows
-    )
-    return f'<table class="cells"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+    lines = []
+    for row in rows:
+        first, *others = heads
+        cells = "".join(f'<td data-name="{escape(name)}">{_broken(row[name])}</td>' for name in others)
+        lines.append(f'<tr><th scope="row">{escape(row[first])}</th>{cells}</tr>')
+    return f'<table class="cells"><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table>'
+
+
+def _broken(text: str) -> str:
+    """A cell's text; what stands in brackets goes below."""
+    before, bracket, after = text.partition(" (")
+    return escape(before) + (f" <br><small>({escape(after)}</small>" if bracket else "")
 
 
 def _settings(about: Subject) -> str:

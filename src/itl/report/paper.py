@@ -50,7 +50,7 @@ def figures(subject: Subject) -> Iterator[tuple[str, Chart]]:
                 chart = tasks.matrix(mine, measure)
                 if chart is not None:
                     yield f"matrix/{group.key}/{measure}", chart
-    for number, alike in enumerate(compare.settings_of_stream(subject.groups).values()):
+    for number, (_, alike) in enumerate(compare.side_by_side(subject.groups)):
         for measure, _ in MEASURES:
             chart = compare.bars(alike, measure)
             if chart is not None:

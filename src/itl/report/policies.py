@@ -26,7 +26,7 @@ def policies(groups: Sequence[Group], measure: str = "class_il") -> list[Chart]:
             lines = _by_policy(number, some)
             if lines:
                 kept = [_policy(group) for group in some]
-                rest = [g for g in some if _policy(g) not in lines and kept.count(_policy(g)) == 1]
+                rest = [g for g in some if _policy(g) not in {*lines, "None"} and kept.count(_policy(g)) == 1]
                 out.append(_policy_chart(number, lines, rest, value, measure))
     return out
 
