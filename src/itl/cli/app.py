@@ -22,6 +22,8 @@ from itl.cli.predict import predict
 from itl.cli.refine import refine
 from itl.cli.report import report
 from itl.cli.run import run
+from itl.cli.search import search
+from itl.cli.sweep import sweep
 from itl.cli.table import table
 from itl.errors import UserError, unknown
 
@@ -57,7 +59,7 @@ def cli(ctx: click.Context) -> None:
         click.echo(ctx.get_help())
 
 
-EXPERIMENTS = (run, refine, methods, streams, table, report, bench)
+EXPERIMENTS = (run, refine, search, sweep, methods, streams, table, report, bench)
 MODELS = (learn, predict, evaluate, info, export, undo, forget, rename, resize)
 for command in (*EXPERIMENTS, *MODELS):
     cli.add_command(command)

@@ -1,0 +1,117 @@
+"""The cells of a sweep as work: a run each, in a folder of its own. The folder alone says how far a cell is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from itl.config import Config
+from itl.errors import UserError
+from itl.observer import Observer
+from itl.results import Folder
+from itl.search.claims import Claim, claim
+from itl.search.work import Event, Report, Streams, Work
+
+FAILED = "failed.json"  # in a cell's folder: why it could not be done when last tried
+
+
+@dataclass(frozen=True)
+class CellWork:
+    """One run."""
+
+    config: Config
+
+    @property
+    def name(self) -> str:
+        """The run's name, which is its folder's."""
+        return self.config.name
+
+    folder = name
+
+    @property
+    def configs(self) -> Sequence[Config]:
+        """The one run."""
+        return (self.config,)
+
+    needs: Sequence[str] = ()
+
+    def do(self, root: Path, streams: Streams, observers: Sequence[Observer], device: str, report: Report) -> Event:
+        """Begin the run or go on with it."""
+        from itl.run import run
+
+        stream = streams.of(self.config)
+        result = run(self.config, stream, root / self.folder, device=device, observers=observers, resume=True)
+        return {"class_il": result["class_il"], "task_il": result["task_il"], "seconds": result["seconds"]["total"]}
+
+
+class Cells:
+    """The cells that are left of a grid, in its order. Several processes may take from one folder."""
+
+    ahead = True
+
+    def __init__(self, out: Path, configs: Sequence[Config]) -> None:
+        self.out, self.configs = out, list(configs)
+
+    @classmethod
+    def of(cls, spec: dict[str, Any]) -> Cells:
+        """As `spec` describes it, in another process."""
+        return cls(Path(spec["out"]), [Config.of(values) for values in spec["cells"]])
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        """What another process needs to take from these cells too."""
+        return {"source": "cells", "out": str(self.out), "cells": [asdict(config) for config in self.configs]}
+
+    def claim(self) -> tuple[Work, Claim] | None:
+        """The next cell that is not done, has not failed and is nobody's."""
+        for config in self.configs:
+            if self._over(config):
+                continue
+            mine = claim(self.out, config.name)
+            if mine is None:
+                continue
+            if self._over(config):  # between the look and the lock
+                mine.release()
+                continue
+            return CellWork(config), mine
+        return None
+
+    def _over(self, config: Config) -> bool:
+        folder = self.out / config.name
+        return (folder / "result.json").exists() or (folder / FAILED).exists()
+
+    def report(self, work: Work) -> Report:
+        """Nobody gives up a cell."""
+        return lambda step, value: False
+
+    def finish(self, work: Work, details: Event) -> None:
+        """Its result.json says it all."""
+
+    def fail(self, name: str, message: str) -> None:
+        """Say why in the cell's folder, where the next sweep finds and removes it."""
+        with suppress(OSError):
+            (self.out / name).mkdir(parents=True, exist_ok=True)
+            Folder(self.out / name).write(FAILED, {"error": message})
+
+    def open(self) -> None:
+        """Before a sweep: what failed is tried again, and folders that hold another run are refused at once."""
+        for config in self.configs:
+            folder = Folder(self.out / config.name)
+            if (folder.path / "config.json").exists() and Config.of(folder.read("config.json")) != config:
+                raise UserError(f"{folder.path} is a run with other options than the grid's; choose another --out")
+            if (folder.path / FAILED).exists() and (mine := claim(self.out, config.name)) is not None:
+                with mine:
+                    (folder.path / FAILED).unlink(missing_ok=True)
+
+    def state(self, config: Config) -> dict[str, Any] | None:
+        """What the folder says of a cell: its result, its failure, or nothing yet."""
+        folder = Folder(self.out / config.name)
+        if (folder.path / "result.json").exists():
+            result = folder.read("result.json")
+            return {"kind": "done", "class_il": result["class_il"], "task_il": result["task_il"]}
+        if (folder.path / FAILED).exists():
+            return {"kind": "failed", "error": str(folder.read(FAILED).get("error"))}
+        return None

@@ -1,0 +1,317 @@
+"""The backend `ray`: whole runs as Ray tasks. Placement, queues, fractions of GPUs and retries are Ray's.
+
+A task works in a scratch folder of its node's and sends what it saves to an actor on the driver's node, which writes it
+into the driver's folder. So no disk is shared; when a worker or a node dies, Ray begins the task again somewhere else,
+and it goes on from what was sent last. Streams are loaded by the driver and travel through Ray's object store.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from itl import __version__
+from itl.config import Config
+from itl.errors import UserError
+from itl.observer import Observer
+from itl.search.board import Board
+from itl.search.extras import need
+from itl.search.parcels import Parcel, pack, unpack
+from itl.search.resources import ROOM, cores, resident
+from itl.search.work import Event, Source, Streams, Work, in_one_line, is_full, stream_key
+from itl.search.worker import TOLD, source_of
+
+if TYPE_CHECKING:
+    from itl.learner import Learner
+    from itl.streams import Stream
+
+RETRIES = 5  # of a task whose worker or node died
+PATIENCE = 5.0  # seconds for a cluster to answer
+EVERY = 0.2  # seconds between two looks
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A running cluster's address, or None for one on this machine, which ends with the command."""
+
+    address: str | None = None
+    workers: int | None = None
+    threads: int | None = None
+    lanes: int = 4
+    device: str = "auto"
+
+    def drain(self, spec: dict[str, Any], board: Board, amount: int, data: str) -> None:
+        """Do all work of the source that `spec` describes; tell the board."""
+        ray = need("ray")
+        connect(ray, self.address, self.workers or cores())
+        try:
+            _Driver(ray, self, source_of(spec), Path(spec["out"]), Streams(data), board).work()
+        finally:
+            ray.shutdown()
+
+
+def connect(ray: Any, address: str | None, here: int) -> None:
+    """Join a cluster, or begin one here."""
+    quiet = {"log_to_driver": False, "logging_level": "ERROR"}
+    if address is None:
+        ray.init(num_cpus=here, include_dashboard=False, **quiet)
+        return
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if address != "auto":
+        if not colon or not port.isdigit():
+            raise UserError(f"--address takes auto or host:port, such as 10.0.0.1:6379, not '{address}'")
+        try:
+            socket.create_connection((host, int(port)), PATIENCE).close()
+        except OSError as error:
+            raise UserError(f"no Ray cluster answers at {address}: {error.strerror or error}; is it up?") from None
+    if address.startswith("ray://"):
+        raise UserError("give --address host:port of the cluster's head, on a machine that has joined it (ray start)")
+    try:
+        ray.init(address=address, **quiet)
+    except Exception as error:  # Ray has many words for it
+        raise UserError(f"cannot join the Ray cluster at {address}: {in_one_line(error)}") from None
+
+
+class Mailbox:
+    """Lives on the driver's node: files arrive here, and what is there already is sent out. An actor of Ray's."""
+
+    def __init__(self, root: str) -> None:
+        self.root = Path(root)
+        self.told: list[Event] = []
+
+    def fetch(self, folder: str) -> Parcel:
+        """What is there of a piece of work (or of a folder anywhere, by its full path)."""
+        return pack(self.root / folder)
+
+    def put(self, folder: str, parcel: Parcel) -> str:
+        """Write what a task sent; what went wrong, or nothing."""
+        try:
+            unpack(self.root / folder, parcel)
+        except OSError as error:
+            return f"cannot write to {self.root / folder}: {error.strerror or error}"
+        return ""
+
+    def tell(self, event: Event) -> None:
+        """Something happened."""
+        self.told.append(event)
+
+    def events(self) -> list[Event]:
+        """What happened since the last time."""
+        told, self.told = self.told, []
+        return told
+
+
+class Reports:
+    """Answers, beside the mailbox, whether a trial is hopeless. An actor of Ray's, for it has the study open."""
+
+    def __init__(self, spec: dict[str, Any]) -> None:
+        self.source = source_of(spec)
+
+    def report(self, work: Work, step: int, value: float) -> bool:
+        """Whether to give up."""
+        return self.source.report(work)(step, value)
+
+
+class Courier(Observer):
+    """Sends a run's folder to the mailbox whenever its state was saved, and tells how it goes."""
+
+    def __init__(self, work: Work, root: Path, ask: Callable[..., Any]) -> None:
+        self.work, self.root, self.ask = work, root, ask
+        self.sent: dict[str, tuple[int, int]] = {}
+        self.state = ""
+
+    def recorded(self, line: dict[str, Any]) -> None:
+        """A line of the record."""
+        told = {key: line.get(key) for key in TOLD}
+        self.ask("tell", {"kind": "line", "work": self.work.name, "line": told}, wait=False)
+
+    def stage_begins(self, learner: Learner, stage: Any) -> None:
+        """The last task's state may just have been saved."""
+        self._look()
+
+    def round_ends(self, learner: Learner, stage: Any, epoch: int, loss: float) -> None:
+        """So may have been that of an unfinished stage."""
+        self._look()
+
+    def task_ends(self, learner: Learner) -> None:
+        """By now the run has held in memory whatever it holds."""
+        self.ask("tell", {"kind": "measured", "bytes": resident(os.getpid()), "gpu": _gpu()}, wait=False)
+
+    def _look(self) -> None:
+        state = "".join(path.read_text() for path in sorted(self.place.rglob("CURRENT")))
+        if state != self.state:
+            self.state = state
+            self.send()
+
+    @property
+    def place(self) -> Path:
+        """The work's folder on this node."""
+        return self.root / self.work.folder
+
+    def send(self) -> None:
+        """What is new since the last time."""
+        wrong = self.ask("put", self.work.folder, pack(self.place, self.sent))
+        if wrong:
+            raise OSError(errno.ENOSPC if os.strerror(errno.ENOSPC) in wrong else errno.EIO, wrong)
+
+
+def _gpu() -> float:
+    """The share of its GPU's memory that this process has taken at most."""
+    import torch
+
+    if not torch.cuda.is_available() or not torch.cuda.is_initialized():
+        return 0.0
+    return torch.cuda.max_memory_reserved() / torch.cuda.get_device_properties(0).total_memory
+
+
+class _One(Streams):
+    """The streams that came with a task."""
+
+    def __init__(self, given: Mapping[str, Stream]) -> None:
+        self.given = given
+
+    def of(self, config: Config) -> Stream:
+        """Loaded by the driver."""
+        return self.given[stream_key(config)]
+
+
+def carry_out(
+    work: Work, keys: Sequence[str], mailbox: Any, reports: Any, device: str, threads: int, version: str, *given: Stream
+) -> Event:
+    """Do a piece of work on whichever node this is: a Ray task. What failed is told, not raised: Ray need not retry."""
+    import ray
+    import torch
+
+    if version != __version__:
+        return {"kind": "failed", "error": f"a node has itl {__version__}, the driver {version}; install the same"}
+    torch.set_num_threads(threads)
+
+    def ask(name: str, *args: Any, wait: bool = True) -> Any:
+        answer = getattr(mailbox, name).remote(*args)
+        return ray.get(answer) if wait else None
+
+    def report(step: int, value: float) -> bool:
+        return bool(ray.get(reports.report.remote(work, step, value)))
+
+    ask("tell", {"kind": "begins", "work": work.name}, wait=False)
+    with tempfile.TemporaryDirectory(prefix="itl-") as scratch:
+        root = Path(scratch)
+        courier = Courier(work, root, ask)
+        try:
+            for folder in (work.folder, *work.needs):
+                unpack(root / folder.lstrip("/"), ask("fetch", folder))
+            details = _placed(work, root).do(root, _One(dict(zip(keys, given, strict=True))), [courier], device, report)
+            courier.send()
+        except Exception as error:
+            with suppress(OSError):
+                courier.send()  # how far it came
+            return {"kind": "full" if is_full(error) else "failed", "error": in_one_line(error)}
+    return {"kind": "done", **details}
+
+
+def _placed(work: Work, root: Path) -> Work:
+    """The work, with what it reads from elsewhere where it lies on this node."""
+    from dataclasses import replace
+
+    if not work.needs:
+        return work
+    return replace(work, kept=[str(root / place.lstrip("/")) for place in work.needs])  # type: ignore[type-var,call-arg]
+
+
+class _Driver:
+    """Claims work, hands it to Ray, and takes what comes back."""
+
+    def __init__(self, ray: Any, how: Cluster, source: Source, out: Path, streams: Streams, board: Board) -> None:
+        self.ray, self.how, self.source, self.streams, self.board = ray, how, source, streams, board
+        here = need("ray.util.scheduling_strategies").NodeAffinitySchedulingStrategy(
+            ray.get_runtime_context().get_node_id(), soft=False
+        )
+        stay = {"num_cpus": 0, "scheduling_strategy": here}
+        self.mailbox = ray.remote(Mailbox).options(**stay).remote(str(out.resolve()))
+        spec = {**source.spec, "out": str(out.resolve())}  # type: ignore[attr-defined]
+        self.reports = ray.remote(Reports).options(**stay).remote(spec)
+        self.cuda = how.device != "cpu" and ray.cluster_resources().get("GPU", 0) > 0
+        if how.device.startswith("cuda") and not self.cuda:
+            raise UserError("the cluster has no GPU; use --device cpu")
+        self.threads = how.threads or 1
+        self.memory, self.share = 0, 1 / how.lanes  # what a piece was seen to take: bytes, and part of a GPU
+        self.sent: dict[str, Any] = {}
+        self.flying: dict[Any, tuple[Work, Any]] = {}
+
+    def work(self) -> None:
+        """Until nothing is left."""
+        over = False
+        while True:
+            while not over and len(self.flying) < self._room():
+                taken = self.source.claim()
+                over = taken is None
+                if taken is not None:
+                    self._submit(*taken)
+            if not self.flying:
+                return
+            landed, _ = self.ray.wait(list(self.flying), num_returns=1, timeout=EVERY)
+            self._listen()
+            for ref in landed:
+                self._land(ref)
+                over = False
+
+    def _room(self) -> int:
+        """How many may be with Ray: one until it is known what it takes, then as many as the cluster has places.
+
+        A sweep's are handed over ahead, so that a cluster that grows by itself sees what is wanted.
+        """
+        if not self.memory:
+            return 1
+        has = self.ray.cluster_resources()
+        places = int(has.get("GPU", 0) / self.share) if self.cuda else int(has.get("CPU", 0) // self.threads)
+        places = max(1, min(places, self.how.workers or places))
+        self.board.take({"kind": "workers", "count": places})
+        return places if self.how.workers or not self.source.ahead else 2 * places
+
+    def _submit(self, work: Work, mine: Any) -> None:
+        keys = list(dict.fromkeys(stream_key(config) for config in work.configs))
+        for config in work.configs:
+            if stream_key(config) not in self.sent:
+                self.sent[stream_key(config)] = self.ray.put(self.streams.of(config))
+        options: dict[str, Any] = {"num_cpus": self.threads, "max_retries": RETRIES, "name": work.name}
+        if self.cuda:
+            options |= {"num_gpus": self.share, "num_cpus": 0.01}
+        if self.memory:
+            options["memory"] = int(self.memory / ROOM)
+        task = self.ray.remote(carry_out).options(**options)
+        args = (keys, self.mailbox, self.reports, "cuda" if self.cuda else "cpu", self.threads, __version__)
+        self.flying[task.remote(work, *args, *(self.sent[key] for key in keys))] = (work, mine)
+
+    def _listen(self) -> None:
+        for event in self.ray.get(self.mailbox.events.remote()):
+            if event["kind"] == "measured":
+                self.memory = max(self.memory, event["bytes"], 1)
+                self.share = min(1.0, max(self.share, event["gpu"] / ROOM))
+            self.board.take(event)
+
+    def _land(self, ref: Any) -> None:
+        work, mine = self.flying.pop(ref)
+        with mine:
+            try:
+                details = self.ray.get(ref)
+            except self.ray.exceptions.RayError as error:  # its worker or node died too often
+                details = {"kind": "failed", "error": f"Ray gave it up after {RETRIES} retries: {in_one_line(error)}"}
+            self._listen()
+            self.memory = self.memory or 1
+            kind = details.pop("kind")
+            if kind == "full":
+                raise UserError(
+                    f"{details['error']}; what is finished is kept, make room and give the same command again"
+                )
+            if kind == "done":
+                self.source.finish(work, details)
+            else:
+                self.source.fail(work.name, details["error"])
+            self.board.take({"kind": kind, "work": work.name, **details})

@@ -1,0 +1,151 @@
+"""A search from its beginning to the chosen setting. It sees validation images only; test images, once, the choice."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from itl.config import Config
+from itl.errors import UserError
+from itl.methods import settings_for
+from itl.results import Folder
+from itl.search.space import Space
+from itl.settings import flatten
+
+if TYPE_CHECKING:
+    from itl.search.trials import Trials
+
+SAMPLERS = ("tpe", "random", "grid")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is searched. `kept`: runs whose specialists are started from; `seed`: of the search itself."""
+
+    config: Config
+    space: Space
+    trials: int
+    seeds: tuple[int, ...] = (0,)
+    sampler: str = "tpe"
+    prune: bool = True
+    seed: int = 0
+    kept: tuple[str, ...] = ()
+
+    def record(self) -> dict[str, Any]:
+        """As search.json holds it."""
+        return json.loads(json.dumps({**asdict(self), "space": [asdict(one) for one in self.space.choices]}))  # type: ignore[no-any-return]
+
+
+def check(plan: Plan) -> None:
+    """Refuse what cannot be searched, before anything is begun."""
+    config = plan.config
+    if plan.sampler not in SAMPLERS:
+        raise UserError(f"--sampler takes {', '.join(SAMPLERS)}, not '{plan.sampler}'")
+    if config.split != "validation":
+        raise UserError("a search sees validation images only; --final runs the chosen setting on the test images")
+    for choice in plan.space.choices:
+        for value in choice.ends():
+            settings_for(config.method, config.stream, config.buffer, {**config.settings, choice.key: value})
+    if plan.kept:
+        from itl import refine
+
+        refine.check(dict.fromkeys(choice.key for choice in plan.space.choices))
+        for place in plan.kept:
+            refine.kept(Folder(place))
+            if Config.of(Folder(place).read("config.json")).split != "validation":
+                raise UserError(
+                    f"{place} learned the validation images too; make it again with --split validation "
+                    "--keep-specialists, and search from that"
+                )
+    if plan.sampler == "grid":
+        list(plan.space.points())
+
+
+def begin(plan: Plan, out: Path) -> Trials:
+    """The trials of a new search, or of the one in `out` if it is the same; more --trials may be asked of it."""
+    check(plan)
+    record, folder = plan.record(), Folder(out)
+    if (out / "search.json").exists():
+        before = folder.read("search.json")
+        differs = [key for key in record if key != "trials" and record[key] != before.get(key)]
+        if differs:
+            raise UserError(f"{out} is a search with another {', '.join(differs)}; choose another --out")
+        if before["trials"] != record["trials"]:
+            folder.write("search.json", {**before, "trials": record["trials"]})
+        return _trials(out)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        folder.write("search.json", record)
+    except OSError as error:
+        raise UserError(f"cannot write to {out}: {error.strerror or error}; choose another --out") from error
+    return _trials(out)
+
+
+def _trials(out: Path) -> Trials:
+    """Opened, its first trials queued: a grid's points, or the method's own settings where the space holds them."""
+    from itl.search.claims import claim
+    from itl.search.extras import need
+
+    need("optuna")
+    from itl.search.trials import Trials
+
+    trials = Trials(out)
+    opening = claim(out, "study", wait=True)
+    assert opening is not None
+    with opening:
+        if not trials.study.get_trials(deepcopy=False):
+            for point in _first(trials):
+                trials.study.enqueue_trial(point)
+    return trials
+
+
+def _first(trials: Trials) -> list[dict[str, Any]]:
+    if trials.plan["sampler"] == "grid":
+        return list(trials.space.points())
+    config = trials.base
+    settings = flatten(settings_for(config.method, config.stream, config.buffer, config.settings).model_dump())
+    own = {choice.key: settings.get(choice.key) for choice in trials.space.choices}
+    return [own] if all(choice.holds(own[choice.key]) for choice in trials.space.choices) else []
+
+
+def best(trials: Trials) -> dict[str, Any] | None:
+    """The best trial so far: number, value, settings; None where none is complete."""
+    from optuna.trial import TrialState
+
+    done = trials.study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+    if not done:
+        return None
+    first = max(done, key=lambda trial: (trial.value, -trial.number))
+    return {"number": first.number, "value": first.value, "settings": dict(first.params)}
+
+
+def chosen(trials: Trials) -> Config:
+    """The best setting as a run on the test images: what best.json holds."""
+    found = best(trials)
+    if found is None:
+        raise UserError("no trial is complete: there is no best setting yet; see the errors, or ask for more --trials")
+    return replace(
+        trials.base, split="test", curves=Config.curves, settings={**trials.base.settings, **found["settings"]}
+    )
+
+
+def write_best(trials: Trials) -> Path:
+    """best.json, which `itl run --config` takes."""
+    config = {key: value for key, value in asdict(chosen(trials)).items() if value is not None}
+    Folder(trials.out).write("best.json", config)
+    return trials.out / "best.json"
+
+
+def final(trials: Trials, seeds: Sequence[int]) -> list[Config]:
+    """The runs of the chosen setting on the test images, in `final/`. Another setting has no second chance there."""
+    config = chosen(trials)
+    for path in sorted((trials.out / "final").glob("*/config.json")):
+        before = Config.of(Folder(path.parent).read("config.json"))
+        if before.settings != config.settings:
+            raise UserError(
+                f"{path.parent} has used the test images for another setting; they are used once: search in a new --out"
+            )
+    return [replace(config, seed=seed) for seed in seeds]

@@ -1,0 +1,89 @@
+"""`itl sweep` and `itl search` on the command line: what they print, and what they refuse."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from cli_nursery import tiny
+
+pytest.importorskip("optuna")
+pytest.importorskip("ray")
+pytest.importorskip("yaml")
+
+GRID = "methods: [er, b]\nseeds: [0, 1]\ntasks: 2\n"
+
+
+def test_a_grids_cells_are_shown_without_running_them(itl, tmp_path):
+    (tmp_path / "mine.yaml").write_text(GRID)
+    done = itl("sweep", "mine.yaml", "--dry-run")
+    assert done.code == 0
+    assert "mine: 4 waiting" in done.out
+    assert "runs/mine" in done.out
+    told = itl("sweep", "mine.yaml", "--dry-run", "--json").json
+    assert [cell["state"] for cell in told["cells"].values()] == ["waits"] * 4
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.yaml"]
+
+
+def test_the_ready_grids_are_listed_and_say_what_is_not_here(itl):
+    assert "paper-table1" in itl("sweep").out
+    assert itl("sweep", "--json").json.keys() >= {"paper-ablation", "paper-memory"}
+
+
+MISTAKES = {
+    "no grid": (["sweep", "none.yaml"], "cannot read the grid none.yaml"),
+    "unknown grid": (["sweep", "paper-table"], "unknown grid", "paper-table1"),
+    "empty grid": (["sweep", "empty.yaml"], "empty"),
+    "unknown key": (["sweep", "typo.yaml"], "'sed'", "seed"),
+    "out of range": (["sweep", "range.yaml"], "tangent.momentum", "less than 1"),
+    "missing dataset": (["sweep", "paper-tasks"], "cifar-10-binary.tar.gz", "--download"),
+    "too many processes": (["sweep", "mine.yaml", "--workers", "999"], "999 processes", "--workers"),
+    "no cluster": (["sweep", "mine.yaml", "--backend", "ray", "--address", "127.0.0.1:1"], "no Ray cluster answers"),
+    "no address": (["sweep", "mine.yaml", "--backend", "ray", "--address", "there"], "host:port"),
+    "an address for local": (["sweep", "mine.yaml", "--address", "auto"], "--backend ray"),
+    "nothing to search": (["search"], "nothing to search", "--space paper"),
+    "unknown space": (["search", "--space", "papper"], "unknown space", "paper"),
+    "value out of range": (["search", "--over", "tangent.momentum=0.5..1.5"], "tangent.momentum", "less than 1"),
+    "grid of ranges": (["search", "--over", "tangent.lr=0.1..0.2", "--sampler", "grid"], "range"),
+    "unknown sampler": (["search", "--space", "paper", "--sampler", "cma"], "tpe, random, grid"),
+    "no run to start from": (["search", "--space", "paper", "--from", "nowhere"], "config.json"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_one_line_and_begins_nothing(itl, tmp_path, name):
+    (tmp_path / "mine.yaml").write_text(GRID)
+    (tmp_path / "empty.yaml").write_text("methods: []\n")
+    (tmp_path / "typo.yaml").write_text("sed: 1\n")
+    (tmp_path / "range.yaml").write_text("settings: {tangent.momentum: 2.0}\n")
+    args, *words = MISTAKES[name]
+    done = itl(*args)
+    assert (done.code, done.out) == (2, ""), done
+    assert done.err.startswith("itl: ")
+    assert done.err.count("\n") == 1, done.err
+    for word in words:
+        assert word in done.err
+    assert not (tmp_path / "searches").exists()
+    assert list(tmp_path.rglob("result.json")) == []
+
+
+def test_a_search_from_a_run_that_saw_the_validation_images_is_refused(itl, kept):
+    done = itl("search", "--space", "paper", "--from", kept)
+    assert done.code == 2
+    assert "--split validation" in done.err
+
+
+def test_a_search_finds_writes_and_runs_its_best_setting(itl, tmp_path):
+    words = [*tiny(), "--over", "specialist.lr=0.001,0.1", "--method", "b", "--sampler", "grid", "--device", "cpu"]
+    done = itl("search", *words, "--final", "0", "--json")
+    assert done.code == 0, done.err
+    values = {trial["settings"]["specialist.lr"]: trial["value"] for trial in done.json["trials"]}
+    assert values.keys() == {0.001, 0.1}
+    assert done.json["best"]["value"] == max(values.values())
+    config = json.loads((tmp_path / done.json["config"]).read_text())
+    assert config["settings"]["specialist.lr"] == done.json["best"]["settings"]["specialist.lr"]
+    assert config["split"] == "test"
+    (final,) = done.json["final"]
+    again = itl("run", "--config", done.json["config"], "--json")
+    assert again.json["class_il"] == final["class_il"]
+    assert (tmp_path / done.json["out"] / "history.png").stat().st_size > 1000
