@@ -44,8 +44,6 @@ def check(plan: Plan) -> None:
     config = plan.config
     if plan.sampler not in SAMPLERS:
         raise UserError(f"--sampler takes {', '.join(SAMPLERS)}, not '{plan.sampler}'")
-    if config.split != "validation":
-        raise UserError("a search sees validation images only; --final runs the chosen setting on the test images")
     for choice in plan.space.choices:
         for value in choice.ends():
             settings_for(config.method, config.stream, config.buffer, {**config.settings, choice.key: value})
@@ -60,6 +58,8 @@ def check(plan: Plan) -> None:
                     f"{place} learned the validation images too; make it again with --split validation "
                     "--keep-specialists, and search from that"
                 )
+    if config.split != "validation":
+        raise UserError("a search sees validation images only; --final runs the chosen setting on the test images")
     if plan.sampler == "grid":
         list(plan.space.points())
 
