@@ -119,7 +119,7 @@ class Memory:
         """Keep only the filled slots `kept`, moved to the front in this order, in a memory of `size`."""
         self.slots = self.slots.keep(kept, size)
         index = torch.from_numpy(kept).to(self.engine.device)
-        for name in ("pixels", "logits"):
+        for name in ("pixels", "logits", "scores"):
             old = getattr(self, name)
             if old is not None:
                 new = old.new_zeros((size + 1, *old.shape[1:]))
