@@ -69,6 +69,7 @@ class Learner:
         self.position: tuple[str, int] = ("done", 0)
         self.flight: dict[str, Tensor] = {}  # what an unfinished stage needs beside the network and the memory
         self.notes: dict[str, Any] = {}  # the owner's own, saved with the learner (JSON)
+        self.threads: int | None = None  # of the CPU, when it was saved
         self._ready = False
         self._torn = False  # within a round: weights, memory and position do not belong together
         self._generalist: Generalist | None = None

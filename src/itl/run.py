@@ -95,7 +95,9 @@ class _Stop(Observer):
 def _learner(config: Config, stream: Stream, folder: Folder, device: str, observer: Observer, resume: bool) -> Learner:
     """A new learner in a new folder, or the one saved in it."""
     if resume and (folder.model / "CURRENT").exists():
-        return saving.load(folder.model, device=device, observer=observer)
+        saved = saving.load(folder.model, device=device, observer=observer)
+        saving.same_threads(saved)
+        return saved
     learner = Learner(
         config.method,
         config.buffer,

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from itl.learner import Learner
     from itl.observer import Observer
 
+MOST_THREADS = 1024
 MOST_ROUNDS = 10**9  # of a stage: more is nonsense
 ARRAYS = ("label", "task", "row", "written", "width")
 
@@ -113,6 +114,7 @@ def pack(learner: Learner) -> tuple[dict[str, Tensor], dict[str, Any]]:
         "slots": {"count": slots.count, "seen": slots.seen, "clock": slots.clock},
         "seconds": dict(learner.clock.seconds),
         "notes": learner.notes,
+        "threads": torch.get_num_threads(),
         "network": None if learner.own_net is None else learner.own_net.describe(),
     }
     return tensors, state
@@ -146,6 +148,12 @@ def unpack(
     except (AttributeError, LookupError, TypeError, ValueError, RuntimeError, OverflowError, MemoryError) as error:
         raise UserError(f"the model folder {folder} does not fit this itl: {store.reason(error)}") from error
     return learner
+
+
+def same_threads(learner: Learner) -> None:
+    """Go on with as many CPU threads as before the interruption: sums that are shared out otherwise differ in bits."""
+    if learner.threads is not None and learner.engine.device.type == "cpu":
+        torch.set_num_threads(max(1, min(learner.threads, MOST_THREADS)))
 
 
 def _own_net(folder: str | os.PathLike[str], saved: Any, net: nn.Module | None) -> Foreign | None:
@@ -209,6 +217,7 @@ def _restore(learner: Learner, tensors: dict[str, Tensor], state: dict[str, Any]
     if stage not in STAGES or not 0 <= int(rounds) <= MOST_ROUNDS:
         raise ValueError(f"there is no round {rounds} of a stage '{stage}'")
     learner.position = (str(stage), int(rounds))
+    learner.threads = int(state["threads"])
     learner.clock.seconds.update({str(part): float(spent) for part, spent in state["seconds"].items()})
     learner.notes = dict(state["notes"])
 

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from model_world import NAMES, taught, teach, tiny_model, tiny_task
 from PIL import Image
 
 from itl import UserError
 from itl.engine import state as store
 from itl.model import Model, lock
 from itl.model.pictures import folders
+from model_world import NAMES, taught, teach, tiny_model, tiny_task
 from tiny_world import Teller, differing, photograph
 
 
@@ -148,6 +148,18 @@ def test_a_learn_that_was_stopped_goes_on_to_the_same_bits(
     assert [entry["folders"] for entry in reopened(again).history] == [["cat", "dog"], ["eel", "fox"]]
 
 
+def test_it_goes_on_with_as_many_threads_as_it_was_begun_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped(tmp_path / "m", "specialist", monkeypatch)
+    torch.set_num_threads(2)
+    try:
+        again = Model.open(tmp_path / "m", device="cpu")
+        assert torch.get_num_threads() == 2  # opening a model changes nothing
+        teach(again, "eel", "fox")
+        assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(1)
+
+
 def test_another_task_is_refused_while_one_is_unfinished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stopped(tmp_path / "m", "specialist", monkeypatch)
     with pytest.raises(UserError, match="in the middle of learning eel fox"):
@@ -213,6 +225,17 @@ def test_two_models_in_one_process_exclude_each_other_too(tmp_path: Path) -> Non
         pass
 
 
+def test_a_save_takes_the_lock_where_it_is_not_held(tmp_path: Path, holder: Any) -> None:
+    model = tiny_model(tmp_path / "m")
+    model.teach(*tiny_task("cat", "dog"), every=1e9)
+    with pytest.raises(UserError, match=f"being changed by process {holder.pid}"):
+        model.save()
+    holder.kill()
+    holder.wait()
+    model.save()
+    assert reopened(model).names == ["cat", "dog"]
+
+
 def test_a_lock_under_which_nothing_was_made_leaves_nothing(tmp_path: Path) -> None:
     with lock(tmp_path / "m"):
         assert (tmp_path / "m" / "LOCK").exists()
@@ -271,6 +294,17 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
         assert reopened(model).names == list(NAMES)
     finally:
         os.chmod(tmp_path / "m", 0o755)
+
+
+def test_a_lock_that_cannot_be_laid_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(*_: Any) -> int:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    (tmp_path / "m").mkdir()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", denied)
+        with pytest.raises(UserError, match=r"cannot write to the model folder .*: Permission denied"):
+            lock(tmp_path / "m").__enter__()
 
 
 def test_a_gpu_without_room_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,6 +79,10 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
     except click.ClickException as error:
         code = _say(_in_one_line(error), THEIRS)
     except Exception as error:
+        if type(error).__name__ == "OutOfMemoryError":  # torch's; importing it here would make every command slow
+            sys.exit(
+                _say("the GPU has too little memory for this; use --device cpu, or a smaller batch or network", THEIRS)
+            )
         _say(f"an error of itl's own ({type(error).__name__}), not of yours; please report it with what follows")
         traceback.print_exc()
         code = OURS

@@ -1,4 +1,4 @@
-"""Changing one's mind: undo, forget, rename and merge, resize. Each is one commit; the caller holds the lock."""
+"""Changing one's mind: undo, forget, rename and merge, resize. Each is one commit."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from itl.engine.random import generator
 from itl.errors import UserError, unknown
 from itl.memory.stratified import quotas
 from itl.model.folder import Model, finished
+from itl.model.lock import locked
 
 GONE = "(forgotten)"
 
@@ -25,6 +26,11 @@ def undo(path: Path) -> list[dict[str, Any]]:
 
     The generation to go back to is read through before the present one is given up.
     """
+    with locked(path):
+        return _undo(path)
+
+
+def _undo(path: Path) -> list[dict[str, Any]]:
     now = store.current(path)
     older = store.generations(path)
     back = [name for name in older[: older.index(now)] if finished(path / name)]

@@ -22,7 +22,7 @@ from itl import __version__, saving
 from itl.engine import state as store
 from itl.errors import UserError
 from itl.learner import Learner
-from itl.model.lock import lock
+from itl.model.lock import lock, locked
 from itl.model.pictures import MODES, Album
 from itl.nets import Foreign
 from itl.observer import Observer, Observers
@@ -138,11 +138,15 @@ class Model:
         return lock(self.path, wait)
 
     def save(self, *, private: bool = False) -> None:
-        """Commit the model, as it stands, as a new generation; whoever saves holds the lock.
+        """Commit the model, as it stands, as a new generation. The lock is taken for it where it is not held.
 
         The last `undo` generations at which a learn was finished are kept; with `private`, none. A folder that
         somebody else has changed since this model was opened is refused.
         """
+        with locked(self.path):
+            self._save(private)
+
+    def _save(self, private: bool) -> None:
         there = store.current(self.path) if (self.path / store.CURRENT).exists() else None
         if there != self.generation:
             raise UserError(f"{self.path} has been changed by somebody else since it was opened; open it again")
@@ -225,6 +229,8 @@ class Model:
             )
         if self.pending is None:
             self.pending = {**(about or {}), "fingerprint": mark}
+        else:
+            saving.same_threads(self.learner)
         self.names = self._with(labels)
         keeper = Keeper(self, every)
         self.learner.observer = Observers([keeper, *([observer] if observer else [])])

@@ -7,7 +7,7 @@ import os
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from itl.errors import UserError
 
 LOCK = "LOCK"
 EVERY = 0.2  # seconds between two tries while waiting
+_held: set[Path] = set()  # by this process
 
 
 @contextmanager
@@ -30,8 +31,10 @@ def lock(folder: str | os.PathLike[str], wait: float = 0.0) -> Iterator[None]:
     try:
         os.ftruncate(handle, 0)
         os.pwrite(handle, json.dumps(_myself()).encode(), 0)
+        _held.add(root.resolve())
         yield
     finally:
+        _held.discard(root.resolve())
         with suppress(OSError):
             os.ftruncate(handle, 0)
         if made and [p.name for p in root.iterdir()] == [LOCK]:  # nothing came of it: leave nothing behind
@@ -39,6 +42,13 @@ def lock(folder: str | os.PathLike[str], wait: float = 0.0) -> Iterator[None]:
                 (root / LOCK).unlink()
                 root.rmdir()
         os.close(handle)
+
+
+@contextmanager
+def locked(folder: str | os.PathLike[str]) -> Iterator[None]:
+    """Hold the folder's lock, unless this process holds it already."""
+    with nullcontext() if Path(folder).resolve() in _held else lock(folder):
+        yield
 
 
 def _make(root: Path) -> bool:
