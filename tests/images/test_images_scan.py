@@ -129,10 +129,11 @@ def test_a_small_class_is_learned_from_first(tmp_path: Path) -> None:
     files = [tmp_path / f"{k}.png" for k in range(40)]
     for count in (1, 2, 3):
         assert hold_out(files[:count], tmp_path) == (files[:count], [])
-    for first in range(36):
-        kept, out = hold_out(files[first : first + 4], tmp_path)
-        assert 1 <= len(out) <= 3
-        assert len(kept) + len(out) == 4
+    for count in (4, 6, 12):
+        for first in range(40 - count):
+            kept, out = hold_out(files[first : first + count], tmp_path)
+            assert 1 <= len(out) <= count // 3
+            assert len(kept) + len(out) == count
 
 
 def test_a_scan_holds_out_unless_the_folder_brings_test_images(tmp_path: Path) -> None:
