@@ -52,28 +52,43 @@ def run_missing() -> None:
             print(f"{config.name}: {result['class_il']:.1f} in {result['seconds']['total']:.0f} s", flush=True)
 
 
-def found(variant: str | None) -> list[dict[str, Any]]:
-    """The results of itl as it is (variant None: stratified random) or of a variant, seeds in order."""
-    out = []
-    for seed in SEEDS:
-        part, name = ("test", "") if variant is None else ("policies", f"-{variant}")
-        path = RESULTS / part / f"seq-digits-itl{name}-20-seed{seed}" / "result.json"
-        if path.exists():
-            out.append(json.loads(path.read_text()))
-    return out
+def found(variant: str | None, method: str = "itl") -> list[dict[str, Any]]:
+    """The results of a method as it is (variant None), or of a variant, seeds in order."""
+    part, name = ("test", "") if variant is None else ("policies", f"-{variant}")
+    part = "reverse" if variant == "reverse" else part
+    paths = (RESULTS / part / f"seq-digits-{method}{name}-20-seed{seed}" / "result.json" for seed in SEEDS)
+    return [json.loads(path.read_text()) for path in paths if path.exists()]
+
+
+def spread(values: list[float]) -> str:
+    return mean_std(values) if len(values) > 1 else f"{values[0]:.1f}"
+
+
+def rows(named: dict[str, list[dict[str, Any]]], first: str) -> str:
+    lines = [f"| {first} | Class-IL | Task-IL | forgetting | seeds |", "|---|---|---|---|---|"]
+    for about, runs in named.items():
+        if runs:
+            cells = (spread([r[key] for r in runs]) for key in ("class_il", "task_il", "forgetting"))
+            lines.append(f"| {about} | {' | '.join(cells)} | {', '.join(str(r['seed']) for r in runs)} |")
+    return "\n".join(lines)
 
 
 def table() -> str:
-    rows = ["| policy | Class-IL | Task-IL |", "|---|---|---|"]
-    named = {"`stratified` (random)": None}
-    named |= {f"`entropy`, T = {t:g}": f"entropy-t{t:g}" for t in TEMPERATURES}
-    named |= {f"`coreset`, s = {s:g}": f"coreset-s{s:g}" for s in FRACTIONS}
-    for about, variant in named.items():
-        runs = found(variant)
-        if len(runs) > 1:
-            cells = (mean_std([r[key] for r in runs]) for key in ("class_il", "task_il"))
-            rows.append(f"| {about} | {' | '.join(cells)} |")
-    return "\n".join(rows)
+    named = {"`stratified` (random)": found(None)}
+    named |= {f"`entropy`, T = {t:g}": found(f"entropy-t{t:g}") for t in TEMPERATURES}
+    named |= {f"`coreset`, s = {s:g}": found(f"coreset-s{s:g}") for s in FRACTIONS}
+    return rows(named, "policy")
+
+
+def reverse_table() -> str:
+    return rows(
+        {
+            "`itl`": found(None),
+            "`itl` with `design=reverse`": found("reverse"),
+            "`b`: the specialist of `itl` alone": found(None, "b"),
+        },
+        "",
+    )
 
 
 def draw(path: Path) -> None:
@@ -88,10 +103,11 @@ def draw(path: Path) -> None:
         curve = CURVES[name]
         xs = [x for x, _ in curve.values()]
         each = [[r["class_il"] for r in found(variant)] for variant in curve]
+        xs, each = zip(*((x, v) for x, v in zip(xs, each, strict=True) if v), strict=True)
         axis.errorbar(
             xs,
             [statistics.mean(v) for v in each],
-            [statistics.stdev(v) for v in each],
+            [statistics.stdev(v) if len(v) > 1 else 0.0 for v in each],
             color="#2c5f9e",
             marker="o",
             capsize=3,
@@ -119,7 +135,8 @@ def main() -> None:
     if options.write:
         draw(HOME / "docs" / "img" / "policies.png")
         put(HOME / "docs" / "memory.md", "policies", table())
-    print(table())
+        put(HOME / "docs" / "memory.md", "reverse", reverse_table())
+    print(table(), reverse_table(), sep="\n\n")
 
 
 if __name__ == "__main__":

@@ -66,7 +66,8 @@ def describe(method: Method) -> dict[str, Any]:
     s = settings.build(method.settings)
     specialist = specialists.build(s.specialist)
     logits = s.memory.logits or specialist.stores_logits
-    weights = s.memory.weights is not False and find(s.memory.policy).weighs
+    policy = find(s.memory.policy)
+    weights = s.memory.weights is not False and policy.weighs
     return {
         "name": method.name,
         "about": method.about,
@@ -78,7 +79,7 @@ def describe(method: Method) -> dict[str, Any]:
         "stores": []
         if s.memory.policy == "none"
         else ["image", "label", *(["logits"] if logits else []), *(["weight"] if weights else [])],
-        "captured": specialist.capturable,
+        "captured": specialist.capturable and policy.live is None,
         "reference": method.reference,
         "note": method.note,
     }
