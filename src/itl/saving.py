@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from itl.engine import state as store
 from itl.errors import UserError
 from itl.memory import Slots
+from itl.memory.buffer import BESIDE
 from itl.nets import Foreign
 from itl.settings import flatten
 from itl.streams import Traits
@@ -94,10 +95,9 @@ def pack(learner: Learner) -> tuple[dict[str, Tensor], dict[str, Any]]:
     tensors |= {f"flight.{name}": t for name, t in learner.flight.items()}
     tensors |= {f"specialist.{name}": t for name, t in learner.specialist.extra_state().items()}
     tensors["memory.pixels"] = learner.memory.pixels[: slots.size]
-    if learner.memory.logits is not None:
-        tensors["memory.logits"] = learner.memory.logits[: slots.size]
-    if learner.memory.scores is not None:
-        tensors["memory.scores"] = learner.memory.scores[: slots.size]
+    for name in BESIDE:
+        if getattr(learner.memory, name) is not None:
+            tensors[f"memory.{name}"] = getattr(learner.memory, name)[: slots.size]
     tensors |= {f"slots.{name}": torch.from_numpy(getattr(slots, name)) for name in (*ARRAYS, "weight")}
     state = {
         "method": learner.method,
@@ -195,10 +195,11 @@ def _restore(learner: Learner, tensors: dict[str, Tensor], state: dict[str, Any]
     learner.flight = {name: t.to(device) for name, t in _under(tensors, "flight.").items()}
     learner.specialist.restore({name: t.to(device) for name, t in _under(tensors, "specialist.").items()}, learner.net)
     _fill(memory.pixels[: memory.size], tensors["memory.pixels"], "memory.pixels")
-    if memory.logits is not None:
-        _fill(memory.logits[: memory.size], tensors["memory.logits"], "memory.logits")
-    if memory.scores is not None:
-        _fill(memory.scores[: memory.size], tensors["memory.scores"], "memory.scores")
+    if "memory.edits" in tensors:
+        memory.edits = torch.zeros(memory.pixels.shape, device=device)
+    for name in BESIDE:
+        if getattr(memory, name) is not None:
+            _fill(getattr(memory, name)[: memory.size], tensors[f"memory.{name}"], f"memory.{name}")
     slots: dict[str, Any] = {name: int(value) for name, value in state["slots"].items()}
     for name in ARRAYS:
         array = torch.empty(memory.size, dtype=torch.int64)

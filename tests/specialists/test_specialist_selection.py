@@ -343,3 +343,16 @@ def test_a_memory_that_does_not_suit_the_method_is_refused_in_a_line(
 ) -> None:
     with pytest.raises(UserError, match=line):
         tiny_learner(method, **settings).learn(tiny_stream().tasks[0])
+
+
+def test_what_lies_beside_an_image_moves_with_it_when_a_memory_is_cut_or_grown() -> None:
+    learner = taught("gmed", specialist__options__stride=5.0)
+    memory = learner.memory
+    assert memory.edits is not None
+    edits, rows, weight = memory.edits.clone(), memory.slots.row.copy(), memory.slots.weight.copy()
+    memory.keep(np.array([5, 2]), 3)
+    memory.grow(4)
+    assert memory.slots.row[:2].tolist() == rows[[5, 2]].tolist()
+    assert memory.slots.weight[:2].tolist() == weight[[5, 2]].tolist()
+    assert torch.equal(memory.edits[:2], edits[[5, 2]])
+    assert memory.edits.shape[0] == memory.pixels.shape[0] == 5

@@ -15,6 +15,8 @@ from itl.memory.sight import Sight
 from itl.memory.slots import Slots
 from itl.memory.stratified import merge
 
+BESIDE = ("logits", "scores", "edits")  # what may lie beside an image, each `[size + 1, ...]` on the device
+
 
 class Memory:
     """A fixed-size buffer of raw uint8 images `[size, channels, height, width]`, augmented anew at every draw.
@@ -44,6 +46,7 @@ class Memory:
         self.logits: Tensor | None = None
         if logits is not None:
             self.logits = torch.zeros((size + 1, logits), device=engine.device)
+        self.edits: Tensor | None = None  # by how much a method has moved each image, in the network's units
         self.scores: Tensor | None = None  # what a live policy knows of each image
         if self.policy.live is not None:
             self.scores = torch.zeros(size + 1, dtype=torch.float64, device=engine.device)
@@ -110,16 +113,16 @@ class Memory:
         if more > 0:
             self.slots = self.slots.grown(size)
             self.pixels = torch.cat([self.pixels, self.pixels.new_zeros((more, *self.pixels.shape[1:]))])
-            if self.logits is not None:
-                self.logits = torch.cat([self.logits, self.logits.new_zeros((more, self.logits.shape[1]))])
-            if self.scores is not None:
-                self.scores = torch.cat([self.scores, self.scores.new_zeros(more)])
+            for name in BESIDE:
+                old = getattr(self, name)
+                if old is not None:
+                    setattr(self, name, torch.cat([old, old.new_zeros((more, *old.shape[1:]))]))
 
     def keep(self, kept: np.ndarray, size: int) -> None:
         """Keep only the filled slots `kept`, moved to the front in this order, in a memory of `size`."""
         self.slots = self.slots.keep(kept, size)
         index = torch.from_numpy(kept).to(self.engine.device)
-        for name in ("pixels", "logits", "scores"):
+        for name in ("pixels", *BESIDE):
             old = getattr(self, name)
             if old is not None:
                 new = old.new_zeros((size + 1, *old.shape[1:]))

@@ -78,8 +78,10 @@ class Candidates:
     def observe(self, logits: Tensor | None, batch: dict[str, Tensor]) -> None:
         """Offer a batch, of which the specialist said `logits` `[n, classes]`."""
         if logits is None and (self.needs_logits or self.logits is not None):
-            raise UserError("this memory looks at the specialist's predictions, and the specialist leaves none; "
-                            "set memory.policy=reservoir or stratified")  # fmt: skip
+            raise UserError(
+                "this memory looks at the specialist's predictions, and the specialist leaves none; "
+                "set memory.policy=reservoir or stratified"
+            )
         row, key = batch["row"], 1 / (1 + batch["clock"] / self.rate(logits, batch))
         earlier = key > self.keys.index_select(0, row)
         _keep(self.keys, row, key, earlier)

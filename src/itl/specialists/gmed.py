@@ -9,7 +9,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from itl.augment import Augment
-from itl.nets import Net
 from itl.settings import Rate, Weight
 from itl.specialists.base import Options, Phase, View, join
 from itl.specialists.er import ER
@@ -43,11 +42,9 @@ class GMED(ER):
     def phase(self) -> Phase:
         """The usual training, with the memory's images as they lie there."""
         self.here = replace(self.here, augment_memory=RAW)
-        memory, edits = self.here.memory, getattr(self, "edits", None)
-        if edits is None or len(edits) != len(memory.pixels):
-            self.edits = torch.zeros(memory.pixels.shape, device=memory.pixels.device)
-            if edits is not None:
-                self.edits[: min(len(edits), len(self.edits)) - 1] = edits[: len(self.edits) - 1][:-1]
+        memory = self.here.memory
+        if memory.edits is None:
+            memory.edits = torch.zeros(memory.pixels.shape, device=memory.pixels.device)
         return super().phase()
 
     def loss(self, net: nn.Module, now: View, pasts: tuple[View, ...]) -> Tensor:
@@ -80,15 +77,13 @@ class GMED(ER):
             (after,) = torch.autograd.grad(F.cross_entropy(said(net, ahead, x), y), x)
         return (x + self.options.stride * (after - before + self.options.regularise * before)).detach()
 
+    @property
+    def edits(self) -> Tensor:
+        """What each image of the memory has been moved by so far."""
+        edits = self.here.memory.edits
+        assert edits is not None
+        return edits
+
     def changed(self) -> list[Tensor]:
         """The edits."""
         return [self.edits]
-
-    def extra_state(self) -> dict[str, Tensor]:
-        """The edits."""
-        return {"edits": self.edits} if hasattr(self, "edits") else {}
-
-    def restore(self, kept: dict[str, Tensor], net: Net) -> None:
-        """Take them up again."""
-        if kept:
-            self.edits = kept["edits"].clone()
