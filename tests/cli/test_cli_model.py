@@ -7,20 +7,23 @@ import io
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from cli_nursery import Outcome
 from click.testing import CliRunner
 from PIL import Image
 from test_cli_errors import refused
 
-from conftest import Itl
 from itl.cli.app import cli
 from itl.images import read_image
 from itl.model import Model, lock
 from model_world import NAMES, taught, tiny_task
+
+Itl = Callable[..., Outcome]
 
 
 @pytest.fixture(scope="module")
