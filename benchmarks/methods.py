@@ -215,8 +215,8 @@ methods with each other, not with published ones. Raw records: [`results/seq-cif
 
 VALIDATION = """## How settings for seq-digits were chosen
 
-Learning rates and weights are the published ones where nothing else is said here. What was compared for this stream,
-whose tasks have nine steps an epoch, on its validation split (134 images), one seed; raw records:
+Learning rates and weights are the published ones where nothing else is said here (Co2L's epochs and batches would not
+fit tasks of 270 images). What was compared on the validation split (134 images), one seed; raw records:
 [`results/seq-digits/methods-validation`](../results/seq-digits/methods-validation)."""
 
 

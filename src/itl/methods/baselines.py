@@ -58,9 +58,9 @@ CO2L = {
     "specialist.epochs": 100,
 }
 CO2L_SMALL = {
-    "specialist.epochs": 15,
-    "specialist.batch": 64,
-    "specialist.lr": 0.1,
+    "specialist.epochs": 30,
+    "specialist.batch": 32,
+    "specialist.lr": 0.01,
     "specialist.options.first_epochs": None,
     "specialist.options.probe_epochs": 15,
     "specialist.options.probe_batch": 64,
