@@ -59,9 +59,9 @@ def test_matplotlib_draws_the_numbers_of_the_page(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_every_figure_is_a_png_and_a_pdf_with_fonts_inside(tmp_path: Path) -> None:
-    for method in ("itl", "b", "b+ff"):
-        for buffer in (200, 500):
-            fake_run(tmp_path / f"runs/{method}-{buffer}", method=method, buffer=buffer)
+    for buffer in (200, 500):
+        fake_run(tmp_path / f"runs/itl-{buffer}", buffer=buffer)
+    fake_run(tmp_path / "runs/b", method="b")
     fake_run(tmp_path / "runs/short", seed=7, stop=2)
     runs, _ = find([tmp_path / "runs"])
     written = write_figures(runs, tmp_path / "figures")

@@ -13,6 +13,7 @@ from PIL import Image
 from itl.config import Config
 from itl.report.subject import Shown
 from itl.results import Folder
+from itl.results.check import check_pictures
 from itl.results.chosen import mistakes, spread
 
 EXACT = 16  # pixels; smaller images are kept to the last bit, larger ones by a lossy codec
@@ -38,7 +39,9 @@ class Album:
     def of(self, shown: Shown) -> Pictures | None:
         """A finished run's images; None where there are none to be had."""
         arrays = Folder(shown.run.path).arrays("pictures.npz")
-        if arrays is not None and {"memory", "slot", "wrong", "row"} <= arrays.keys():
+        if arrays is not None and shown.result is not None and shown.predictions is not None:
+            slots, rows = len(shown.result.get("memory", {}).get("label", ())), len(shown.predictions["label"])
+            check_pictures(arrays, slots, rows, shown.run.path / "pictures.npz")
             return Pictures(*(arrays[name] for name in ("memory", "slot", "wrong", "row")))
         if self.data is None or shown.result is None or shown.predictions is None:
             return None

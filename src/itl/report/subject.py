@@ -11,6 +11,7 @@ import numpy as np
 
 from itl.results import Folder, Run
 from itl.results.cells import Cell, cells
+from itl.results.check import check_predictions
 from itl.results.table import Row, build
 
 FACTS = ("stream", "split", "method", "variant", "buffer", "seed")
@@ -37,7 +38,9 @@ class Shown:
     @cached_property
     def predictions(self) -> dict[str, np.ndarray] | None:
         """What predictions.npz holds."""
-        return Folder(self.run.path).arrays("predictions.npz")
+        arrays = Folder(self.run.path).arrays("predictions.npz")
+        classes = len((self.result or {}).get("class_names") or ())
+        return None if arrays is None else check_predictions(arrays, classes, self.run.path / "predictions.npz")
 
     @cached_property
     def matrices(self) -> dict[str, list[list[float]]]:

@@ -7,8 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from itl.errors import UserError
 from itl.results.record import FORMAT
+
+MOST_CLASSES = 4096  # where a record does not name its classes
 
 Check = Callable[[Any], bool]
 
@@ -52,7 +56,7 @@ def _history(value: Any) -> bool:
 NEEDED: dict[str, Check] = {  # in every result since the first format
     "method": _is(str),
     "stream": _is(str),
-    "split": _is(str),
+    "split": lambda value: value in ("test", "validation"),
     "buffer": _is(int),
     "seed": _is(int),
     "class_il": _number,
@@ -72,6 +76,17 @@ FURTHER: dict[str, Check] = {  # right where they are there
     "memory": _memory,
     "memory_history": _history,
     "settings": _is(dict),
+}
+NAMING = ("method", "stream", "buffer", "seed")  # what a run that is unfinished is known by
+CONFIG: dict[str, Check] = {  # right where they are there
+    "method": _is(str),
+    "stream": _is(str),
+    "buffer": _is(int),
+    "seed": _is(int),
+    "split": lambda value: value in ("test", "validation"),
+    "variant": lambda value: value is None or isinstance(value, str),
+    "settings": _is(dict),
+    "resolved": _is(dict),
 }
 LINE: dict[str, Check] = {
     "kind": _is(str),
@@ -99,10 +114,46 @@ def check_result(result: Any, path: Path) -> dict[str, Any]:
     return result
 
 
+def check_config(config: Any, path: Path, finished: bool) -> dict[str, Any]:
+    """A config.json; that of an unfinished run must name it."""
+    if not isinstance(config, dict) or not (finished or set(NAMING) <= config.keys()):
+        raise UserError(f"{path} is not a run's configuration; is it the folder of a run?")
+    for name, check in CONFIG.items():
+        if name in config and not check(config[name]):
+            raise UserError(f"{path} is damaged: '{name}' is not what it should be; run it again")
+    return config
+
+
+def check_predictions(arrays: dict[str, np.ndarray], classes: int | None, where: Path) -> dict[str, np.ndarray]:
+    """predictions.npz: a row a test image, classes as whole numbers from 0 (-1: no class of its task is known)."""
+    columns = {name: arrays.get(name) for name in ("label", "task", "class_il", "task_il", "confidence")}
+    for name, column in columns.items():
+        kinds = "f" if name == "confidence" else "iu"
+        right = column is not None and column.ndim == 1 and column.dtype.kind in kinds and len(column) > 0
+        if column is None or not right or len(column) != len(arrays["label"]):
+            raise UserError(f"{where} is damaged: '{name}' is missing or not what it should be; run it again")
+        if kinds == "iu" and not -1 <= int(column.min()) <= int(column.max()) < (classes or MOST_CLASSES):
+            raise UserError(f"{where} is damaged: '{name}' holds no class's number; run it again")
+    return arrays
+
+
+def check_pictures(arrays: dict[str, np.ndarray], slots: int, rows: int, where: Path) -> dict[str, np.ndarray]:
+    """pictures.npz: images, each with its slot of the memory or its row of the predictions."""
+    for images, places, most in (("memory", "slot", slots), ("wrong", "row", rows)):
+        pixels, at = arrays.get(images), arrays.get(places)
+        right = pixels is not None and pixels.ndim == 4 and pixels.dtype == np.uint8 and pixels.shape[1] in (1, 3)
+        placed = at is not None and at.ndim == 1 and at.dtype.kind in "iu"
+        if pixels is None or at is None or not right or not placed or len(pixels) != len(at):
+            raise UserError(f"{where} is damaged: '{images}' and '{places}' do not belong together; run it again")
+        if len(at) and not 0 <= int(at.min()) <= int(at.max()) < most:
+            raise UserError(f"{where} is damaged: '{places}' points nowhere; run it again")
+    return arrays
+
+
 def check_line(line: Any, where: str) -> None:
     """One line of metrics.jsonl."""
     for name, check in LINE.items():
-        if not isinstance(line, dict) or not check(line.get(name)):
+        if not isinstance(line, dict) or name not in line or not check(line[name]):
             raise UserError(f"{where} is damaged: '{name}' is missing or not what it should be; run it again")
     short = line["kind"] in ("start", "curve") and min(len(line["class_il_tasks"]), len(line["task_il_tasks"]))
     if short is not False and short < line["task"]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from itl.errors import UserError
-from itl.results.check import check_line, check_result
+from itl.results.check import check_config, check_line, check_result
 from itl.results.record import Folder
 
 
@@ -51,8 +51,7 @@ def read_run(path: str | os.PathLike[str]) -> Run:
     finished = (folder.path / "result.json").exists()
     result = check_result(folder.read("result.json"), folder.path / "result.json") if finished else None
     config = folder.read("config.json") if (folder.path / "config.json").exists() else {}
-    if not isinstance(config, dict) or (result is None and not {"method", "stream", "buffer", "seed"} <= config.keys()):
-        raise UserError(f"{folder.path / 'config.json'} is not a run's configuration; is it the folder of a run?")
+    check_config(config, folder.path / "config.json", finished)
     return Run(folder.path, config, result)
 
 
