@@ -1,0 +1,232 @@
+"""A search draws, runs and judges trials; nothing is lost or repeated when it is killed, and several may share it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from search_world import BASE, Here
+
+pytest.importorskip("optuna")
+from optuna.trial import TrialState
+
+from itl.errors import UserError
+from itl.observer import Observer
+from itl.run import run
+from itl.search import find, plots
+from itl.search.space import Choice, Space
+from itl.search.trials import BelowMedian, TrialWork
+
+CONFIG = replace(BASE, method="b", split="validation", tasks=2)
+SPACE = Space([Choice("specialist.lr", None, 0.001, 0.2, True), Choice("specialist.momentum", [0.0, 0.9])])
+
+
+def plan(**changes) -> find.Plan:
+    return replace(find.Plan(CONFIG, SPACE, trials=4, prune=False), **changes)
+
+
+def search(out: Path, asked: find.Plan):
+    trials = find.begin(asked, out)
+    Here(trials, out).run()
+    return trials
+
+
+def drawn(trials) -> list:
+    return [(trial.number, trial.params, trial.value, trial.state) for trial in trials.study.get_trials()]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A finished search of four trials."""
+    return search(tmp_path_factory.mktemp("search") / "whole", plan())
+
+
+def test_a_search_makes_as_many_trials_as_asked_the_methods_own_settings_first(whole):
+    states = [state for *_, state in drawn(whole)]
+    assert states == [TrialState.COMPLETE] * 4
+    assert drawn(whole)[0][1] == {"specialist.lr": 0.03, "specialist.momentum": 0.9}
+    assert all(SPACE.choices[0].holds(params["specialist.lr"]) for _, params, *_ in drawn(whole))
+    assert list(whole.out.rglob("model")) == []  # nobody goes on with a finished trial
+
+
+def test_a_trial_is_the_run_of_its_settings_on_the_validation_split(whole, tmp_path):
+    _, params, value, _ = drawn(whole)[2]
+    config = replace(CONFIG, settings={**CONFIG.settings, **params})
+    assert run(config, config.load_stream("data"), tmp_path / "alone", device="cpu")["class_il"] == value
+    for path in whole.out.rglob("config.json"):
+        assert json.loads(path.read_text())["split"] == "validation"
+
+
+def test_the_best_setting_is_written_as_a_run_on_the_test_split(whole):
+    config = json.loads(find.write_best(whole).read_text())
+    found = find.best(whole)
+    assert found["value"] == max(value for *_, value, _ in drawn(whole))
+    assert config["settings"] == {**CONFIG.settings, **found["settings"]}
+    assert (config["split"], config["method"]) == ("test", "b")
+
+
+def test_history_and_importance_are_drawn(whole):
+    assert [path.name for path in plots.draw(whole)] == ["history.png", "importance.png"]
+    assert sum(plots.importances(whole).values()) == pytest.approx(1)
+
+
+def test_a_search_that_is_cut_goes_on_to_the_same_trials(whole, tmp_path):
+    """The cut is in trial 2, after its first task: a kill as the process would see it, its lock released."""
+
+    class Cut(Observer):
+        def stage_begins(self, learner, stage):
+            if len(learner.tasks) == 2:
+                raise KeyboardInterrupt
+
+    trials = find.begin(plan(), tmp_path / "cut")
+    for _ in range(2):
+        work, mine = trials.claim()
+        with mine:
+            trials.finish(work, work.do(trials.out, Here(trials, trials.out).streams, [], "cpu", trials.report(work)))
+    work, mine = trials.claim()
+    streams = Here(trials, trials.out).streams
+    with mine, pytest.raises(KeyboardInterrupt):
+        work.do(trials.out, streams, [Cut()], "cpu", trials.report(work))
+    begun = (trials.out / work.folder / "seed0" / "config.json").stat().st_mtime_ns
+    assert trials.study.get_trials()[2].state is TrialState.RUNNING
+    assert drawn(search(trials.out, plan())) == drawn(whole)
+    assert (trials.out / work.folder / "seed0" / "config.json").stat().st_mtime_ns == begun  # it was gone on with
+
+
+def test_two_processes_never_take_the_same_trial(tmp_path):
+    one, two = (find.begin(plan(trials=3), tmp_path / "both") for _ in range(2))
+    taken = [trials.claim() for trials in (one, two, one, two)]
+    assert [piece and piece[0].number for piece in taken] == [0, 1, 2, None]
+    taken[1][1].release()  # its process died
+    assert one.claim()[0] == taken[1][0]
+
+
+def test_more_trials_may_be_asked_for_but_nothing_else_changed(whole):
+    with pytest.raises(UserError, match="another sampler"):
+        find.begin(plan(sampler="random"), whole.out)
+    with pytest.raises(UserError, match="another space"):
+        find.begin(plan(space=Space(SPACE.choices[:1])), whole.out)
+    assert find.begin(plan(trials=9), whole.out).claim() is not None
+
+
+def test_a_grid_is_every_point_once(tmp_path):
+    space = Space([Choice("specialist.lr", [0.1, 0.01]), Choice("specialist.momentum", [0.0, 0.9])])
+    trials = find.begin(plan(space=space, sampler="grid", trials=100), tmp_path / "grid")
+    points = []
+    while (taken := trials.claim()) is not None:
+        points.append(tuple(taken[0].settings.values()))
+        trials.finish(taken[0], {"state": "complete", "class_il": 1.0, "values": [1.0]})
+        taken[1].release()
+    assert sorted(points) == [(0.01, 0.0), (0.01, 0.9), (0.1, 0.0), (0.1, 0.9)]
+
+
+def test_a_trial_behind_the_median_after_a_task_is_given_up(tmp_path):
+    trials = find.begin(plan(prune=True, trials=9), tmp_path / "prune")
+    for value in (50.0, 60.0, 70.0, 80.0, 90.0):
+        work, mine = trials.claim()
+        assert not trials.report(work)(1, value)
+        trials.finish(work, {"state": "complete", "class_il": value, "values": [value]})
+        mine.release()
+    work, mine = trials.claim()
+    assert not trials.report(work)(1, 70.0)
+    assert trials.report(work)(2, 1.0) is False  # nobody reported a second task
+    mine.release()
+    work, mine = trials.claim()  # the same, taken up again
+    assert work.number == 5
+    trials.finish(work, {"state": "pruned"})
+    mine.release()
+    work, mine = trials.claim()
+    assert trials.report(work)(1, 69.0)
+    assert trials.report(work)(1, 69.0)  # a resumed run repeats its lines: the same answer, no second report
+    assert isinstance(trials.study.pruner, BelowMedian)
+    assert trials.study.get_trials()[6].intermediate_values == {1: 69.0}
+
+
+def test_a_given_up_trial_stops_where_it_was_told_to(tmp_path):
+    work = TrialWork(0, [CONFIG])
+    told = []
+
+    def report(step: int, value: float) -> bool:
+        told.append(step)
+        return True
+
+    assert work.do(tmp_path, Here(None, tmp_path).streams, [], "cpu", report) == {"state": "pruned"}
+    assert told == [1]
+    assert not (tmp_path / work.folder / "seed0" / "result.json").exists()
+
+
+def test_settings_that_diverge_are_given_up_and_the_search_goes_on(tmp_path):
+    config = replace(CONFIG, settings={**CONFIG.settings, "specialist.steps": 30, "specialist.weight_decay": 1.0})
+    space = Space([Choice("specialist.lr", [100.0, 0.001])])
+    trials = search(tmp_path / "search", plan(config=config, space=space, sampler="grid", trials=2))
+    states = {trial.params["specialist.lr"]: trial.state for trial in trials.study.get_trials()}
+    assert states == {100.0: TrialState.PRUNED, 0.001: TrialState.COMPLETE}
+    assert find.best(trials)["settings"] == {"specialist.lr": 0.001}
+
+
+def test_generalists_are_searched_from_kept_specialists(tmp_path):
+    kept = replace(CONFIG, method="itl", keep_specialists=True)
+    run(kept, kept.load_stream("data"), tmp_path / "kept", device="cpu")
+    space = Space([Choice("tangent.lr", [0.01, 0.2])])
+    asked = plan(config=kept, space=space, sampler="grid", trials=2, kept=(str(tmp_path / "kept"),))
+    trials = search(tmp_path / "search", asked)
+    assert [state for *_, state in drawn(trials)] == [TrialState.COMPLETE] * 2
+    assert not (trials.out / "trials").exists()  # no specialist was trained
+    result = json.loads((tmp_path / "kept" / "result.json").read_text())
+    own = {trial.params["tangent.lr"]: trial.value for trial in trials.study.get_trials()}[0.01]
+    assert own == pytest.approx(sum(stages["expert"]["class_il"] for stages in result["stages"]) / 2)  # the run's own
+    with pytest.raises(UserError, match=r"specialist\.lr"):
+        find.check(replace(asked, space=Space([Choice("specialist.lr", [0.1])])))
+
+
+def test_the_test_images_are_used_for_one_setting_only(whole, tmp_path):
+    (config,) = find.final(whole, [0])
+    assert (config.split, config.seed) == ("test", 0)
+    place = whole.out / "final" / config.name
+    place.mkdir(parents=True)
+    other = {**vars(config), "settings": {"specialist.lr": 0.5}}
+    (place / "config.json").write_text(json.dumps(other))
+    with pytest.raises(UserError, match="used once"):
+        find.final(whole, [1])
+
+
+@pytest.mark.slow
+def test_a_search_killed_again_and_again_ends_as_one_that_was_not(tmp_path):
+    words = (
+        "search --method b --tasks 2 --set net.width=2 --set specialist.steps=40 --over specialist.lr=0.001..0.2:log"
+    )
+    words += " --trials 6 --device cpu --workers 1 --quiet --out"
+    env = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "ITL_SAVE_EVERY": "0"}
+
+    def begin(out: str) -> subprocess.Popen:
+        args = [sys.executable, "-m", "itl.cli", *words.split(), out]
+        return subprocess.Popen(args, cwd=tmp_path, env=env, start_new_session=True, stdout=subprocess.DEVNULL)
+
+    assert begin("whole").wait(600) == 0
+    kills = 0
+    for number in (0, 2, 4):  # as soon as something of this trial is saved
+        process = begin("killed")
+        saved = tmp_path / "killed/trials" / f"trial-{number:04d}" / "seed0/model/CURRENT"
+        while process.poll() is None and not saved.exists():
+            time.sleep(0.02)
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            kills += 1
+        process.wait()
+    assert kills >= 2
+    assert begin("killed").wait(600) == 0
+    from itl.search.trials import study
+
+    both = [
+        [(t.number, t.params, t.value, t.state, t.intermediate_values) for t in study(tmp_path / name).get_trials()]
+        for name in ("whole", "killed")
+    ]
+    assert len(both[0]) == 6
+    assert both[0] == both[1]
