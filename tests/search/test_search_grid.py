@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 
@@ -60,6 +62,11 @@ def test_every_ready_grid_is_a_grid_and_says_what_it_is_for():
         assert about
     fractions = {c.settings.get("memory.fraction") for c in read("paper-memory").cells}
     assert {0.1, 0.2, 0.3, 0.4, 0.5} <= fractions  # the appendix's
+
+
+def test_the_page_lists_the_ready_grids():
+    page = (Path(__file__).parents[2] / "docs" / "scaling.md").read_text()
+    assert dict(re.findall(r"^\| `(paper-[\w-]+)` \| (.+) \|$", page, re.MULTILINE)) == ready()
 
 
 def test_json_is_read_like_yaml(tmp_path):

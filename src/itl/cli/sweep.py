@@ -23,9 +23,20 @@ def backend_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options of `sweep` and `search` that say who does the work."""
     for option in reversed(
         (
-            click.option("--backend", type=click.Choice(["local", "ray"]), default="local", show_default=True),
+            click.option(
+                "--backend",
+                type=click.Choice(["local", "ray"]),
+                default="local",
+                show_default=True,
+                help="Processes here, or a Ray cluster.",
+            ),
             click.option("--workers", type=click.IntRange(1), metavar="N", help="Processes, or GPUs. [default: all]"),
-            click.option("--threads", type=click.IntRange(1), metavar="N", help="Of each process. [default: 1]"),
+            click.option(
+                "--threads",
+                type=click.IntRange(1),
+                metavar="N",
+                help="Of each process. [default: its share of the cores]",
+            ),
             click.option("--lanes", type=click.IntRange(1), metavar="N", default=4, help="Runs on each GPU at once."),
             click.option("--address", metavar="HOST:PORT", help="A Ray cluster, or auto. [default: one made here]"),
             click.option("--device", metavar="NAME", default="auto", show_default=True, help="auto, cpu or cuda."),
@@ -102,7 +113,7 @@ def work(cells: Cells, board: Board, given: dict[str, Any], heading: str) -> Non
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"interrupted; {_kept(board)}, the same command goes on") from None
     except UserError as error:
-        if board.begun and len(board.of("done")):
+        if board.of("done"):
             raise UserError(f"{error} ({_kept(board)})") from error
         raise
 
