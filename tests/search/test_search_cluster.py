@@ -21,7 +21,7 @@ pytest.importorskip("psutil")
 from itl.search.cluster import Cluster
 from itl.search.sweep import sweep
 
-LONGER = {"specialist.steps": 40, "tangent.steps": 20, "projection.steps": 20}
+LONGER = {"specialist.steps": 20, "tangent.steps": 10, "projection.steps": 10}
 CONFIGS = [config for method in ("er", "itl", "derpp") for config in grid(0, 1, 2, 3, method=method, settings=LONGER)]
 
 
@@ -75,10 +75,10 @@ def alone(tmp_path_factory) -> Path:
 @pytest.fixture
 def cluster(monkeypatch):
     """A head without cores and two nodes with one each: raylets of their own, on loopback."""
-    monkeypatch.setenv("ITL_SAVE_EVERY", "0")
+    monkeypatch.setenv("ITL_SAVE_EVERY", "1")
     from ray.cluster_utils import Cluster as Raylets
 
-    raylets = Raylets(initialize_head=True, head_node_args={"num_cpus": 0})
+    raylets = Raylets(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
     nodes = [raylets.add_node(num_cpus=1) for _ in range(2)]
     yield raylets, nodes
     raylets.shutdown()

@@ -12,6 +12,7 @@ import os
 import socket
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -193,15 +194,17 @@ def carry_out(
         return {"kind": "failed", "error": f"a node has itl {__version__}, the driver {version}; install the same"}
     torch.set_num_threads(threads)
 
+    waiting = ThreadPoolExecutor(1)  # while a task's own thread waits in ray.get, Ray gives its cores to another task
+
     def ask(name: str, *args: Any, wait: bool = True) -> Any:
         answer = getattr(mailbox, name).remote(*args)
-        return ray.get(answer) if wait else None
+        return waiting.submit(ray.get, answer).result() if wait else None
 
     def report(step: int, value: float) -> bool:
-        return bool(ray.get(reports.report.remote(work, step, value)))
+        return bool(waiting.submit(ray.get, reports.report.remote(work, step, value)).result())
 
     ask("tell", {"kind": "begins", "work": work.name}, wait=False)
-    with tempfile.TemporaryDirectory(prefix="itl-") as scratch:
+    with waiting, tempfile.TemporaryDirectory(prefix="itl-") as scratch:
         root = Path(scratch)
         courier = Courier(work, root, ask)
         try:
@@ -237,6 +240,7 @@ class _Driver:
         self.mailbox = ray.remote(Mailbox).options(**stay).remote(str(out.resolve()))
         spec = {**source.spec, "out": str(out.resolve())}  # type: ignore[attr-defined]
         self.reports = ray.remote(Reports).options(**stay).remote(spec)
+        self.task = ray.remote(carry_out)
         self.cuda = how.device != "cpu" and ray.cluster_resources().get("GPU", 0) > 0
         if how.device.startswith("cuda") and not self.cuda:
             raise UserError("the cluster has no GPU; use --device cpu")
@@ -285,7 +289,7 @@ class _Driver:
             options |= {"num_gpus": self.share, "num_cpus": 0.01}
         if self.memory:
             options["memory"] = int(self.memory / ROOM)
-        task = self.ray.remote(carry_out).options(**options)
+        task = self.task.options(**options)
         args = (keys, self.mailbox, self.reports, "cuda" if self.cuda else "cpu", self.threads, __version__)
         self.flying[task.remote(work, *args, *(self.sent[key] for key in keys))] = (work, mine)
 
