@@ -131,22 +131,24 @@ def test_a_trial_behind_the_median_after_a_task_is_given_up(tmp_path):
     trials = find.begin(plan(prune=True, trials=9), tmp_path / "prune")
     for value in (50.0, 60.0, 70.0, 80.0, 90.0):
         work, mine = trials.claim()
-        assert not trials.report(work)(1, value)
+        for step in (1, 2):
+            assert not trials.report(work)(step, value)
         trials.finish(work, {"state": "complete", "class_il": value, "values": [value]})
         mine.release()
     work, mine = trials.claim()
-    assert not trials.report(work)(1, 70.0)
-    assert trials.report(work)(2, 1.0) is False  # nobody reported a second task
+    assert not trials.report(work)(1, 1.0)  # after one task nothing is forgotten yet
+    assert not trials.report(work)(2, 70.0)
+    assert not trials.report(work)(3, 1.0)  # nobody reported a third task
     mine.release()
     work, mine = trials.claim()  # the same, taken up again
     assert work.number == 5
     trials.finish(work, {"state": "pruned"})
     mine.release()
     work, mine = trials.claim()
-    assert trials.report(work)(1, 69.0)
-    assert trials.report(work)(1, 69.0)  # a resumed run repeats its lines: the same answer, no second report
+    assert trials.report(work)(2, 69.0)
+    assert trials.report(work)(2, 69.0)  # a resumed run repeats its lines: the same answer, no second report
     assert isinstance(trials.study.pruner, BelowMedian)
-    assert trials.study.get_trials()[6].intermediate_values == {1: 69.0}
+    assert trials.study.get_trials()[6].intermediate_values == {2: 69.0}
 
 
 def test_a_given_up_trial_stops_where_it_was_told_to(tmp_path):

@@ -23,6 +23,7 @@ from itl.search.space import Choice, Space
 from itl.search.work import Event, Report, Streams, Work
 
 STARTUP = 5  # trials that are never given up: there is nothing to hold them against yet
+FIRST = 2  # the step from which on a trial may be given up
 OVER = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
 
 
@@ -117,6 +118,7 @@ class AfterTask(Observer):
 class BelowMedian(optuna.pruners.BasePruner):
     """Gives up a trial whose latest value is below the median of the others' at the same step.
 
+    From the second on: after one task nothing can have been forgotten, and trials lie an image or two apart.
     Optuna's own median pruner takes a trial's best value so far: accuracy falls with every task, so that would for
     ever be the one after the first.
     """
@@ -124,7 +126,7 @@ class BelowMedian(optuna.pruners.BasePruner):
     def prune(self, study: optuna.Study, trial: FrozenTrial) -> bool:
         """Whether to give up."""
         step = trial.last_step
-        if step is None:
+        if step is None or step < FIRST:
             return False
         others = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
         there = [other.intermediate_values[step] for other in others if step in other.intermediate_values]
