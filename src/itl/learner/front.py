@@ -20,13 +20,15 @@ from itl.engine.random import generator, torch_generator
 from itl.engine.views import Normalise
 from itl.errors import UserError
 from itl.generalists import Generalist, Ground
+from itl.learner import checks
+from itl.learner.lessons import lesson
 from itl.memory import Memory, PolicyOptions
 from itl.observer import Clock, Observer
 from itl.settings import Network, Settings, flatten
 from itl.specialists import Here, Phase
 from itl.specialists.rounds import Data, ReplayRounds, data_over, specialist_stage
 from itl.streams import Images, Stream, Task, Traits
-from itl.streams.arrays import as_images, statistics
+from itl.streams.arrays import as_images
 
 BATCH = {"cpu": 512, "cuda": 2048}  # images evaluated at once: a GPU is asked in few large calls
 CANDIDATES = "candidates."  # what the memory gathers while a task is trained, in `flight`
@@ -86,7 +88,8 @@ class Learner:
         it refuses to learn or to be saved, and the state it saved last is loaded instead.
         """
         self._must_be_whole()
-        task = task if isinstance(task, Task) else self._as_task(task, labels)
+        if not isinstance(task, Task):
+            task = lesson(task, labels, len(self.tasks), self.traits if self._ready else None)
         self._begin(task)
         try:
             self._train_specialist(task)  # p_t = argmin L(f_{t-1}; B_{t-1} ∪ D_t)
@@ -95,7 +98,7 @@ class Learner:
             self._learn_generalist()  # w_t = argmin L(p_t + V(w); B_t)
             self._project(task)  # f_t = π(p_t + V(w_t); B_t)
         except Diverged as error:
-            raise UserError(self._explain(error)) from error
+            raise UserError(checks.explain(self, error)) from error
         self._finish()
 
     def _train_specialist(self, task: Task) -> None:
@@ -257,23 +260,10 @@ class Learner:
     def _begin(self, task: Task) -> None:
         """Open the next task, unless one is unfinished: then it must be this one."""
         self.prepare(task)
-        if tuple(task.train.source.shape[1:]) != tuple(self.memory.pixels.shape[1:]):
-            shapes = f"{list(task.train.source.shape[1:])}, the learner's are {list(self.memory.pixels.shape[1:])}"
-            raise UserError(f"this task's images are {shapes}; bring them to one shape")
         opens = self.position[0] == "done"
+        checks.task(self, task, opens)
         width = max(self.net.classifier.out_features, max(task.classes) + 1)
-        again = {c for known in self.tasks for c in known} & set(task.classes)
-        if self.specialist.new_classes and again and opens:
-            raise UserError(
-                f"{self.specialist.name} needs tasks of new classes, and class {min(again)} was taught before; "
-                "use another method, such as er"
-            )
-        if self.classes is not None and width > self.classes:
-            raise UserError(f"a task with class {width - 1} does not fit a learner of {self.classes} classes")
-        if not opens:
-            if task.classes != self.tasks[-1]:
-                raise UserError(f"task {len(self.tasks)} is unfinished; learn it again to its end before another")
-        else:
+        if opens:
             self._make_room(len({c for known in (*self.tasks, task.classes) for c in known}))
             self.net.grow_classifier(width, torch_generator(self.seed, "outputs", width))
             self.memory.grow_logits(width)
@@ -323,7 +313,9 @@ class Learner:
         m = s.memory
         options = PolicyOptions(m.temperature, m.fraction, m.every, s.specialist.alpha, s.specialist.beta or 1.0)
         self.memory = Memory(size, m.policy, shape, stored, self.engine, weighted=m.weights, options=options)
-        self._check_settings()
+        checks.settings(self)
+        for views in (s.augment.task, s.augment.memory):
+            self._augment(traits, views)  # an unknown policy is refused before anything is trained
         self._ready = True
 
     def settings_on(self, stream: str) -> Settings:
@@ -336,48 +328,9 @@ class Learner:
             return nets.for_classes(self.own_net, outputs, drawn)
         return nets.build(s.name, outputs, channels=channels, width=s.width, strided=s.strided, generator=drawn)
 
-    def _check_settings(self) -> None:
-        s, policy = self.settings, self.settings.memory.policy
-        if policy == "none" and (self.specialist.needs_memory or s.generalist != "none"):
-            raise UserError(f"method {self.method} needs a memory; set memory.policy=stratified or reservoir")
-        chosen, wanted = self.memory.policy, self.specialist.needs_policy
-        if wanted is not None and policy != wanted:
-            raise UserError(f"{self.specialist.name} fills its memory by its own rule; set memory.policy={wanted}")
-        if policy == "gss" and wanted != "gss":
-            raise UserError(f"memory.policy=gss compares gradients, which {self.specialist.name} does not; set another")
-        if self.specialist.over != "task" and (chosen.online or chosen.gathers):
-            raise UserError(
-                f"{self.specialist.name} needs a memory that is chosen at a task's end; set memory.policy=stratified"
-            )
-        if self.specialist.fixed_classes and self.classes is None:
-            raise UserError(f"{self.specialist.name} must know the number of classes from the start; give classes=N")
-        if self.specialist.stores_logits and s.memory.logits is False:
-            raise UserError(
-                f"{self.specialist.name} replays stored logits, which memory.logits=false leaves out; set it to true"
-            )
-        by_steps = self.specialist.stores_logits and not self.specialist.logits_at_end
-        if by_steps and not (chosen.online or chosen.gathers):
-            raise UserError(f"{self.specialist.name} stores logits step by step; set memory.policy=reservoir")
-        if s.memory.weights and not chosen.weighs:
-            raise UserError(f"memory.weights needs a policy that weighs, which {policy} does not; set it to false")
-        if s.tangent.alpha and self.memory.logits is None:
-            raise UserError(
-                f"tangent.alpha needs stored logits, which {self.specialist.name} does not keep; set memory.logits=true"
-            )
-        self.net.split(s.tangent.layers)  # a count that the network does not have is refused
-        for views in (s.augment.task, s.augment.memory):
-            self._augment(self.traits, views)  # and so is an unknown policy, before anything is trained
-
     def check_memory(self, classes: int) -> None:
         """Refuse to learn so many classes with a memory that cannot hold enough of each, unless a setting allows it."""
-        s = self.settings.memory
-        needed = classes * s.least
-        if s.policy != "none" and s.outgrown == "refuse" and self.memory.size < needed:
-            images = "one image" if s.least == 1 else f"{s.least} images"
-            raise UserError(
-                f"a buffer of {self.memory.size} cannot hold {images} of each of {classes} classes; "
-                f"use --buffer {needed} or more"
-            )
+        checks.memory(self.settings.memory, self.memory.size, classes)
 
     def _make_room(self, classes: int) -> None:
         """See to it that the memory suits so many classes: refused, grown, or left as it is, as the setting says."""
@@ -386,24 +339,6 @@ class Learner:
         if s.policy != "none" and s.outgrown == "grow":
             self.memory.grow(classes * s.least)
             self.buffer = max(self.buffer, self.memory.size)
-
-    def _as_task(self, images: Any, labels: Any) -> Task:
-        """Images and labels as a task; what is known of the data is measured once, on the first."""
-        if labels is None and isinstance(images, np.ndarray | Tensor | list | tuple):
-            raise UserError("there are images but no labels; give learn(images, labels), or a torch Dataset of both")
-        data = as_images(images, labels)
-        if not len(data):
-            raise UserError("there are no images to learn from")
-        if int(data.labels.min()) < 0:
-            raise UserError("labels must be 0 or more: they are the classifier's outputs")
-        if self._ready:
-            traits = self.traits
-        else:
-            mean, std = statistics(data, None, None)
-            padding = min(4, data.source.shape[-1] // 8)
-            traits = Traits(mean, std, flip=False, padding=padding, policy=None, tasks=0)
-        classes = tuple(sorted(set(data.labels.tolist())))
-        return Task(len(self.tasks), classes, data, data.take(torch.arange(0)), "", traits)
 
     # ------------------------------------------------------------------ running a stage
 
@@ -485,13 +420,3 @@ class Learner:
             raise UserError(
                 "this learner was stopped in the middle of its training; load the state it saved last and go on"
             )
-
-    def _explain(self, error: Diverged) -> str:
-        part = {"specialist": "specialist", "closing": "specialist", "projection": "projection"}.get(
-            error.stage, "tangent"
-        )
-        lr = getattr(self.settings, part).lr
-        return (
-            f"task {len(self.tasks)}, {error.stage}, epoch {error.epoch}: the loss is not finite; "
-            f"lower {part}.lr (now {lr:g}) or {part}.momentum. The last good state is kept"
-        )
