@@ -1,6 +1,6 @@
 """What a sweep gains by a second process, and what a run costs more through Ray; on CPUs, one thread a process.
 
-python benchmarks/scaling.py [--write]
+python benchmarks/scaling.py [gain] [overhead] [--write]
 """
 
 import json
@@ -25,8 +25,8 @@ from itl.search.resources import cores
 from itl.search.sweep import Backend, sweep
 
 RESULT = Path(__file__).parent / "results" / "scaling.json"
-SETTINGS = {"specialist.epochs": 1, "tangent.epochs": 8, "projection.epochs": 8}
-RUNS = 8
+SETTINGS = {"specialist.epochs": 2, "tangent.epochs": 8, "projection.epochs": 8}
+RUNS = 16
 
 
 def grid(count: int, **changes) -> list[Config]:
@@ -48,28 +48,44 @@ def timed(backend: Backend, configs: list[Config]) -> dict:
     return {"seconds": total, "runs": own, "gaps": gaps}
 
 
-def main() -> None:
-    torch.set_num_threads(1)
+def between(told: dict) -> float:
+    """Seconds from a run's end to the next one's that are not in the latter's record: the middle one of all."""
+    return statistics.median(gap - run for gap, run in zip(told["gaps"], told["runs"][1:], strict=True))
+
+
+def gain() -> dict:
     one = timed(Local(workers=1, threads=1, device="cpu"), grid(RUNS))
     two = timed(Local(workers=2, threads=1, device="cpu"), grid(RUNS))
-    ray = timed(Cluster(workers=1, threads=1, device="cpu"), grid(RUNS))
-    here, there = (statistics.median(each["gaps"]) for each in (one, ray))
-    found = {
-        "cores": cores(),
-        "load": os.getloadavg()[0],
+    return {
         "runs": RUNS,
         "seconds_a_run": round(statistics.median(one["runs"]), 2),
         "one_process_s": round(one["seconds"], 1),
         "two_processes_s": round(two["seconds"], 1),
         "speed_up": round(one["seconds"] / two["seconds"], 2),
-        "from_end_to_end_local_s": round(here, 2),
-        "from_end_to_end_ray_s": round(there, 2),
-        "between_runs_local_s": round(statistics.median(map(float.__sub__, one["gaps"], one["runs"][1:])), 3),
-        "between_runs_ray_s": round(statistics.median(map(float.__sub__, ray["gaps"], ray["runs"][1:])), 3),
-        "begin_and_end_local_s": round(one["seconds"] - sum(one["gaps"]) - one["runs"][0], 1),
-        "begin_and_end_ray_s": round(ray["seconds"] - sum(ray["gaps"]) - ray["runs"][0], 1),
-        "torch": torch.__version__,
+        "begin_and_end_s": round(one["seconds"] - sum(one["gaps"]) - one["runs"][0], 1),
     }
+
+
+def overhead() -> dict:
+    local = timed(Local(workers=1, threads=1, device="cpu"), grid(RUNS))
+    ray = timed(Cluster(workers=1, threads=1, device="cpu"), grid(RUNS))
+    return {
+        "runs": RUNS,
+        "seconds_a_run": round(statistics.median(local["runs"]), 2),
+        "between_runs_local_s": round(between(local), 3),
+        "between_runs_ray_s": round(between(ray), 3),
+        "overhead_of_ray_s": round(between(ray) - between(local), 3),
+        "begin_and_end_ray_s": round(ray["seconds"] - sum(ray["gaps"]) - ray["runs"][0], 1),
+    }
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    found = json.loads(RESULT.read_text()) if RESULT.exists() else {}
+    for name, measure in (("gain", gain), ("overhead", overhead)):
+        if name in sys.argv or not {"gain", "overhead"} & set(sys.argv):
+            load = os.getloadavg()[0]
+            found[name] = {"cores": cores(), "load_before": round(load, 1), "torch": torch.__version__, **measure()}
     text = json.dumps(found, indent=1)
     print(text)
     if "--write" in sys.argv:
