@@ -16,8 +16,9 @@ CORE = augment nets engine memory specialists generalists learner
 demo: setup
 	$(BIN)/itl run
 
+# Two processes of one thread each: what two cores do best with many small networks.
 test: setup lint
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 # Exit status 5 is pytest's "no such tests".
 slow: setup
