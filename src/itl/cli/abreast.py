@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group, RenderableType
-from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from itl.cli.screen import Screen
 from itl.cli.tables import clock, percent, plain_table
 from itl.cli.words import which
 from itl.observer import Observer
@@ -59,7 +58,7 @@ class Row(Observer):
         return (self.name, self.state, *scores, spent)
 
 
-class Abreast:
+class Abreast(Screen):
     """A live table of runs."""
 
     def __init__(self, console: Console, configs: Sequence[Config], lanes: int) -> None:
@@ -67,16 +66,7 @@ class Abreast:
         self.rows = [Row(which(config, cell=len(sizes) > 1)) for config in configs]
         first = configs[0]
         self.heading = Text.assemble((first.method, "bold"), f" on {first.stream}, {lanes} runs side by side")
-        self.live = Live(get_renderable=self.render, console=console, refresh_per_second=2, transient=True)
-
-    def __enter__(self) -> Abreast:
-        self.live.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.live.stop()
+        super().__init__(console, 2)
 
     def render(self) -> RenderableType:
         """The whole display."""

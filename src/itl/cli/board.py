@@ -3,34 +3,24 @@
 from __future__ import annotations
 
 import time
-from types import TracebackType
 
 from rich.console import Console, Group, RenderableType
-from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from itl.cli.screen import Screen
 from itl.cli.tables import clock, percent, plain_table
 from itl.search.board import Board, Entry
 
 SHOWN = 12  # rows of what is done
 
 
-class BoardView:
+class BoardView(Screen):
     """A live table of a board, where there is a terminal to show it on."""
 
     def __init__(self, console: Console, board: Board, heading: str, what: str) -> None:
-        self.console, self.board, self.heading, self.what = console, board, heading, what
-        self.live = Live(get_renderable=self.render, console=console, refresh_per_second=2, transient=True)
-
-    def __enter__(self) -> BoardView:
-        self.live.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.live.stop()
+        self.board, self.heading, self.what = board, heading, what
+        super().__init__(console, 2)
 
     def render(self) -> RenderableType:
         """The whole display: what failed, what runs, the latest that are done."""

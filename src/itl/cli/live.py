@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import time
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group, RenderableType
-from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from itl.cli.curve import HEIGHT, Point, curve
 from itl.cli.outlook import Leg, Outlook, legs
+from itl.cli.screen import Screen
 from itl.cli.tables import Stages, clock, percent, stage_table, title
 from itl.observer import Observer
 
@@ -28,25 +27,16 @@ AROUND = 12  # lines that are not rows
 WIDE = 100  # columns, at most, of the curve
 
 
-class Progress(Observer):
+class Progress(Screen, Observer):
     """Shows learning on a terminal: a heading, the present stage, a bar with the time left. Subclasses say what of."""
 
     def __init__(self, console: Console, heading: Text, note: str) -> None:
-        self.console, self.heading, self.note = console, heading, note
+        self.heading, self.note = heading, note
         self.outlook: Outlook | None = None
         self.stage: tuple[str, int, int] = ("", 0, 0)  # name, epochs done, of how many
         self.task, self.loss = 0, float("nan")
         self.begun = self.mark = time.monotonic()
-        self.live = Live(get_renderable=self.render, console=console, refresh_per_second=A_SECOND, transient=True)
-
-    def __enter__(self) -> Self:
-        self.live.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.live.stop()
+        super().__init__(console, A_SECOND)
 
     def legs(self, learner: Learner) -> list[Leg]:
         """What there is to do, as far as it is known."""
