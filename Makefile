@@ -14,7 +14,7 @@ CORE = augment nets engine memory specialists generalists learner
 .PHONY: demo test slow oldest lint setup clean
 
 demo: setup
-	$(BIN)/itl run
+	$(BIN)/itl run --curves 16
 
 # Two processes of one thread each: what two cores do best with many small networks.
 test: setup lint

@@ -26,7 +26,7 @@ from itl.search.sweep import Backend, sweep
 
 RESULT = Path(__file__).parent / "results" / "scaling.json"
 SETTINGS = {"specialist.epochs": 2, "tangent.epochs": 8, "projection.epochs": 8}
-RUNS = 16
+RUNS = 24
 
 
 def grid(count: int, **changes) -> list[Config]:

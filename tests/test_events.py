@@ -35,7 +35,7 @@ def expected(folder: Path) -> dict[tuple[str, int], float]:
 
 
 def config(**options: Any) -> Config:
-    return Config("arrays", "itl", 8, 0, dict(TINY), **options)
+    return Config("arrays", "itl", 8, 0, dict(TINY), **{"curves": 16, **options})
 
 
 def test_a_runs_events_are_its_record(tmp_path: Path) -> None:

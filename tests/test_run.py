@@ -22,7 +22,7 @@ STREAM = {"classes": 6, "tasks": 3}
 
 
 def config(method: str = "itl", **options: Any) -> Config:
-    return Config(stream="arrays", method=method, buffer=8, settings=dict(TINY), **options)
+    return Config(stream="arrays", method=method, buffer=8, settings=dict(TINY), **{"curves": 16, **options})
 
 
 @pytest.fixture(scope="module")
@@ -282,7 +282,7 @@ def test_a_long_stage_has_a_curve_of_all_its_rounds(epochs: int, points: int, tm
     """A memory of 8 in batches of 8 is one step an epoch, several epochs a round."""
     settings = {**TINY, "tangent.epochs": epochs, "tangent.batch": 8, "projection.epochs": 1, "specialist.epochs": 1}
     stream = tiny_stream(classes=2, tasks=1)
-    run(Config("arrays", "itl", 8, 0, settings), stream, tmp_path, device="cpu", save=False)
+    run(Config("arrays", "itl", 8, 0, settings, curves=16), stream, tmp_path, device="cpu", save=False)
     curve = [line["epoch"] for line in lines_of(tmp_path) if line["kind"] == "curve" and line["stage"] == "tangent"]
     assert len(curve) == points
     assert curve[-1] == epochs
@@ -293,6 +293,24 @@ def test_a_stage_of_very_many_rounds_has_a_bounded_curve(tmp_path: Path) -> None
     stream = tiny_stream(classes=2, tasks=1)
     run(Config("arrays", "sgd", 8, 0, settings, curves=4), stream, tmp_path, device="cpu", save=False)
     assert [line["epoch"] for line in lines_of(tmp_path) if line["kind"] == "curve"] == [3, 6, 9, 11]
+
+
+@pytest.mark.parametrize(("epochs", "points"), [(2, 0), (8, 1), (16, 2)])
+def test_where_no_number_is_asked_for_a_curve_has_the_points_that_a_hundredth_of_the_training_pays(
+    epochs: int, points: int, tmp_path: Path
+) -> None:
+    """An evaluation takes an eighth of a step, a step as many images from the memory as from the task's 20, the other
+    two stages together as many points as the specialist's: 0.01 · 8 · 2 · 20 · epochs / (2 · 12 test images).
+    """
+    settings = {**TINY, "specialist.epochs": epochs, "tangent.epochs": 4, "projection.epochs": 4}
+    stream = tiny_stream(classes=2, tasks=1)
+    result = run(Config("arrays", "itl", 8, 0, settings), stream, tmp_path, device="cpu", save=False)
+    lines = lines_of(tmp_path)
+    kinds = [(line["kind"], line["stage"]) for line in lines]
+    assert kinds.count(("curve", "specialist")) == points
+    assert kinds.count(("curve", "tangent")) == kinds.count(("curve", "projection")) == (points + 1) // 2
+    assert kinds.count(("start", "tangent")) == bool(points)
+    assert "--curves" not in result["command"]
 
 
 def test_a_run_without_curves_reaches_the_same_and_says_how_to_repeat_it(

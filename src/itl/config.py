@@ -12,9 +12,6 @@ if TYPE_CHECKING:
     from itl.streams import Stream
 
 
-CURVES = 16
-
-
 @dataclass(frozen=True)
 class Config:
     """Everything needed to repeat a run; no paths. `settings` are the user's own, on top of the method's defaults."""
@@ -30,7 +27,7 @@ class Config:
     split: str = "test"
     variant: str | None = None
     keep_specialists: bool = False
-    curves: int = CURVES  # points at which a stage is evaluated on some of the images, beside its end
+    curves: int | None = None  # at which a stage is evaluated on some of the images; null: what is nearly free
 
     @classmethod
     def of(cls, values: dict[str, Any]) -> Config:
@@ -76,7 +73,7 @@ class Config:
             words += ["--split", self.split]
         for key, value in self.settings.items():
             words += ["--set", f"{key}={value if isinstance(value, str) else json.dumps(value)}"]
-        if self.curves != CURVES:
+        if self.curves is not None:
             words += ["--curves", self.curves]
         if self.keep_specialists:
             words.append("--keep-specialists")

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from itl.streams import Task
 
 CURVE_IMAGES = 100  # of each task's test images, for the curves within a stage
+CURVES = 16  # points at most of a specialist's curve, where the user asks for no number
+SHARE = 0.01  # of a task's training may go into the points that nobody asked for
+CHEAP = 8  # evaluations of an image for the time of a training step on it: large batches and no backward pass
 EXPERT = "expert"
 SECTIONS = ("specialist", "memory", "tangent", "projection", "evaluation")  # of a run's seconds, spent or not
 
@@ -50,19 +53,28 @@ class Recorder(Observer):
 
     def stage_begins(self, learner: Learner, stage: Stage) -> None:
         """Where a stage after the specialist's sets out: the classifier may just have been redrawn."""
-        if stage.name != "specialist" and learner.position[1] == 0 and self.config.curves:
+        if stage.name != "specialist" and learner.position[1] == 0 and self._points(learner, stage):
             with learner.clock.section("evaluation"):
                 scores = self._evaluate(learner, self.subset[: len(learner.tasks)])
                 self._write(learner, "start", stage.name, 0, scores)
 
     def round_ends(self, learner: Learner, stage: Stage, epoch: int, loss: float) -> None:
         """A point of the curve: at most `curves` of them in the specialist's stage, half as many in the short ones."""
-        done, rounds = learner.position[1], stage.rounds.count
-        points = self.config.curves if stage.name == "specialist" else -(-self.config.curves // 2)
+        done, rounds, points = learner.position[1], stage.rounds.count, self._points(learner, stage)
         if points and (done % -(-rounds // points) == 0 or done == rounds):
             scores = self._evaluate(learner, self.subset[: len(learner.tasks)])
             self._write(learner, "curve", stage.name, epoch, scores, loss)
             self.latest = scores
+
+    def _points(self, learner: Learner, stage: Stage) -> int:
+        """How many points a stage's curve has: as asked, or what costs about a hundredth of the task's training."""
+        points, tasks, settings = self.config.curves, len(learner.tasks), learner.settings.specialist
+        if points is None:
+            views = len(self.stream.tasks[tasks - 1].train) * settings.epochs
+            views = min(views, (settings.steps or views) * settings.batch)
+            affordable = SHARE * CHEAP * views * (settings.batch + settings.replay) / settings.batch
+            points = min(CURVES, int(affordable / (2 * sum(len(part) for part in self.subset[:tasks]))))
+        return points if stage.name == "specialist" else -(-points // 2)
 
     def stage_ends(self, learner: Learner, stage: Stage) -> None:
         """The stage's own model on the whole test set."""

@@ -15,7 +15,7 @@ Weight = Annotated[float, Field(strict=True, ge=0, le=1e6, allow_inf_nan=False)]
 Momentum = Annotated[float, Field(strict=True, ge=0, lt=1, allow_inf_nan=False)]
 Count = Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
 Reduction = Literal["mean", "sum", "classes"]
-Schedule = Literal["constant", "cosine"]
+Schedule = Literal["constant", "cosine", "warm"]
 OPTIONS = "specialist.options."  # names under it are the specialist's own
 Policy = Annotated[str | None, BeforeValidator(lambda given: None if given == "none" else given)]  # as people write it
 

@@ -124,6 +124,15 @@ def test_the_cosine_falls_from_the_rate_to_nothing_over_all_rounds() -> None:
     assert torch.equal(Descent(0.4).rates(7, 3, 100), torch.full((3,), 0.4))
 
 
+def test_a_warm_start_rises_in_equal_steps_for_a_quarter_and_then_falls_as_the_cosine_does() -> None:
+    descent = Descent(0.4, schedule="warm")
+    whole = descent.rates(0, 100, 100)
+    assert whole[:25].tolist() == pytest.approx([0.4 * k / 26 for k in range(1, 26)])
+    assert torch.allclose(whole[25:], Descent(0.4, schedule="cosine").rates(0, 75, 75))
+    assert torch.equal(torch.cat([descent.rates(0, 10, 100), descent.rates(10, 90, 100)]), whole)
+    assert torch.equal(descent.rates(0, 3, 3), Descent(0.4, schedule="cosine").rates(0, 3, 3))  # too few to rise
+
+
 def test_each_step_gets_its_own_rate_though_steps_are_grouped_by_shape() -> None:
     """Span.order is the order of time: group 0 twice, group 1 once, group 0 again."""
     span = Span([{"x": torch.zeros(3, 2)}, {"x": torch.zeros(1, 5)}], [(0, 2), (1, 1), (0, 1)])

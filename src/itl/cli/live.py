@@ -125,8 +125,10 @@ class Display(Progress):
     def recorded(self, line: dict[str, Any]) -> None:
         """Accuracies: within a stage, at its end, or of the expert."""
         self.scores = line
-        if line["kind"] in ("start", "curve"):
-            self.points.append((line["task"], line["stage"], line["class_il"]))
+        where = (line["task"], line["stage"])
+        bare = line["kind"] == "end" and (not self.points or self.points[-1][:2] != where)  # a stage without a curve
+        if line["kind"] in ("start", "curve") or bare:
+            self.points.append((*where, line["class_il"]))
         if line["kind"] in ("end", "expert") and line["stage"] != "projection":
             self.rows.setdefault(line["task"], {})[line["stage"]] = line
 

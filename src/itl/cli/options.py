@@ -116,7 +116,7 @@ def config(file: dict[str, Any], given: dict[str, Any], own: dict[str, Any]) -> 
         raise UserError(f"--config: {first['loc'][0]} is not valid: {first['msg'].lower()}") from None
     if made.variant is not None and not re.fullmatch(r"[\w+][\w.+-]*", made.variant):
         raise UserError(f"--variant is part of a folder's name: letters, digits and . _ + - only, not '{made.variant}'")
-    if made.curves < 0:
+    if made.curves is not None and made.curves < 0:
         raise UserError(f"--curves must be 0 (no curve) or more, not {made.curves}")
     settings_for(made.method, made.stream, made.buffer, made.settings)
     return made

@@ -46,7 +46,12 @@ FIELDS = ("stream", "method", "buffer", "tasks", "order", "order_seed", "split",
 @click.option("--order-seed", type=int, metavar="N", help="Draw the order of classes.")
 @click.option("--variant", metavar="NAME", help="A name for this choice of settings, kept in the record.")
 @click.option("--keep-specialists", is_flag=True, help="Keep every task's specialist, for `itl refine`.")
-@click.option("--curves", type=int, metavar="N", help="Points of the curve within a stage; 0: none. [default: 16]")
+@click.option(
+    "--curves",
+    type=int,
+    metavar="N",
+    help="Points of the curve within a stage. [default: as many, to 16, as cost about 1 %]",
+)
 @click.option("--tensorboard", is_flag=True, help="Write event files for TensorBoard while it runs.")
 @click.option("--resume", is_flag=True, help="Go on with an interrupted run.")
 @click.option("--download", is_flag=True, help="Fetch a missing dataset from its official address.")

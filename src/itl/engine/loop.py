@@ -62,7 +62,8 @@ class Span:
 
 @dataclass(frozen=True)
 class Descent:
-    """How a stage descends: SGD with a constant or cosine learning rate. `l2` is λ of λ‖w‖² (weight decay 2λ).
+    """How a stage descends: SGD with a learning rate that is constant, falls by a cosine, or rises before it falls so
+    ("warm"). `l2` is λ of λ‖w‖² (weight decay 2λ).
 
     `curve(k, total)`, where given, takes the schedule's place: by what `lr` is multiplied at steps `k` (float64 `[n]`).
     """
@@ -80,7 +81,9 @@ class Descent:
             return (self.lr * self.curve(k, total)).float()
         if self.schedule == "constant":
             return torch.full((steps,), self.lr)
-        return (self.lr * 0.5 * (1 + torch.cos(torch.pi * k / total))).float()
+        rise = total // 4 if self.schedule == "warm" else 0
+        fall = 0.5 * (1 + torch.cos(torch.pi * (k - rise) / (total - rise)))
+        return (self.lr * torch.where(k < rise, (k + 1) / (rise + 1), fall)).float()
 
 
 class Rounds(Protocol):

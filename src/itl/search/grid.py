@@ -198,7 +198,7 @@ def _config(values: dict[str, Any], name: str) -> Config:
         raise unknown("stream", config.stream, names())
     if config.split not in ("test", "validation"):
         raise unknown("split", config.split, ("test", "validation"))
-    if config.seed < 0 or config.buffer < 0 or config.curves < 0:
+    if config.seed < 0 or config.buffer < 0 or (config.curves or 0) < 0:
         raise UserError(f"seed, buffer and curves of the grid {name} must be 0 or more; {config.name} is not")
     settings_for(config.method, config.stream, config.buffer, config.settings)
     return config
