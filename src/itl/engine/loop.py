@@ -168,6 +168,13 @@ class Stepper:
         if stage.net is not None and engine.precision == "bf16":
             self.shadow = Shadow(stage.net)
             self.update = self._fused_update(self.shadow)
+        self.beside = self._beside()
+
+    def _beside(self) -> torch.cuda.Stream | None:
+        """A stream for the weights' gradients, where a network is trained by a captured step."""
+        if self.stage.net is None or not self.engine.capture or not self.stage.capturable:
+            return None
+        return torch.cuda.Stream(self.engine.device)
 
     def _fused_update(self, shadow: Shadow) -> Update | None:
         """One kernel for the weights that have twins: if all are trained, by the loss's own gradients, with Triton."""
@@ -206,9 +213,11 @@ class Stepper:
             with self.engine.autocast() if self.stage.autocast else nullcontext():
                 loss = self.stage.loss(batch)
             return loss, list(torch.autograd.grad(loss, self.leaves))
-        with self.shadow.worn(), self.engine.autocast():
+        with self.shadow.worn(self.beside), self.engine.autocast():
             loss = self.stage.loss(batch)
         grads = list(torch.autograd.grad(loss, self.shadow.stand_in(self.leaves)))
+        if self.beside is not None:
+            torch.cuda.current_stream(self.engine.device).wait_stream(self.beside)
         return loss, grads if self.update is not None else self.shadow.widen(self.leaves, grads)
 
     def run(self, span: Span) -> None:
