@@ -76,8 +76,8 @@ def statistics_kernel(x, means, squares, kept_mean, kept_rstd, running_mean, run
             part_mean = _parts(means, g, cols, C, splits, LANES)
             mean = tl.sum(part_mean * weight, 0) / group_rows
             away = part_mean - mean[None, :]
-            square = _parts(squares, g, cols, C, splits, LANES)
-            variance = tl.sum(square + tl.where((lane < splits)[:, None], away * away * weight, 0.0), 0) / group_rows
+            within = _parts(squares, g, cols, C, splits, LANES)
+            variance = tl.sum(within + tl.where((lane < splits)[:, None], away * away * weight, 0.0), 0) / group_rows
             tl.store(kept_mean + g * C + cols, mean)
             tl.store(kept_rstd + g * C + cols, 1.0 / tl.sqrt(variance + eps))
             # One after another, as separate forwards would have done it; the running variance is the unbiased one.
