@@ -171,10 +171,12 @@ class Stepper:
         self.beside = self._beside()
 
     def _beside(self) -> torch.cuda.Stream | None:
-        """A stream for the weights' gradients, where a network is trained by a captured step."""
-        if self.stage.net is None or not self.engine.capture or not self.stage.capturable:
+        """The stream for the gradients of the twins: one of its own in a captured step, else the one the rest is on."""
+        device = self.engine.device
+        if self.shadow is None or device.type != "cuda":
             return None
-        return torch.cuda.Stream(self.engine.device)
+        captured = self.engine.capture and self.stage.capturable
+        return torch.cuda.Stream(device) if captured else torch.cuda.current_stream(device)
 
     def _fused_update(self, shadow: Shadow) -> Update | None:
         """One kernel for the weights that have twins: if all are trained, by the loss's own gradients, with Triton."""
@@ -213,6 +215,8 @@ class Stepper:
             with self.engine.autocast() if self.stage.autocast else nullcontext():
                 loss = self.stage.loss(batch)
             return loss, list(torch.autograd.grad(loss, self.leaves))
+        if self.beside is not None:  # whether or not a layer uses it: a captured stream must be joined to the first
+            self.beside.wait_stream(torch.cuda.current_stream(self.engine.device))
         with self.shadow.worn(self.beside), self.engine.autocast():
             loss = self.stage.loss(batch)
         grads = list(torch.autograd.grad(loss, self.shadow.stand_in(self.leaves)))

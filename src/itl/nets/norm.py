@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 # Sizes of the fused kernels, the same for every layer so that each is compiled once (searched: docs/performance.md).
-PROGRAMS = 512  # of a kernel that reduces: about four for each multiprocessor
+PROGRAMS = 256  # of a kernel that reduces: about two for each multiprocessor
 LANES = 128  # parts whose results the last program merges, at most
 BLOCK_C, BLOCK_M, WARPS = 32, 64, 4
 APPLY_C, APPLY_M, APPLY_WARPS = 64, 32, 4  # of a kernel that goes over all elements
