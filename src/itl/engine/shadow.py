@@ -12,8 +12,6 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from itl.nets.conv import Aside
-
 
 class Shadow:
     """The bf16 twins of the convolution and linear weights of `net`."""
@@ -30,13 +28,13 @@ class Shadow:
         """Within, the network computes with the twins, whose gradients come on the stream `beside`, if there is one."""
         for layer, twin in zip(self.layers, self.twins, strict=True):
             layer._parameters["weight"] = twin  # type: ignore[assignment]
-            layer.aside = Aside(beside) if beside is not None else None  # type: ignore[assignment]
+            layer.beside, layer.uses = beside, 0  # type: ignore[assignment]
         try:
             yield
         finally:
             for layer, master in zip(self.layers, self.masters, strict=True):
                 layer._parameters["weight"] = master  # type: ignore[assignment]
-                layer.aside = None  # type: ignore[assignment]
+                layer.beside = None  # type: ignore[assignment]
 
     def stand_in(self, leaves: list[Tensor]) -> list[Tensor]:
         """The tensors to differentiate by: each master's twin in its place."""
