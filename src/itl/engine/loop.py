@@ -171,6 +171,15 @@ class Stepper:
         if stage.net is not None and engine.precision == "bf16":
             self.shadow = Shadow(stage.net)
             self.update = self._fused_update(self.shadow)
+        self.beside = self._beside()
+
+    def _beside(self) -> torch.cuda.Stream | None:
+        """The stream for the gradients of the twins: one of its own in a captured step, else the one the rest is on."""
+        device = self.engine.device
+        if self.shadow is None or device.type != "cuda":
+            return None
+        captured = self.engine.capture and self.stage.capturable
+        return torch.cuda.Stream(device) if captured else torch.cuda.current_stream(device)
 
     def _fused_update(self, shadow: Shadow) -> Update | None:
         """One kernel for the weights that have twins: if all are trained, by the loss's own gradients, with Triton."""
@@ -209,9 +218,13 @@ class Stepper:
             with self.engine.autocast() if self.stage.autocast else nullcontext():
                 loss = self.stage.loss(batch)
             return loss, list(torch.autograd.grad(loss, self.leaves))
-        with self.shadow.worn(), self.engine.autocast():
+        if self.beside is not None:  # whether or not a layer uses it: a captured stream must be joined to the first
+            self.beside.wait_stream(torch.cuda.current_stream(self.engine.device))
+        with self.shadow.worn(self.beside), self.engine.autocast():
             loss = self.stage.loss(batch)
         grads = list(torch.autograd.grad(loss, self.shadow.stand_in(self.leaves)))
+        if self.beside is not None:
+            torch.cuda.current_stream(self.engine.device).wait_stream(self.beside)
         return loss, grads if self.update is not None else self.shadow.widen(self.leaves, grads)
 
     def run(self, span: Span) -> None:

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from itl.nets.norm import fused_kernels, layout
+from itl.nets.norm import elementwise, fused_kernels, layout, tickets
 from itl.nets.resnet import BasicBlock, Bottleneck, Pool, Shortcut, Stem
 
 Vector = dict[str, Tensor]
@@ -167,19 +167,15 @@ class DualNorm(torch.autograd.Function):
         """(y, dy), channels-last float32."""
         mean, rstd, weight, bias = _statistics(bn)
         y, dy = torch.empty_like(z), torch.empty_like(z)
-        channels = z.shape[1]
-        _, _, blocks = layout(z, 1)
-        block_m, block_c = blocks["BLOCK_M"], blocks["BLOCK_C"]
-        rows = z.numel() // channels
+        grid, sizes, blocks = elementwise(z, 1)
         given = [None if t is None else t.contiguous(memory_format=torch.channels_last) for t in (a, b, short, dshort)]
         a_, b_, short_, dshort_ = (z if t is None else t for t in given)
-        fused_kernels(z, torch.float32).dual_kernel[(-(-rows // block_m), channels // block_c)](
-            z, a_, b_, short_, dshort_, y, dy, mean, rstd, weight, bias, dweight, dbias, channels, rows,
-            HAS_B=b is not None, HAS_RESIDUAL=short is not None, HAS_DRESIDUAL=dshort is not None, RELU=relu,
-            BLOCK_M=block_m, BLOCK_C=block_c, num_warps=blocks["num_warps"],
+        fused_kernels(z, torch.float32).dual_kernel[grid](
+            z, a_, b_, short_, dshort_, y, dy, mean, rstd, weight, bias, dweight, dbias, *sizes,
+            HAS_B=b is not None, HAS_RESIDUAL=short is not None, HAS_DRESIDUAL=dshort is not None, RELU=relu, **blocks,
         )  # fmt: skip
         ctx.save_for_backward(z, y, mean, rstd, weight)
-        ctx.relu, ctx.has = relu, (b is not None, dshort is not None)
+        ctx.relu, ctx.has, ctx.tickets = relu, (b is not None, dshort is not None), tickets(bn)[1]
         ctx.mark_non_differentiable(y)
         return y, dy
 
@@ -194,12 +190,14 @@ class DualNorm(torch.autograd.Function):
         parts = z.new_empty((2, grid[0], channels))
         da = torch.empty_like(z)
         dshort = torch.empty_like(z) if ctx.has[1] else None
-        affine = z.new_empty((2, channels))
+        whole, affine = z.new_empty((2, channels)), z.new_empty((2, channels))
         kernels.backward_reduce_kernel[grid](
-            g, y, z, mean, rstd, weight, weight, parts[0], parts[1], *sizes, RELU=ctx.relu, AGAIN=False, **blocks
-        )
+            g, y, z, mean, rstd, weight, weight, parts[0], parts[1], whole[0], whole[1], affine[0], affine[1],
+            ctx.tickets, *sizes, RELU=ctx.relu, AGAIN=False, **blocks,
+        )  # fmt: skip
+        grid, sizes, blocks = elementwise(z, 1)
         kernels.dual_backward_kernel[grid](
-            g, y, da, da if dshort is None else dshort, rstd, weight, parts[0], parts[1], affine[0], affine[1], *sizes,
+            g, y, da, da if dshort is None else dshort, rstd, weight, *sizes,
             HAS_RESIDUAL=dshort is not None, RELU=ctx.relu, **blocks,
         )  # fmt: skip
         return None, da, da if ctx.has[0] else None, None, dshort, affine[0], affine[1], None, None

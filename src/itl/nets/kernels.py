@@ -3,8 +3,8 @@
 
 PyTorch needs three to five kernels each way for `relu(batch_norm(x) + residual)` on channels-last bf16, and they are a
 third of a replay step. Here it is two: one that reduces, one that applies. Rows are pixels (n·h·w of a channels-last
-tensor), split into equal parts over programs; every program of the second kernel merges the parts' results itself, in
-a fixed order, so that the result is deterministic and no third kernel or atomic is needed.
+tensor), split into equal parts over programs. The program that finishes last merges the parts' results, in a fixed
+order: deterministic, and no third kernel. `tickets` `[channel blocks]` (int32, zero before and after) tell which it is.
 
 `groups` batches can stand behind one another in one tensor, each with its own statistics: several forwards in one.
 """
@@ -20,23 +20,32 @@ SIZES = ("splits", "part_rows", "group_rows", "groups")
 
 
 @triton.jit
-def _merge(means, squares, group, cols, C, splits, part_rows, group_rows, LANES: tl.constexpr):
-    """Mean and biased variance of a group from its parts' means and sums of squared deviations (Chan et al.)."""
+def _is_last(tickets, programs):
+    """Whether all other programs of this channel block have stored what they found. Resets the ticket for the next."""
+    tl.debug_barrier()  # all threads of this program have stored
+    ticket = tl.atomic_add(tickets + tl.program_id(1), 1, sem="acq_rel")
+    last = ticket == programs - 1
+    if last:
+        tl.store(tickets + tl.program_id(1), 0)
+    return last
+
+
+@triton.jit
+def _parts(values, group, cols, C, splits, LANES: tl.constexpr):
+    """What a group's parts found, `[LANES, channels]`; read past the first-level cache: other programs wrote it."""
     part = tl.arange(0, LANES)
     at = (group * splits + part)[:, None] * C + cols[None, :]
-    count = tl.maximum(tl.minimum(part_rows, group_rows - part * part_rows), 0).to(tl.float32)[:, None]
-    there = (part < splits)[:, None]
-    part_mean = tl.load(means + at, mask=there, other=0.0)
-    mean = tl.sum(part_mean * count, 0) / group_rows
-    away = part_mean - mean[None, :]
-    variance = tl.sum(tl.load(squares + at, mask=there, other=0.0) + away * away * count, 0) / group_rows
-    return mean, variance
+    return tl.load(values + at, mask=(part < splits)[:, None], other=0.0, cache_modifier=".cg")
 
 
 @triton.jit(do_not_specialize=SIZES)
-def statistics_kernel(x, means, squares, C, splits, part_rows, group_rows,
+def statistics_kernel(x, means, squares, kept_mean, kept_rstd, running_mean, running_var, tickets,
+                      C, splits, part_rows, group_rows, groups, eps, momentum,
                       LANES: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr):  # fmt: skip
-    """Each part's mean and sum of squared deviations, channel by channel, in float32."""
+    """Each group's mean and 1/deviation, channel by channel, in float32; updates the running statistics.
+
+    Every part gives its mean and sum of squared deviations; the last program merges them (Chan et al.).
+    """
     part = tl.program_id(0)
     cols = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
     group, local = part // splits, part % splits
@@ -58,54 +67,63 @@ def statistics_kernel(x, means, squares, C, splits, part_rows, group_rows,
     safe = tl.maximum(count, 1.0)
     tl.store(means + part * C + cols, pivot + total / safe)
     tl.store(squares + part * C + cols, square - total * total / safe)
-
-
-@triton.jit(do_not_specialize=SIZES)
-def apply_kernel(x, residual, y, means, squares, weight, bias, kept_mean, kept_rstd, running_mean, running_var,
-                 C, splits, part_rows, group_rows, groups, eps, momentum,
-                 HAS_RESIDUAL: tl.constexpr, RELU: tl.constexpr, LANES: tl.constexpr,
-                 BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr):  # fmt: skip
-    """y = relu(batch_norm(x) + residual); keeps mean and 1/deviation, and updates the running statistics."""
-    part = tl.program_id(0)
-    cols = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
-    group, local = part // splits, part % splits
-    mean, variance = _merge(means, squares, group, cols, C, splits, part_rows, group_rows, LANES)
-    rstd = 1.0 / tl.sqrt(variance + eps)
-    if local == 0:
-        tl.store(kept_mean + group * C + cols, mean)
-        tl.store(kept_rstd + group * C + cols, rstd)
-    if part == 0:
-        # One after another, as separate forwards would have done it; the running variance is the unbiased one.
+    if _is_last(tickets, splits * groups):
+        lane = tl.arange(0, LANES)
+        weight = tl.maximum(tl.minimum(part_rows, group_rows - lane * part_rows), 0).to(tl.float32)[:, None]
         now_mean = tl.load(running_mean + cols)
         now_var = tl.load(running_var + cols)
         for g in range(groups):
-            m, v = _merge(means, squares, g, cols, C, splits, part_rows, group_rows, LANES)
-            now_mean += momentum * (m - now_mean)
-            now_var += momentum * (v * group_rows / (group_rows - 1) - now_var)
+            part_mean = _parts(means, g, cols, C, splits, LANES)
+            mean = tl.sum(part_mean * weight, 0) / group_rows
+            away = part_mean - mean[None, :]
+            within = _parts(squares, g, cols, C, splits, LANES)
+            variance = tl.sum(within + tl.where((lane < splits)[:, None], away * away * weight, 0.0), 0) / group_rows
+            tl.store(kept_mean + g * C + cols, mean)
+            tl.store(kept_rstd + g * C + cols, 1.0 / tl.sqrt(variance + eps))
+            # One after another, as separate forwards would have done it; the running variance is the unbiased one.
+            now_mean += momentum * (mean - now_mean)
+            now_var += momentum * (variance * group_rows / (group_rows - 1) - now_var)
         tl.store(running_mean + cols, now_mean)
         tl.store(running_var + cols, now_var)
-    scale = tl.load(weight + cols) * rstd
+
+
+@triton.jit
+def _rows(group_rows, BLOCK_M: tl.constexpr):
+    """The group and the rows `[BLOCK_M]` of an elementwise program, and which of them exist."""
+    each = tl.cdiv(group_rows, BLOCK_M)
+    group = tl.program_id(0) // each
+    local = (tl.program_id(0) % each) * BLOCK_M + tl.arange(0, BLOCK_M)
+    return group, group * group_rows + local, local < group_rows
+
+
+@triton.jit(do_not_specialize=("group_rows",))
+def apply_kernel(x, residual, y, kept_mean, kept_rstd, weight, bias, C, group_rows,
+                 HAS_RESIDUAL: tl.constexpr, RELU: tl.constexpr,
+                 BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr):  # fmt: skip
+    """y = relu(batch_norm(x) + residual)."""
+    cols = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
+    group, rows, there = _rows(group_rows, BLOCK_M)
+    inside = there[:, None]
+    at = rows[:, None] * C + cols[None, :]
+    value = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
+    mean = tl.load(kept_mean + group * C + cols)
+    scale = tl.load(weight + cols) * tl.load(kept_rstd + group * C + cols)
     shift = tl.load(bias + cols) - mean * scale
-    first = group * group_rows + local * part_rows
-    stop = group * group_rows + tl.minimum((local + 1) * part_rows, group_rows)
-    for begin in range(0, part_rows, BLOCK_M):
-        rows = first + begin + tl.arange(0, BLOCK_M)
-        inside = (rows < stop)[:, None]
-        at = rows[:, None] * C + cols[None, :]
-        value = tl.load(x + at, mask=inside, other=0.0).to(tl.float32) * scale[None, :] + shift[None, :]
-        if HAS_RESIDUAL:
-            value += tl.load(residual + at, mask=inside, other=0.0).to(tl.float32)
-        if RELU:
-            value = tl.maximum(value, 0.0)
-        tl.store(y + at, value.to(y.dtype.element_ty), mask=inside)
+    value = value * scale[None, :] + shift[None, :]
+    if HAS_RESIDUAL:
+        value += tl.load(residual + at, mask=inside, other=0.0).to(tl.float32)
+    if RELU:
+        value = tl.maximum(value, 0.0)
+    tl.store(y + at, value.to(y.dtype.element_ty), mask=inside)
 
 
 @triton.jit(do_not_specialize=SIZES)
 def backward_reduce_kernel(dy, y, x, kept_mean, kept_rstd, weight, bias, sums, products,
-                           C, splits, part_rows, group_rows,
+                           group_sums, group_products, dweight, dbias, tickets,
+                           C, splits, part_rows, group_rows, groups,
                            RELU: tl.constexpr, AGAIN: tl.constexpr, LANES: tl.constexpr,
                            BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr):  # fmt: skip
-    """Each part's Σ dz and Σ dz·x̂, with dz = dy where the ReLU let through.
+    """Each group's Σ dz and Σ dz·x̂, with dz = dy where the ReLU let through, and the gradients of weight and bias.
 
     `AGAIN`: whether it did is computed from x again, which is read anyway, instead of read from y.
     """
@@ -136,61 +154,51 @@ def backward_reduce_kernel(dy, y, x, kept_mean, kept_rstd, weight, bias, sums, p
         turned += dz * (value - mean[None, :])
     tl.store(sums + part * C + cols, tl.sum(totals, 0))
     tl.store(products + part * C + cols, tl.sum(turned, 0) * rstd)
-
-
-@triton.jit
-def _total(parts, group, cols, C, splits, LANES: tl.constexpr):
-    """A group's sum over its parts."""
-    part = tl.arange(0, LANES)
-    at = (group * splits + part)[:, None] * C + cols[None, :]
-    return tl.sum(tl.load(parts + at, mask=(part < splits)[:, None], other=0.0), 0)
-
-
-@triton.jit(do_not_specialize=SIZES)
-def backward_apply_kernel(dy, y, x, dx, dresidual, kept_mean, kept_rstd, weight, bias, sums, products, dweight, dbias,
-                          C, splits, part_rows, group_rows, groups,
-                          HAS_RESIDUAL: tl.constexpr, RELU: tl.constexpr, AGAIN: tl.constexpr, LANES: tl.constexpr,
-                          BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr):  # fmt: skip
-    """dx = γ/σ (dz − mean dz − x̂ mean(dz·x̂)), the residual's gradient dz, and those of weight and bias."""
-    part = tl.program_id(0)
-    cols = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
-    group, local = part // splits, part % splits
-    mean = tl.load(kept_mean + group * C + cols)
-    rstd = tl.load(kept_rstd + group * C + cols)
-    along = _total(sums, group, cols, C, splits, LANES) / group_rows
-    turned = _total(products, group, cols, C, splits, LANES) / group_rows
-    if part == 0:
+    if _is_last(tickets, splits * groups):
         whole_sum = tl.zeros([BLOCK_C], tl.float32)
         whole_product = tl.zeros([BLOCK_C], tl.float32)
         for g in range(groups):
-            whole_sum += _total(sums, g, cols, C, splits, LANES)
-            whole_product += _total(products, g, cols, C, splits, LANES)
+            group_sum = tl.sum(_parts(sums, g, cols, C, splits, LANES), 0)
+            group_product = tl.sum(_parts(products, g, cols, C, splits, LANES), 0)
+            tl.store(group_sums + g * C + cols, group_sum)
+            tl.store(group_products + g * C + cols, group_product)
+            whole_sum += group_sum
+            whole_product += group_product
         tl.store(dbias + cols, whole_sum)
         tl.store(dweight + cols, whole_product)
+
+
+@triton.jit(do_not_specialize=("group_rows",))
+def backward_apply_kernel(dy, y, x, dx, dresidual, kept_mean, kept_rstd, weight, bias, group_sums, group_products,
+                          C, group_rows,
+                          HAS_RESIDUAL: tl.constexpr, RELU: tl.constexpr, AGAIN: tl.constexpr,
+                          BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr):  # fmt: skip
+    """dx = γ/σ (dz − mean dz − x̂ mean(dz·x̂)), and the residual's gradient dz."""
+    cols = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
+    group, rows, there = _rows(group_rows, BLOCK_M)
+    inside = there[:, None]
+    at = rows[:, None] * C + cols[None, :]
+    dz = tl.load(dy + at, mask=inside, other=0.0).to(tl.float32)
+    value = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
+    mean = tl.load(kept_mean + group * C + cols)
+    rstd = tl.load(kept_rstd + group * C + cols)
     scale = tl.load(weight + cols) * rstd
-    shift = tl.load(bias + cols) - mean * scale
-    first = group * group_rows + local * part_rows
-    stop = group * group_rows + tl.minimum((local + 1) * part_rows, group_rows)
-    for begin in range(0, part_rows, BLOCK_M):
-        rows = first + begin + tl.arange(0, BLOCK_M)
-        inside = (rows < stop)[:, None]
-        at = rows[:, None] * C + cols[None, :]
-        dz = tl.load(dy + at, mask=inside, other=0.0).to(tl.float32)
-        value = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
-        if RELU:
-            if AGAIN:
-                out = value * scale[None, :] + shift[None, :]
-            else:
-                out = tl.load(y + at, mask=inside, other=0.0).to(tl.float32)
-            dz = tl.where(out > 0, dz, 0.0)
-        if HAS_RESIDUAL:
-            tl.store(dresidual + at, dz.to(dresidual.dtype.element_ty), mask=inside)
-        hat = (value - mean[None, :]) * rstd[None, :]
-        slope = scale[None, :] * (dz - along[None, :] - hat * turned[None, :])
-        tl.store(dx + at, slope.to(dx.dtype.element_ty), mask=inside)
+    along = tl.load(group_sums + group * C + cols) / group_rows
+    turned = tl.load(group_products + group * C + cols) / group_rows
+    if RELU:
+        if AGAIN:
+            out = value * scale[None, :] + (tl.load(bias + cols) - mean * scale)[None, :]
+        else:
+            out = tl.load(y + at, mask=inside, other=0.0).to(tl.float32)
+        dz = tl.where(out > 0, dz, 0.0)
+    if HAS_RESIDUAL:
+        tl.store(dresidual + at, dz.to(dresidual.dtype.element_ty), mask=inside)
+    hat = (value - mean[None, :]) * rstd[None, :]
+    slope = scale[None, :] * (dz - along[None, :] - hat * turned[None, :])
+    tl.store(dx + at, slope.to(dx.dtype.element_ty), mask=inside)
 
 
-@triton.jit(do_not_specialize=SIZES)
+@triton.jit(do_not_specialize=("rows",))
 def dual_kernel(z, a, b, residual, dresidual, y, dy, mean, rstd, weight, bias, dweight, dbias, C, rows,
                 HAS_B: tl.constexpr, HAS_RESIDUAL: tl.constexpr, HAS_DRESIDUAL: tl.constexpr, RELU: tl.constexpr,
                 BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr):  # fmt: skip
@@ -217,27 +225,18 @@ def dual_kernel(z, a, b, residual, dresidual, y, dy, mean, rstd, weight, bias, d
     tl.store(dy + at, along, mask=inside)
 
 
-@triton.jit(do_not_specialize=SIZES)
-def dual_backward_kernel(g, y, da, dresidual, rstd, weight, sums, products, dweight, dbias,
-                         C, splits, part_rows, group_rows,
-                         HAS_RESIDUAL: tl.constexpr, RELU: tl.constexpr, LANES: tl.constexpr,
+@triton.jit(do_not_specialize=("rows",))
+def dual_backward_kernel(g, y, da, dresidual, rstd, weight, C, rows,
+                         HAS_RESIDUAL: tl.constexpr, RELU: tl.constexpr,
                          BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr):  # fmt: skip
-    """The gradients of a (= that of b), dresidual, dγ and dβ from that of dy; `sums`, `products` as in the other."""
-    part = tl.program_id(0)
+    """The gradients of a (= that of b) and dresidual from that of dy."""
+    row = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     cols = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
-    if part == 0:
-        tl.store(dbias + cols, _total(sums, 0, cols, C, splits, LANES))
-        tl.store(dweight + cols, _total(products, 0, cols, C, splits, LANES))
-    scale = tl.load(weight + cols) * tl.load(rstd + cols)
-    first = part * part_rows
-    stop = tl.minimum(first + part_rows, group_rows)
-    for begin in range(0, part_rows, BLOCK_M):
-        rows = first + begin + tl.arange(0, BLOCK_M)
-        inside = (rows < stop)[:, None]
-        at = rows[:, None] * C + cols[None, :]
-        value = tl.load(g + at, mask=inside, other=0.0)
-        if RELU:
-            value = tl.where(tl.load(y + at, mask=inside, other=0.0) > 0, value, 0.0)
-        if HAS_RESIDUAL:
-            tl.store(dresidual + at, value, mask=inside)
-        tl.store(da + at, value * scale[None, :], mask=inside)
+    inside = (row < rows)[:, None]
+    at = row[:, None] * C + cols[None, :]
+    value = tl.load(g + at, mask=inside, other=0.0)
+    if RELU:
+        value = tl.where(tl.load(y + at, mask=inside, other=0.0) > 0, value, 0.0)
+    if HAS_RESIDUAL:
+        tl.store(dresidual + at, value, mask=inside)
+    tl.store(da + at, value * (tl.load(weight + cols) * tl.load(rstd + cols))[None, :], mask=inside)

@@ -15,17 +15,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 # Sizes of the fused kernels, the same for every layer so that each is compiled once (searched: docs/performance.md).
-PROGRAMS = 512  # about four for each multiprocessor
-LANES = 128  # parts whose results a program merges, at most
+PROGRAMS = 256  # of a kernel that reduces: about two for each multiprocessor
+LANES = 128  # parts whose results the last program merges, at most
 BLOCK_C, BLOCK_M, WARPS = 32, 64, 4
+APPLY_C, APPLY_M, APPLY_WARPS = 64, 32, 4  # of a kernel that goes over all elements
 
 
 def norm(bn: nn.BatchNorm2d, x: Tensor, residual: Tensor | None = None, relu: bool = True) -> Tensor:
     """relu(bn(x) + residual), `[n, c, h, w]`; the last two steps where asked for."""
     groups = getattr(bn, "groups", 1)
     if bn.training and not _single(x, groups) and fusable(x, bn):
-        running = (bn.running_mean, bn.running_var)
-        return FusedNorm.apply(x, residual, bn.weight, bn.bias, *running, bn.eps, bn.momentum, relu, groups)  # type: ignore[no-any-return, no-untyped-call]
+        return FusedNorm.apply(x, residual, bn.weight, bn.bias, bn, relu)  # type: ignore[no-any-return, no-untyped-call]
     if bn.training and groups > 1:
         out = torch.cat([_batch_norm(bn, part) for part in x.chunk(groups)])
     else:
@@ -97,13 +97,33 @@ def fusable(x: Tensor, bn: nn.BatchNorm2d) -> bool:
 
 
 def layout(x: Tensor, groups: int) -> tuple[tuple[int, int], tuple[int, ...], dict[str, int]]:
-    """For a channels-last tensor: the grid, (channels, splits, rows of a part, rows of a group), the block sizes."""
+    """For a reducing kernel over a channels-last tensor: the grid, (channels, splits, rows of a part, rows of a group,
+    groups), the block sizes.
+    """
     channels = x.shape[1]
     rows = x.numel() // channels // groups
     block_c = min(BLOCK_C, channels)
     splits = max(1, min(LANES, PROGRAMS // (groups * (channels // block_c)), rows // 16))
     blocks = {"LANES": LANES, "BLOCK_M": BLOCK_M, "BLOCK_C": block_c, "num_warps": WARPS}
-    return (splits * groups, channels // block_c), (channels, splits, -(-rows // splits), rows), blocks
+    return (splits * groups, channels // block_c), (channels, splits, -(-rows // splits), rows, groups), blocks
+
+
+def elementwise(x: Tensor, groups: int) -> tuple[tuple[int, int], tuple[int, int], dict[str, int]]:
+    """For a kernel over all elements: the grid, (channels, rows of a group), the block sizes."""
+    channels = x.shape[1]
+    rows = x.numel() // channels // groups
+    block_c = min(APPLY_C if channels % APPLY_C == 0 else BLOCK_C, channels)
+    blocks = {"BLOCK_M": APPLY_M, "BLOCK_C": block_c, "num_warps": APPLY_WARPS}
+    return (groups * -(-rows // APPLY_M), channels // block_c), (channels, rows), blocks
+
+
+def tickets(bn: nn.BatchNorm2d) -> Tensor:
+    """The norm's own counters of finished programs `[2, channel blocks]`: one row for each way."""
+    own: Tensor | None = getattr(bn, "tickets", None)
+    if own is None or own.device != bn.weight.device:
+        own = torch.zeros((2, -(-bn.num_features // min(BLOCK_C, 8))), dtype=torch.int32, device=bn.weight.device)
+        bn.tickets = own  # type: ignore[assignment]
+    return own
 
 
 class FusedNorm(torch.autograd.Function):
@@ -111,20 +131,10 @@ class FusedNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(  # type: ignore[override]
-        ctx: Any,
-        x: Tensor,
-        residual: Tensor | None,
-        weight: Tensor,
-        bias: Tensor,
-        running_mean: Tensor,
-        running_var: Tensor,
-        eps: float,
-        momentum: float,
-        relu: bool,
-        groups: int,
+        ctx: Any, x: Tensor, residual: Tensor | None, weight: Tensor, bias: Tensor, bn: nn.BatchNorm2d, relu: bool
     ) -> Tensor:
-        """`[n, c, h, w]` channels-last; statistics over each of `groups` equal parts of the batch."""
-        kernels = _kernels()
+        """`[n, c, h, w]` channels-last; statistics over each of the norm's `groups` equal parts of the batch."""
+        kernels, groups = _kernels(), getattr(bn, "groups", 1)
         grid, sizes, blocks = layout(x, groups)
         channels = x.shape[1]
         if residual is not None:
@@ -132,34 +142,42 @@ class FusedNorm(torch.autograd.Function):
         y = torch.empty_like(x)
         parts = x.new_empty((2, grid[0], channels), dtype=torch.float32)
         kept = x.new_empty((2, groups, channels), dtype=torch.float32)
-        kernels.statistics_kernel[grid](x, parts[0], parts[1], *sizes, **blocks)
+        running = (bn.running_mean, bn.running_var)
+        kernels.statistics_kernel[grid](
+            x, parts[0], parts[1], kept[0], kept[1], *running, tickets(bn)[0], *sizes, bn.eps, bn.momentum, **blocks
+        )
+        grid, sizes, blocks = elementwise(x, groups)
         kernels.apply_kernel[grid](
-            x, x if residual is None else residual, y, parts[0], parts[1], weight, bias, kept[0], kept[1],
-            running_mean, running_var, *sizes, groups, eps, momentum,
+            x, x if residual is None else residual, y, kept[0], kept[1], weight, bias, *sizes,
             HAS_RESIDUAL=residual is not None, RELU=relu, **blocks,
         )  # fmt: skip
         # Without a residual, x alone tells where the ReLU let through: y need not be read again.
         ctx.save_for_backward(x, x if residual is None else y, weight, bias, kept)
-        ctx.has_residual, ctx.relu, ctx.groups = residual is not None, relu, groups
+        ctx.has_residual, ctx.relu, ctx.groups, ctx.tickets = residual is not None, relu, groups, tickets(bn)[1]
         return y
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         """Gradients of x, residual, weight and bias."""
-        kernels = _kernels()
+        kernels, groups = _kernels(), ctx.groups
         x, y, weight, bias, kept = ctx.saved_tensors
-        grid, sizes, blocks = layout(x, ctx.groups)
+        grid, sizes, blocks = layout(x, groups)
         channels = x.shape[1]
         dy = dy.contiguous(memory_format=torch.channels_last)
         parts = x.new_empty((2, grid[0], channels), dtype=torch.float32)
+        whole = x.new_empty((2, groups, channels), dtype=torch.float32)
         dx = torch.empty_like(x)
         dresidual = torch.empty_like(x) if ctx.has_residual else None
         affine = x.new_empty((2, channels), dtype=torch.float32)
         known = (kept[0], kept[1], weight, bias)
-        how = {"RELU": ctx.relu, "AGAIN": not ctx.has_residual, **blocks}
-        kernels.backward_reduce_kernel[grid](dy, y, x, *known, parts[0], parts[1], *sizes, **how)
-        kernels.backward_apply_kernel[grid](
-            dy, y, x, dx, dx if dresidual is None else dresidual, *known, parts[0], parts[1],
-            affine[0], affine[1], *sizes, ctx.groups, HAS_RESIDUAL=ctx.has_residual, **how,
+        how = {"RELU": ctx.relu, "AGAIN": not ctx.has_residual}
+        kernels.backward_reduce_kernel[grid](
+            dy, y, x, *known, parts[0], parts[1], whole[0], whole[1], affine[0], affine[1], ctx.tickets, *sizes,
+            **how, **blocks,
         )  # fmt: skip
-        return dx, dresidual, affine[0], affine[1], None, None, None, None, None, None
+        grid, sizes, blocks = elementwise(x, groups)
+        kernels.backward_apply_kernel[grid](
+            dy, y, x, dx, dx if dresidual is None else dresidual, *known, whole[0], whole[1], *sizes,
+            HAS_RESIDUAL=ctx.has_residual, **how, **blocks,
+        )  # fmt: skip
+        return dx, dresidual, affine[0], affine[1], None, None

@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from itl.nets.base import Net
+from itl.nets.conv import convolve
 from itl.nets.norm import norm
 
 
@@ -25,7 +26,7 @@ class Shortcut(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """`[n, inputs, h, w]` to `[n, outputs, h/stride, w/stride]`."""
-        return norm(self.bn, self.conv(x), relu=False) if self.changes else x
+        return norm(self.bn, convolve(self.conv, x), relu=False) if self.changes else x
 
 
 class BasicBlock(nn.Module):
@@ -41,8 +42,8 @@ class BasicBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """`[n, inputs, h, w]` to `[n, width, h/stride, w/stride]`."""
-        out = norm(self.bn1, self.conv1(x))
-        return norm(self.bn2, self.conv2(out), self.shortcut(x))
+        out = norm(self.bn1, convolve(self.conv1, x))
+        return norm(self.bn2, convolve(self.conv2, out), self.shortcut(x))
 
 
 class Bottleneck(nn.Module):
@@ -60,9 +61,9 @@ class Bottleneck(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """`[n, inputs, h, w]` to `[n, 4 width, h/stride, w/stride]`."""
-        out = norm(self.bn1, self.conv1(x))
-        out = norm(self.bn2, self.conv2(out))
-        return norm(self.bn3, self.conv3(out), self.shortcut(x))
+        out = norm(self.bn1, convolve(self.conv1, x))
+        out = norm(self.bn2, convolve(self.conv2, out))
+        return norm(self.bn3, convolve(self.conv3, out), self.shortcut(x))
 
 
 class Stem(nn.Module):
@@ -76,7 +77,7 @@ class Stem(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """`[n, channels, h, w]` to `[n, width, h, w]`, or a quarter of the size when strided."""
-        x = norm(self.bn, self.conv(x))
+        x = norm(self.bn, convolve(self.conv, x))
         return F.max_pool2d(x, 3, 2, 1) if self.strided else x
 
 

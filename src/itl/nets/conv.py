@@ -1,0 +1,55 @@
+"""A convolution whose weight's gradient is computed beside the backward pass, on a stream of its own.
+
+The chain of a backward pass is data gradients and norms; a weight's gradient is needed only at its end. With batches of
+64 neither fills a GPU alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+def convolve(conv: nn.Conv2d, x: Tensor) -> Tensor:
+    """`conv(x)`; where an engine has given it a stream (`beside`), with the weight's gradient on that stream.
+
+    `uses` counts the forwards of one loss: the gradients of a weight used more than once are summed on the backward
+    pass's own stream, which would not wait for another.
+    """
+    beside = getattr(conv, "beside", None)
+    if beside is None or not torch.is_grad_enabled() or x.dtype != conv.weight.dtype or conv.bias is not None:
+        return conv(x)  # type: ignore[no-any-return]
+    conv.uses += 1  # type: ignore[operator, assignment]
+    return Apart.apply(x, conv.weight, conv, beside)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class Apart(torch.autograd.Function):
+    """A convolution without bias, dilation or groups, whose two gradients are computed apart."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, conv: Any, beside: Any) -> Tensor:  # type: ignore[override]
+        """`[n, outputs, h, w]`."""
+        ctx.save_for_backward(x, weight)
+        ctx.conv, ctx.beside = conv, beside
+        return torch.conv2d(x, weight, None, conv.stride, conv.padding)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        """The data's gradient here, the weight's on the other stream; who takes it waits for that stream."""
+        x, weight = ctx.saved_tensors
+        how = (ctx.conv.stride, ctx.conv.padding, (1, 1), False, (0, 0), 1)
+        backward = torch.ops.aten.convolution_backward
+        here = torch.cuda.current_stream(dy.device)
+        other = ctx.beside if ctx.conv.uses == 1 else here
+        if other != here:
+            other.wait_stream(here)
+        with torch.cuda.stream(other):
+            dweight = backward(dy, x, weight, None, *how, (False, True, False))[1]
+        if other != here:
+            for tensor in (dy, x):
+                tensor.record_stream(other)
+            dweight.record_stream(here)
+        dx = backward(dy, x, weight, None, *how, (True, False, False))[0] if ctx.needs_input_grad[0] else None
+        return dx, dweight, None, None
