@@ -52,16 +52,7 @@ ALPHA_BETA = {"specialist.alpha": 0.1, "specialist.beta": 0.5}
 
 ITL_TUNED: Tuned = {
     ("seq-digits", None): {"specialist.lr": 0.03},
-    # The best of those tried so far on the validation split (docs/reproduction.md).
-    ("seq-cifar10", None): {
-        "specialist.lr": 0.03,
-        "specialist.schedule": "cosine",
-        "tangent.lr": 0.05,
-        "tangent.momentum": 0.0,
-        "tangent.epochs": 60,
-        "projection.lr": 0.1,
-        "projection.schedule": "cosine",
-    },
+    ("seq-cifar10", None): {"specialist.lr": 0.1, "specialist.momentum": 0.0, "specialist.schedule": "cosine"},
 }
 
 

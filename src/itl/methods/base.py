@@ -53,6 +53,14 @@ SMALL = {"net.name": "resnet8", "net.width": 16}
 SUITED: dict[str, Values] = {
     # Small enough for two CPU cores and a minute; chosen on the validation split (docs/digits.md).
     "seq-digits": {**SMALL, "specialist.epochs": 15, "tangent.epochs": 60, "projection.epochs": 60},
+    # How a generalist learns there: the best of those tried so far on the validation split (docs/reproduction.md).
+    "seq-cifar10": {
+        "tangent.lr": 0.05,
+        "tangent.momentum": 0.0,
+        "tangent.epochs": 60,
+        "projection.lr": 0.1,
+        "projection.schedule": "warm",
+    },
     "seq-mnist": SMALL,
     "seq-fmnist": SMALL,
 }
