@@ -131,7 +131,7 @@ def _stages(runs: list[list[str]], charts: dict[str, Any]) -> list[View]:
             "Each task trains a specialist (S), learns a generalist from the memory alone (tangent plane, T) and "
             "projects it back (P). Thin lines follow accuracy within a stage on some of the test images; thick lines "
             "are a stage's end on all of them. The drop where T and P begin is the half-pipe: the classifier has "
-            "just been redrawn.",
+            "just been redrawn. A short run has few points within its stages unless asked for more (--curves 16).",
             {"run": drawn, "measure": MEASURES},
         ),
         View(
