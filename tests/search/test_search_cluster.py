@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 
@@ -119,6 +120,26 @@ def test_a_node_killed_in_the_middle_loses_nothing(cluster, alone, tmp_path):
     assert len(board.of("done")) == len(CONFIGS)
     assert 2 in board.begun_times.values()  # a run was in flight on that node, and was begun again elsewhere
     same(cells.out, alone)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_search_on_a_cluster_has_the_trials_and_values_of_one_here(cluster, tmp_path):
+    pytest.importorskip("optuna")
+    from itl.search import find
+    from itl.search.space import Choice, Space
+
+    space = Space([Choice("specialist.lr", [0.1, 0.03, 0.01]), Choice("specialist.momentum", [0.0, 0.9])])
+    config = replace(CONFIGS[0], method="b", split="validation")
+    plan = find.Plan(config, space, trials=6, seeds=(0, 1), sampler="grid", prune=False)
+    raylets, _ = cluster
+    here, there = find.begin(plan, tmp_path / "here"), find.begin(plan, tmp_path / "there")
+    Here(here, here.out).run()
+    Cluster(address=raylets.address, threads=1, device="cpu").drain(there.spec, Board(), plan.trials, "data")
+    drawn = [sorted((str(t.params), t.value) for t in trials.study.get_trials()) for trials in (here, there)]
+    assert len(drawn[0]) == 6
+    assert drawn[0] == drawn[1]
+    assert find.best(here)["settings"] == find.best(there)["settings"]
 
 
 @pytest.mark.slow
