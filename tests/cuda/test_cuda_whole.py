@@ -1,0 +1,139 @@
+"""What a user does, on a GPU: a command killed and given again, too little memory, a sweep with lanes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from itl.cli import main
+from itl.config import Config
+from itl.engine import state as store
+from itl.run import run
+from itl.search.board import Board
+from itl.search.cells import Cells
+from itl.search.local import Local
+from itl.search.sweep import sweep
+from picture_folders import SMALL, as_options, write_pictures
+
+DEVICE = "cuda"
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+
+LONG = {
+    "specialist.epochs": 30,
+    "specialist.momentum": 0.9,
+    "tangent.epochs": 60,
+    "projection.epochs": 60,
+    "exact": True,
+}
+RUN = ["run", "--resume", "--quiet", "--out", "out", "--tasks", "2", "--curves", "0", "--device", DEVICE]
+LEARN = ["learn", "out", "one", "two", "--quiet", "--size", "8", "--buffer", "12", "--device", DEVICE]
+COMMANDS = {
+    "run": [*RUN, *as_options({**LONG, "net.width": 8})],
+    "learn": [*LEARN, *as_options({**SMALL, **LONG})],
+}
+STAGES = ("specialist", "generalist", "projection")
+
+
+def world(folder: Path) -> Path:
+    write_pictures(folder / "one", "ant", "bee", each=12)
+    write_pictures(folder / "two", "cat", "dog", each=12)
+    return folder
+
+
+def begin(words: list[str], folder: Path) -> subprocess.Popen[str]:
+    """The command in a process of its own, which saves its state after every round."""
+    env = {**os.environ, "ITL_SAVE_EVERY": "0", "ITL_CACHE": "off", "OMP_NUM_THREADS": "1"}
+    line = "import sys; from itl.cli import main; main(sys.argv[1:])"
+    return subprocess.Popen(
+        [sys.executable, "-c", line, *words], cwd=folder, env=env, stderr=subprocess.PIPE, text=True
+    )
+
+
+def model_of(folder: Path) -> Path:
+    return folder / "out" / "model" if (folder / "out" / "config.json").exists() else folder / "out"
+
+
+def position(folder: Path) -> tuple[int, str]:
+    """How many tasks are begun, and the stage, of the state that is saved; (0, "") before the first."""
+    try:
+        state = store.read(model_of(folder))[1]
+    except Exception:  # none yet, or it was replaced while it was read
+        return 0, ""
+    return len(state["tasks"]), str(state["position"][0])
+
+
+def content(folder: Path) -> dict[str, Any]:
+    """Weights, memory and everything else the state's tensors hold."""
+    return {name: tensor.numpy().tobytes() for name, tensor in store.read(model_of(folder))[0].items()}
+
+
+@pytest.mark.parametrize("what", COMMANDS)
+def test_killed_in_every_stage_it_ends_with_the_same_bits(what: str, tmp_path: Path) -> None:
+    whole, cut = world(tmp_path / "whole"), world(tmp_path / "cut")
+    ended = begin(COMMANDS[what], whole)
+    _, said = ended.communicate(timeout=120)
+    assert ended.returncode == 0, said
+    killed = []
+    for stage in STAGES:
+        process = begin(COMMANDS[what], cut)
+        limit = time.monotonic() + 60
+        while process.poll() is None and position(cut)[1] != stage and time.monotonic() < limit:
+            time.sleep(0.005)
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+            killed.append(position(cut)[1])
+        process.communicate()
+    ended = begin(COMMANDS[what], cut)
+    _, said = ended.communicate(timeout=120)
+    assert ended.returncode == 0, said
+    assert len(killed) >= 2, killed
+    assert content(cut) == content(whole)
+
+
+def test_too_little_memory_is_one_line_and_the_model_is_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(world(tmp_path))
+    small = as_options({**SMALL, "specialist.epochs": 1})
+    with pytest.raises(SystemExit) as done:
+        main(["learn", "out", "one", "--quiet", "--size", "8", "--buffer", "12", "--device", DEVICE, *small])
+    assert done.value.code == 0
+    before = content(tmp_path)
+    capfd.readouterr()
+    torch.cuda.empty_cache()
+    torch.cuda.set_per_process_memory_fraction(1e-6)
+    try:
+        with pytest.raises(SystemExit) as done:
+            main(["learn", "out", "two", "--quiet", "--device", DEVICE])
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    said = capfd.readouterr().err.strip()
+    assert done.value.code == 2
+    assert "too little memory" in said
+    assert len(said.splitlines()) == 1
+    assert content(tmp_path) == before
+
+
+def test_a_sweep_with_lanes_ends_as_the_runs_alone(tmp_path: Path) -> None:
+    short = {"net.width": 8, "specialist.epochs": 2, "tangent.epochs": 4, "projection.epochs": 4, "exact": True}
+    base = Config(settings=short, tasks=2, curves=0)
+    configs = [replace(base, seed=seed, method=method) for method in ("er", "itl") for seed in (0, 1, 2)]
+    cells, board = Cells(tmp_path / "sweep", configs), Board(config.name for config in configs)
+    sweep(cells, Local(lanes=3, device=DEVICE), board)
+    assert len(board.of("done")) == len(configs)
+    stream = base.load_stream("data")
+    for config in configs:
+        alone = run(config, stream, tmp_path / "alone" / config.name, device=DEVICE)
+        beside = json.loads((cells.out / config.name / "result.json").read_text())
+        assert beside["stages"] == alone["stages"]
+        assert beside["memory"] == alone["memory"]
