@@ -20,7 +20,7 @@ from itl.model import Model
 from itl.model.change import rename, resize
 from itl.observer import Observer
 from itl.teach import Lecture, Options, Teacher, plan
-from itl.teach.choice import for_lesson, network
+from itl.teach.choice import batch_of, for_lesson, network
 from picture_folders import SMALL, write_pictures
 from tiny_world import Teller, differing, photograph
 
@@ -383,6 +383,14 @@ def test_few_images_are_learned_longer_and_networks_suit_the_machine() -> None:
     assert network(128, fast=False, weights=False)["net.strided"]
     assert network(32, fast=True, weights=False) == {"net.name": "resnet18", "net.strided": False}
     assert network(32, fast=False, weights=True) == {"net.name": "resnet18", "net.strided": True}
+
+
+def test_no_pass_ends_with_a_handful_of_images() -> None:
+    """Batch norm over one image, at the very end of a pass, can undo what the network predicts."""
+    assert [batch_of(count) for count in (5, 32, 33, 40, 64, 289, 10_000)] == [32, 32, 25, 32, 32, 31, 32]
+    assert all(count % batch_of(count) == 0 or count % batch_of(count) >= 8 for count in range(8, 3000))
+    lesson = for_lesson(289, 65, settings_for("itl", None, 200))
+    assert (lesson["specialist.batch"], lesson["tangent.batch"], lesson["projection.batch"]) == (31, 28, 28)
 
 
 def test_a_plan_counts_and_learns_nothing(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ SMALL, LARGE = 24, 96  # pixels: below, no stride is needed; from here on, a lar
 STEPS = (300, 200)  # of the specialist, and of a stage on the memory: about so many, whatever the number of images …
 EPOCHS = (5, 100)  # … within these bounds for the specialist
 ON_MEMORY = (10, 60)  # … and these for what is learned on the memory
+BATCH, LAST = 32, 8  # images of a batch, and of the last one of a pass at least: batch norm goes astray over one or two
 GENTLE = ("itl", "itl-na")  # methods whose rate is the paper's for a large network: small ones take a larger step
 LEAST_OF_A_CLASS = 10  # images: a memory that cannot hold so many of each class grows, unless told otherwise
 OWN = "own settings"  # in the learner's notes: what the user has set, which later lessons keep to
@@ -33,10 +34,21 @@ def for_new(options: Options, size: int, images: int) -> dict[str, Any]:
 
 
 def for_lesson(images: int, stored: int, settings: Settings) -> dict[str, int]:
-    """How many epochs to learn `images` for, with so many `stored` in memory afterwards."""
+    """How many epochs to learn `images` for, with so many `stored` in memory afterwards; and in what batches."""
     on_memory = _about(STEPS[1], stored, settings.tangent.batch, ON_MEMORY)
     specialist = _about(STEPS[0], images, settings.specialist.batch, EPOCHS)
-    return {"specialist.epochs": specialist, "tangent.epochs": on_memory, "projection.epochs": on_memory}
+    return {
+        "specialist.epochs": specialist,
+        "specialist.batch": batch_of(images),
+        **{f"{stage}.epochs": on_memory for stage in ("tangent", "projection")},
+        **{f"{stage}.batch": batch_of(stored) for stage in ("tangent", "projection")},
+    }
+
+
+def batch_of(images: int) -> int:
+    """A batch size, 32 or a little less, that leaves no handful of images for the last batch of a pass."""
+    sizes = range(BATCH, BATCH // 2, -1)
+    return next((size for size in sizes if not 0 < images % size < LAST), BATCH)
 
 
 def network(size: int, fast: bool, weights: bool) -> dict[str, Any]:
