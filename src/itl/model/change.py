@@ -15,7 +15,8 @@ from itl.engine import state as store
 from itl.engine.random import generator
 from itl.errors import UserError, unknown
 from itl.memory.stratified import quotas
-from itl.model.folder import Model, finished
+from itl.model.folder import Model
+from itl.model.generations import finished
 from itl.model.lock import locked
 
 GONE = "(forgotten)"

@@ -22,6 +22,7 @@ from itl import __version__, saving
 from itl.engine import state as store
 from itl.errors import UserError
 from itl.learner import Learner
+from itl.model.generations import FORMAT, UNDO, about_of, finished, newest_learned, pictures_of
 from itl.model.lock import lock, locked
 from itl.model.pictures import MODES, Album
 from itl.nets import Foreign
@@ -29,8 +30,6 @@ from itl.observer import Observer, Observers
 from itl.streams import Images, Task, Traits
 from itl.streams.arrays import statistics
 
-FORMAT = 1
-UNDO = 2  # learns that can be undone unless said otherwise
 STRIDED = 96  # pixels from which on a network begins with the strided stem, unless the settings say
 
 
@@ -102,7 +101,7 @@ class Model:
         root = Path(path)
         for _ in range(store.TRIES):
             now = store.current(root)
-            name = _learned(root, now) if learned else now
+            name = newest_learned(root, now) if learned else now
             try:
                 return cls._of(root, name, *store.read_generation(root, name), device, settings, net)
             except UserError:
@@ -121,9 +120,9 @@ class Model:
         settings: dict[str, Any] | None,
         net: nn.Module | None,
     ) -> Model:
-        about, album = _about(path, state), Album()
+        about, album = about_of(path, state), Album()
         if "memory.pixels" not in tensors:
-            tensors["memory.pixels"] = _pictures(path / name, album, tensors, state, about["names"])
+            tensors["memory.pixels"] = pictures_of(path / name, album, tensors, state, about["names"])
         learner = saving.unpack(path, tensors, state, device=device, settings=settings, net=net)
         if len(about["names"]) != learner.net.classifier.out_features:
             raise UserError(f"the model folder {path} has {len(about['names'])} names for {state['outputs']} outputs")
@@ -306,32 +305,6 @@ class Keeper(Observer):
                 self.model.save()
 
 
-def _learned(root: Path, now: str) -> str:
-    """The newest generation that is not the middle of a learn."""
-    if unfinished(root / now) is None:
-        return now
-    older = store.generations(root)
-    whole = [name for name in older[: older.index(now) if now in older else 0] if finished(root / name)]
-    if not whole:
-        raise UserError(f"{root} has not finished its first learn yet; give the same itl learn again to go on")
-    return whole[-1]
-
-
-def unfinished(generation: Path) -> dict[str, Any] | None:
-    """What a generation is in the middle of learning, or None."""
-    notes = store.read_text(generation).get("notes")
-    about = notes.get("model") if isinstance(notes, dict) else None
-    pending = about.get("pending") if isinstance(about, dict) else None
-    return pending if isinstance(pending, dict) else None
-
-
-def finished(generation: Path) -> bool:
-    """Whether a generation is a state to go back to, and not the middle of a learn."""
-    notes = store.read_text(generation).get("notes")
-    about = notes.get("model") if isinstance(notes, dict) else None
-    return isinstance(about, dict) and about.get("pending") is None
-
-
 def fingerprint(pixels: Tensor, labels: Sequence[str]) -> str:
     """A digest of images and labels: the same task, the same digest."""
     digest = hashlib.sha256("\0".join(labels).encode("utf-8", "surrogateescape"))
@@ -352,49 +325,3 @@ def mishaps(path: Path) -> Iterator[None]:
         ) from None
     except MemoryError:
         raise UserError(f"there is too little memory for this; {path} is as it was saved last") from None
-
-
-def _about(path: Path, state: dict[str, Any]) -> dict[str, Any]:
-    """The model's own part of a state, checked. A learner saved alone is a model whose classes have no names."""
-    try:
-        notes = dict(state["notes"])
-        channels, height, width = (int(n) for n in state["shape"])
-        if "model" not in notes:
-            image = {"size": height, "channels": channels, "flip": False, "policy": None}
-            names = [str(output) for output in range(int(state["outputs"]))]
-            return {"names": names, "image": image, "history": [], "pending": None, "undo": UNDO}
-        about = dict(notes["model"])
-        if type(about["format"]) is not int or about["format"] != FORMAT:
-            raise UserError(f"the model in {path} has another format version; this itl reads version {FORMAT}")
-        image = dict(about["image"])
-        if (image["channels"], image["size"], image["size"]) != (channels, height, width):
-            raise ValueError(f"images of {image['size']} pixels in a memory of {height} x {width}")
-        if not isinstance(about["names"], list) or not all(isinstance(name, str) for name in about["names"]):
-            raise ValueError("a class's name is no text")
-        for entry in about["history"]:
-            if not all(isinstance(entry[key], str) for key in ("what", "date")):
-                raise ValueError("the history is no history")
-        pending = about["pending"]
-        if pending is not None and not isinstance(pending["fingerprint"], str):
-            raise ValueError("what is unfinished is unknown")
-        if type(about["undo"]) is not int or about["undo"] < 0:
-            raise ValueError(f"{about['undo']} learns to undo")
-        return {**about, "image": image}
-    except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
-        raise UserError(f"the model folder {path} does not fit this itl: {store.reason(error)}") from None
-
-
-def _pictures(
-    generation: Path, album: Album, tensors: dict[str, Tensor], state: dict[str, Any], names: Sequence[str]
-) -> Tensor:
-    """The memory's pixels from its pictures, as they would be among the tensors."""
-    try:
-        labels, shape = tensors["slots.label"], [int(n) for n in state["shape"]]
-        count = int(state["slots"]["count"])
-        if labels.ndim != 1 or not 0 <= count <= len(labels) or shape[0] not in MODES:
-            raise ValueError(f"{count} images in a memory of {list(labels.shape)}")
-    except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
-        raise UserError(f"the model folder {generation.parent} does not fit this itl: {error}") from None
-    pixels = album.read(generation, count, shape, labels.numpy(), names)
-    rest = torch.zeros((len(labels) - count, *shape), dtype=torch.uint8)
-    return torch.cat([pixels, rest])

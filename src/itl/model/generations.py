@@ -1,0 +1,89 @@
+"""The generations of a model folder: which is finished, what one of them holds; checked, for folders may be damaged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from itl.engine import state as store
+from itl.errors import UserError
+from itl.model.pictures import MODES, Album
+
+FORMAT = 1
+UNDO = 2  # learns that can be undone unless said otherwise
+
+
+def newest_learned(root: Path, now: str) -> str:
+    """The newest generation that is not the middle of a learn."""
+    if unfinished(root / now) is None:
+        return now
+    older = store.generations(root)
+    whole = [name for name in older[: older.index(now) if now in older else 0] if finished(root / name)]
+    if not whole:
+        raise UserError(f"{root} has not finished its first learn yet; give the same itl learn again to go on")
+    return whole[-1]
+
+
+def unfinished(generation: Path) -> dict[str, Any] | None:
+    """What a generation is in the middle of learning, or None."""
+    notes = store.read_text(generation).get("notes")
+    about = notes.get("model") if isinstance(notes, dict) else None
+    pending = about.get("pending") if isinstance(about, dict) else None
+    return pending if isinstance(pending, dict) else None
+
+
+def finished(generation: Path) -> bool:
+    """Whether a generation is a state to go back to, and not the middle of a learn."""
+    notes = store.read_text(generation).get("notes")
+    about = notes.get("model") if isinstance(notes, dict) else None
+    return isinstance(about, dict) and about.get("pending") is None
+
+
+def about_of(path: Path, state: dict[str, Any]) -> dict[str, Any]:
+    """The model's own part of a state, checked. A learner saved alone is a model whose classes have no names."""
+    try:
+        notes = dict(state["notes"])
+        channels, height, width = (int(n) for n in state["shape"])
+        if "model" not in notes:
+            image = {"size": height, "channels": channels, "flip": False, "policy": None}
+            names = [str(output) for output in range(int(state["outputs"]))]
+            return {"names": names, "image": image, "history": [], "pending": None, "undo": UNDO}
+        about = dict(notes["model"])
+        if type(about["format"]) is not int or about["format"] != FORMAT:
+            raise UserError(f"the model in {path} has another format version; this itl reads version {FORMAT}")
+        image = dict(about["image"])
+        if (image["channels"], image["size"], image["size"]) != (channels, height, width):
+            raise ValueError(f"images of {image['size']} pixels in a memory of {height} x {width}")
+        if not isinstance(about["names"], list) or not all(isinstance(name, str) for name in about["names"]):
+            raise ValueError("a class's name is no text")
+        for entry in about["history"]:
+            if not all(isinstance(entry[key], str) for key in ("what", "date")):
+                raise ValueError("the history is no history")
+        pending = about["pending"]
+        if pending is not None and not isinstance(pending["fingerprint"], str):
+            raise ValueError("what is unfinished is unknown")
+        if type(about["undo"]) is not int or about["undo"] < 0:
+            raise ValueError(f"{about['undo']} learns to undo")
+        return {**about, "image": image}
+    except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
+        raise UserError(f"the model folder {path} does not fit this itl: {store.reason(error)}") from None
+
+
+def pictures_of(
+    generation: Path, album: Album, tensors: dict[str, Tensor], state: dict[str, Any], names: Sequence[str]
+) -> Tensor:
+    """The memory's pixels from its pictures, as they would be among the tensors."""
+    try:
+        labels, shape = tensors["slots.label"], [int(n) for n in state["shape"]]
+        count = int(state["slots"]["count"])
+        if labels.ndim != 1 or not 0 <= count <= len(labels) or shape[0] not in MODES:
+            raise ValueError(f"{count} images in a memory of {list(labels.shape)}")
+    except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
+        raise UserError(f"the model folder {generation.parent} does not fit this itl: {error}") from None
+    pixels = album.read(generation, count, shape, labels.numpy(), names)
+    rest = torch.zeros((len(labels) - count, *shape), dtype=torch.uint8)
+    return torch.cat([pixels, rest])
