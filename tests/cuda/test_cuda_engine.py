@@ -16,7 +16,7 @@ from itl.engine.lanes import side_by_side
 from itl.engine.shadow import Shadow
 from itl.engine.update import Update
 from itl.generalists.tangent import TangentModel
-from itl.nets import norm
+from itl.nets import conv, norm
 from itl.run import run
 from itl.streams import Stream, from_arrays
 
@@ -146,6 +146,25 @@ def test_the_fused_derivative_is_forward_modes() -> None:
         outputs.append([logits.detach(), *torch.autograd.grad(logits.square().sum(), list(moved.values()))])
     for mine, theirs in zip(*outputs, strict=True):
         assert (mine - theirs).norm() <= 1e-4 * theirs.norm()
+
+
+@pytest.mark.parametrize("uses", [1, 2])
+def test_gradients_computed_apart_are_the_convolutions(uses: int) -> None:
+    """On a second stream, many times over: a race would show. A weight used twice has the sum of its gradients."""
+    torch.manual_seed(0)
+    layer = nn.Conv2d(16, 32, 3, 2, 1, bias=False).cuda().to(memory_format=torch.channels_last)
+    side = torch.cuda.Stream()
+    for _ in range(50):
+        images = [torch.randn(64, 16, 32, 32, device="cuda", requires_grad=True) for _ in range(uses)]
+        leaves = [layer.weight, *images]
+        expected = torch.autograd.grad(sum(layer(x).square().sum() for x in images), leaves)
+        side.wait_stream(torch.cuda.current_stream())
+        layer.beside, layer.uses = side, 0  # type: ignore[assignment]
+        found = torch.autograd.grad(sum(conv.convolve(layer, x).square().sum() for x in images), leaves)
+        torch.cuda.current_stream().wait_stream(side)
+        layer.beside = None  # type: ignore[assignment]
+        for ours, theirs in zip(found, expected, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-2)
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
