@@ -24,7 +24,7 @@ from itl.specialists import View
 from itl.specialists.gcr import GCR
 from itl.specialists.gmed import GMED
 from itl.specialists.gss import FIRST, closeness, gradients
-from itl.specialists.metasp import fused, influences
+from itl.specialists.metasp import fused, influences, shares
 from slow_pursuit import slow_pursuit
 from tiny_world import Teller, differing, photograph, tiny_learner, tiny_net, tiny_stream
 
@@ -234,6 +234,13 @@ def test_fused_influence_is_the_shortest_between_the_two() -> None:
         a, b = torch.randn(2, 5, generator=draw)
         shortest = min(float((g * a + (1 - g) * b).norm()) for g in torch.linspace(0.001, 0.999, 300))
         assert float(fused(a, b).norm()) == pytest.approx(shortest, abs=5e-3)
+
+
+def test_metasps_weights_sum_to_one_and_stay_bounded_where_influences_cancel_them() -> None:
+    assert shares(torch.tensor([0.5, -0.5, 0.2, 0.0])).tolist() == pytest.approx(
+        [0.5 / 3.8, 1.5 / 3.8, 0.8 / 3.8, 1 / 3.8]
+    )
+    assert shares(torch.tensor([3.0, 3.0, -2.0, 0.0])).tolist() == pytest.approx([-1.0, -1.0, 1.5, 0.5])  # the sum is 0
 
 
 # ------------------------------------------------------------------------------------------------------------- GCR

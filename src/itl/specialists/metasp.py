@@ -28,7 +28,8 @@ class MetaSP(ER):
     A step is tried (θ̂) on the task's batch and the replayed one, with every sample's weight free. How the loss on old
     samples (a second draw from memory) and on new ones (drawn from the task) at θ̂ changes with a weight is the
     sample's influence on stability and on plasticity; their min-norm mixture I* is subtracted: the step's weights are
-    (1 − I*) / Σ (1 − I*). Influences are computed in evaluation mode. The first epochs of a task fine-tune alone.
+    (1 − I*) / Σ (1 − I*), the sum taken for at least n/2: where old samples are badly forgotten it can vanish.
+    Influences are computed in evaluation mode. The first epochs of a task fine-tune alone.
     """
 
     name = "metasp"
@@ -68,11 +69,11 @@ class MetaSP(ER):
         with torch.enable_grad():
             each = influences(net, (x, y), [(old.x, old.y), (new_x, new_y)], self.settings.lr)
         net.train(training)
-        weights = 1 - fused(*each)
+        weights = shares(fused(*each))
         logits = net(x)
         now.said, past.said = logits.detach().split([len(now.y), len(past.y)])
         now.logits = now.said
-        return (weights / weights.sum() * F.cross_entropy(logits.float(), y, reduction="none")).sum()
+        return (weights * F.cross_entropy(logits.float(), y, reduction="none")).sum()
 
 
 def influences(
@@ -104,3 +105,9 @@ def fused(stability: Tensor, plasticity: Tensor) -> Tensor:
     apart = stability - plasticity
     gamma = ((-apart @ plasticity) / (apart @ apart).clamp(min=1e-24)).clamp(0.001, 0.999)
     return gamma * stability + (1 - gamma) * plasticity
+
+
+def shares(influence: Tensor) -> Tensor:
+    """(1 − I*) / Σ (1 − I*) of influences `[n]`, bounded where the sum is small."""
+    weights = 1 - influence
+    return weights / weights.sum().clamp(min=len(weights) / 2)
