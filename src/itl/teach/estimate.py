@@ -1,9 +1,11 @@
-"""How long a learn would take and how much memory: one step is timed, and the steps are counted."""
+"""How long a learn would take and how much memory: steps are timed, and counted."""
 
 from __future__ import annotations
 
+import resource
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,12 +15,15 @@ from itl import nets
 from itl.engine.device import choose_engine
 from itl.settings import Settings
 
-TRIES = 2  # steps timed, after one to warm up
+TRIES = 3  # steps timed, after one to warm up
+TANGENT, PROJECTION = 0.5, 1.5  # an image in these stages: last layers only; a second model is asked about it
+LATER = 128 << 20  # bytes of main memory that a run takes beside its data: libraries loaded at their first use
+AT_ONCE = 1024  # images a frozen model is asked about at once
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Seconds, and bytes of main (or, on a GPU, device) memory beside what PyTorch itself takes."""
+    """Seconds, and bytes: of main memory for the whole process, or of a GPU's beside what PyTorch itself takes."""
 
     seconds: float
     bytes: int
@@ -26,32 +31,56 @@ class Estimate:
 
 
 def estimate(
-    lessons: Sequence[tuple[Settings, int]], size: int, classes: int, buffer: int, device: str, begun: bool
+    lessons: Sequence[tuple[Settings, int]], size: int, classes: int, buffer: int, held: int, device: str
 ) -> Estimate:
-    """For lessons (settings, images) of `size` pixels with a memory of `buffer`, which holds images if `begun`.
+    """For lessons (settings, images) of `size` pixels with a memory of `buffer`, which holds `held` images.
 
-    An image costs the same in every stage, but half in the tangent's, which trains the last layers only.
+    A step costs something by itself and something for each image: steps of two sizes tell both.
     """
     first = lessons[0][0]
     engine = choose_engine(device, first.precision)
     net = engine.place(nets.build(first.net.name, classes, width=first.net.width, strided=first.net.strided))
     batch = first.specialist.batch
-    seconds, activations = _step(net, torch.zeros(batch, 3, size, size, device=engine.device))
-    total, seen = 0.0, buffer if begun else 0
+    small, activations = _step(net, torch.zeros(batch, 3, size, size, device=engine.device))
+    large, _ = _step(net, torch.zeros(2 * batch, 3, size, size, device=engine.device))
+    each = max(large - small, small / 4) / batch
+    alone = max(small - each * batch, 0.0)
+    seconds, stored = 0.0, held
     for settings, count in lessons:
-        s, g, p = settings.specialist, settings.tangent, settings.projection
-        passes = min(s.epochs * count, (s.steps or 1 << 40) * s.batch)
-        replayed = s.replay * s.draws / s.batch if settings.memory.policy != "none" and seen else 0
-        total += passes * (1 + replayed)
-        seen += count
-        stored = min(buffer, seen)
-        if settings.generalist != "none":
-            total += (g.epochs * stored if g.steps is None else g.steps * g.batch) / 2
-        if settings.projects:
-            total += p.epochs * stored if p.steps is None else p.steps * p.batch
+        before, stored = stored, min(buffer, stored + count)
+        seconds += sum(steps * (alone + each * images) for steps, images in _legs(settings, count, before, stored))
     weights = sum(parameter.numel() for parameter in net.parameters())
     pixels = 3 * size * size * (max(count for _, count in lessons) + buffer)
-    return Estimate(total * seconds / batch, 16 * weights + 2 * activations + pixels, str(engine.device))
+    at_once = max(2 * batch, min(AT_ONCE, stored) // 2)  # images whose activations are there together
+    data = 16 * weights + activations * at_once // batch + pixels
+    return Estimate(seconds, data + (_resident() + LATER if engine.device.type == "cpu" else 0), str(engine.device))
+
+
+def _legs(settings: Settings, count: int, before: int, stored: int) -> Iterator[tuple[int, float]]:
+    """A lesson's stages: how many steps, and what each costs in images.
+
+    `before` images are in memory at its start and `stored` in the end; but for the stratified one, a memory is filled,
+    and replayed from, as the lesson goes.
+    """
+    s, g, p = settings.specialist, settings.tangent, settings.projection
+    replays = settings.memory.policy != "none" and (before > 0 or settings.memory.policy != "stratified")
+    steps = -(-count // s.batch) * s.epochs
+    yield min(steps, s.steps or steps), min(s.batch, count) + (s.replay * s.draws if replays else 0)
+    if settings.generalist != "none":
+        yield _steps(stored, g.batch, g.epochs, g.steps), min(g.batch, stored) * TANGENT
+    if settings.projects:
+        over = stored if p.over == "memory" else count
+        yield _steps(over, p.batch, p.epochs, p.steps), min(p.batch, over) * PROJECTION
+
+
+def _steps(images: int, batch: int, epochs: int, steps: int | None) -> int:
+    return steps if steps is not None else -(-images // batch) * epochs
+
+
+def _resident() -> int:
+    """Bytes of main memory that this process has had at most; it has loaded and done much of what a learn does."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
 
 
 def _step(net: nn.Module, x: Tensor) -> tuple[float, int]:
@@ -64,6 +93,7 @@ def _step(net: nn.Module, x: Tensor) -> tuple[float, int]:
             held += output.numel() * output.element_size()
 
     hooks = [module.register_forward_hook(count) for module in net.modules() if not list(module.children())]
+    optimiser = torch.optim.SGD(net.parameters(), lr=0.0, momentum=0.9)
     net(x).sum().backward()
     for hook in hooks:
         hook.remove()
@@ -71,6 +101,7 @@ def _step(net: nn.Module, x: Tensor) -> tuple[float, int]:
     for _ in range(TRIES):
         begun = time.perf_counter()
         net(x).sum().backward()
+        optimiser.step()
         if x.is_cuda:
             torch.cuda.synchronize()
         times.append(time.perf_counter() - begun)

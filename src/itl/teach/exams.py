@@ -127,7 +127,10 @@ class Exams:
     def _was(self, model: Model, name: str) -> float | None:
         """A class's accuracy when it was last taught."""
         for entry in reversed(model.history):
-            if entry["what"] == "learn" and name in entry.get("classes", {}):
-                value = entry.get("accuracy", {}).get("classes", {}).get(name)
-                return None if value is None else float(value)
+            if entry["what"] != "learn" or name not in (names := renamed(model, entry)).values():
+                continue
+            grades = entry.get("accuracy", {}).get("classes", {})
+            values = [grades.get(old) for old, new in names.items() if new == name]
+            # Of classes that were merged since then, no accuracy as one is known.
+            return None if len(values) > 1 or values[0] is None else float(values[0])
         return None

@@ -23,7 +23,8 @@ def plan(teacher: Teacher) -> dict[str, Any]:
         known += [name for name in lesson.found.train if name not in known]
     settings = [(_settings(teacher, entry["images"]), entry["images"]) for entry in lessons]
     buffer = max(options.buffer or 0, model.learner.memory.size) if model else options.room
-    guess = estimate(settings, teacher.size, len(known), buffer, options.device, begun=model is not None)
+    held = len(model.learner.memory) if model else 0
+    guess = estimate(settings, teacher.size, len(known), buffer, held, options.device)
     net = settings[0][0].net
     return {
         "model": str(teacher.path),
