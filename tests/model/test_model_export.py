@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import sys
@@ -82,3 +83,15 @@ def test_without_onnx_the_way_to_get_it_is_said(model: Model, tmp_path: Path, mo
     with pytest.raises(UserError, match=r"pip install 'itl\[onnx\]'"):
         to_onnx(model, tmp_path / "m.onnx")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_written_to_is_one_line(
+    model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(Path, "touch", refuse)
+    monkeypatch.setattr(Path, "unlink", refuse)  # on such a file system even for a file that is not there
+    with pytest.raises(UserError, match=r"cannot write .*m\.pt2: Read-only file system"):
+        to_torch(model, tmp_path / "m.pt2")

@@ -334,3 +334,14 @@ def test_a_folder_that_holds_a_model_is_not_begun_anew(tmp_path: Path) -> None:
     taught(tmp_path / "m")
     with pytest.raises(UserError, match="holds a model already"):
         tiny_model(tmp_path / "m")
+
+
+def test_a_full_disk_does_not_keep_what_makes_room_from_the_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*args: Any) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with lock(tmp_path / "m"):
+        assert (tmp_path / "m" / "LOCK").exists()

@@ -8,7 +8,7 @@ import logging
 import os
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +133,8 @@ def _whole(path: str | os.PathLike[str]) -> Iterator[Path]:
     except OSError as error:
         raise UserError(f"cannot write {target}: {reason(error)}") from None
     finally:
-        draft.unlink(missing_ok=True)
+        with suppress(OSError):  # where nothing can be written, nothing was
+            draft.unlink()
 
 
 @contextmanager

@@ -29,8 +29,9 @@ def lock(folder: str | os.PathLike[str], wait: float = 0.0) -> Iterator[None]:
     made = _make(root)
     handle = _acquire(root, wait)
     try:
-        os.ftruncate(handle, 0)
-        os.pwrite(handle, json.dumps(_myself()).encode(), 0)
+        with suppress(OSError):  # a full disk: what would make room on it must not be refused for this
+            os.ftruncate(handle, 0)
+            os.pwrite(handle, json.dumps(_myself()).encode(), 0)
         _held.add(root.resolve())
         yield
     finally:
