@@ -36,6 +36,9 @@ def test_three_folders_in_three_processes(itl, tmp_path):
     assert "wrote m (2 classes, 12 of 12 images in memory)" in first.out
     second = itl("learn", "m", "tuesday", *QUICK)
     assert second.code == 0
+    again = itl("learn", "m", "tuesday", *QUICK)
+    assert "tuesday: learned already" in again.out
+    assert again.out.endswith("nothing new for m (3 classes, 12 of 12 images in memory)\n")
     third = itl("learn", "m", "friday", "--json", *QUICK)
     assert third.code == 0, third.err
     outcome = third.json

@@ -68,6 +68,8 @@ def test_predict_in_lines_and_in_csv(itl: Itl, world: Path) -> None:
     assert len(table) == 7
     assert list(table[0]) == ["path", *(f"{word}_{k}" for k in (1, 2, 3) for word in ("class", "confidence"))]
     assert f"{100 * float(table[0]['confidence_1']):.1f} %" in lines.out
+    heading, row = csv.reader(io.StringIO(itl("predict", "m", image, "--csv", "--top", "9").out))
+    assert len(heading) == len(row) == 1 + 2 * len(NAMES)
 
 
 def test_predict_reads_paths_from_standard_input(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,6 +90,8 @@ def test_a_bad_image_is_listed_and_the_others_are_predicted(itl: Itl, world: Pat
     assert len(itl("predict", "m", "pictures/cat", "--json").json["problems"]) == 1
     only = itl("predict", "m", "nowhere.png")
     assert (only.code, only.out) == (2, "")
+    only = itl("predict", "m", "nowhere.png", "--json")
+    assert (only.code, only.json["predictions"], len(only.json["problems"])) == (2, [], 1)
 
 
 def test_eval_counts_what_predict_predicts(itl: Itl, world: Path) -> None:

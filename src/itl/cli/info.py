@@ -99,7 +99,8 @@ def told(entry: dict[str, Any]) -> str:
     if what == "resize":
         return f"resize the memory from {entry['before']} to {entry['size']} images"
     if what == "forget":
-        return f"forget {entry['images']} images and {entry['classes']} classes"
+        images, classes = entry["images"], entry["classes"]
+        return f"forget {images} image{'s' * (images != 1)} and {classes} class{'es' * (classes != 1)}"
     if what == "learn" and "name" in entry:
         return _lesson(entry)
     words = [_value(value) if key == "folders" else f"{key} {_value(value)}" for key, value in rest.items()]

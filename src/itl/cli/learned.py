@@ -46,7 +46,8 @@ def view(teacher: Teacher, lectures: Sequence[Lecture], report: Report, brief: b
     if model is not None:
         memory = model.learner.memory
         held = f", {len(memory)} of {memory.size} images in memory" if memory.size else ", no memory"
-        line = f"wrote {teacher.path} ({len(model.classes)} classes{held})"
+        done = "wrote" if any(lecture.learned for lecture in lectures) else "nothing new for"
+        line = f"{done} {teacher.path} ({len(model.classes)} classes{held})"
         parts.append(Text(line, no_wrap=True, overflow="ignore"))
     return Group(*parts)
 
@@ -89,9 +90,9 @@ def plan_view(plan: dict[str, Any]) -> RenderableType:
     """What a learn would do."""
     net = plan["network"]
     width = f" of width {net['width']}" if net["width"] else ""
-    head = "extends" if plan["exists"] else "new model"
+    head = "a model to be extended" if plan["exists"] else "a new model"
     parts: list[RenderableType] = [
-        Text.assemble((plan["model"], "bold"), f": {head}, {plan['method']}, {net['name']}{width}, "),
+        Text.assemble((plan["model"], "bold"), f": {head}, {plan['method']}, {net['name']}{width},"),
         Text(f"images of {plan['size']} x {plan['size']} pixels, {plan['buffer']} of them in memory"),
     ]
     for lesson in plan["lessons"]:

@@ -44,13 +44,14 @@ def predict(model: str, paths: tuple[str, ...], top: int, as_json: bool, as_csv:
         raise UserError("give --json or --csv, not both")
     opened = Model.open(model, device=device, learned=True)
     files, problems = find(paths)
+    top = min(top, len(opened.classes))
     rows = predictions(opened, files, problems, top)
     if as_json:
         _json(rows, problems)
-        return
-    (_csv if as_csv else _lines)(rows, top)
-    for problem in problems:
-        click.echo(f"itl: {problem}", err=True)
+    else:
+        (_csv if as_csv else _lines)(rows, top)
+        for problem in problems:
+            click.echo(f"itl: {problem}", err=True)
     if not rows:
         raise UserError("none of these images could be read")
 
