@@ -236,11 +236,9 @@ def test_fused_influence_is_the_shortest_between_the_two() -> None:
         assert float(fused(a, b).norm()) == pytest.approx(shortest, abs=5e-3)
 
 
-def test_metasps_weights_sum_to_one_and_stay_bounded_where_influences_cancel_them() -> None:
-    assert shares(torch.tensor([0.5, -0.5, 0.2, 0.0])).tolist() == pytest.approx(
-        [0.5 / 3.8, 1.5 / 3.8, 0.8 / 3.8, 1 / 3.8]
-    )
-    assert shares(torch.tensor([3.0, 3.0, -2.0, 0.0])).tolist() == pytest.approx([-1.0, -1.0, 1.5, 0.5])  # the sum is 0
+def test_metasps_weights_sum_to_one_and_none_is_below_zero() -> None:
+    assert shares(torch.tensor([0.5, -0.5, 0.2, 0.8])).tolist() == pytest.approx([0.5 / 3, 1.5 / 3, 0.8 / 3, 0.2 / 3])
+    assert shares(torch.tensor([3.0, 3.0, -2.0, 0.0])).tolist() == pytest.approx([0.0, 0.0, 0.75, 0.25])
 
 
 # ------------------------------------------------------------------------------------------------------------- GCR

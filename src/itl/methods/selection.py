@@ -84,7 +84,7 @@ SELECTION = (
         "experience replay weighted by influence on old and new samples",
         METASP_PAPER,
         {"specialist.name": "metasp", "memory.policy": "stratified", "specialist.lr": 0.1, **PLAIN, **NONE},
-        # Two of its 15 epochs would be too few to replay in; lr 0.1 diverges there (docs/methods.md).
+        # Two of its 15 epochs would be too few to replay in.
         {("seq-digits", None): {"specialist.lr": 0.03, "specialist.options.plain": 0.0}},
         note="the authors' update by influence; their choice of the memory by influence is not here",
     ),

@@ -28,8 +28,8 @@ class MetaSP(ER):
     A step is tried (θ̂) on the task's batch and the replayed one, with every sample's weight free. How the loss on old
     samples (a second draw from memory) and on new ones (drawn from the task) at θ̂ changes with a weight is the
     sample's influence on stability and on plasticity; their min-norm mixture I* is subtracted: the step's weights are
-    (1 − I*) / Σ (1 − I*), the sum taken for at least n/2: where old samples are badly forgotten it can vanish.
-    Influences are computed in evaluation mode. The first epochs of a task fine-tune alone.
+    (1 − I*) / Σ (1 − I*), where I* is above 1 zero. Influences are computed in evaluation mode. The first epochs of
+    a task fine-tune alone.
     """
 
     name = "metasp"
@@ -108,6 +108,6 @@ def fused(stability: Tensor, plasticity: Tensor) -> Tensor:
 
 
 def shares(influence: Tensor) -> Tensor:
-    """(1 − I*) / Σ (1 − I*) of influences `[n]`, bounded where the sum is small."""
-    weights = 1 - influence
-    return weights / weights.sum().clamp(min=len(weights) / 2)
+    """(1 − I*) / Σ (1 − I*) of influences `[n]`; a loss that is to rise has no bottom, so no weight is below zero."""
+    weights = (1 - influence).clamp(min=0)
+    return weights / weights.sum().clamp(min=1e-12)
