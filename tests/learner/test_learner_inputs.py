@@ -67,8 +67,26 @@ def test_modes_are_mixed_as_colours() -> None:
         (Image.new("RGB", (8, 8)), [0] * 8, r"one Pillow image; give a list of them, as in \[image\]"),
         ([Image.new("L", (8, 8))], [0, 1], "there are 1 images but 2 labels"),
         ([Image.new("L", (8, 8))], ["cat"], "labels must be whole numbers"),
+        ([Image.new("L", (8, 8))], [10**9], "labels must be under 131,072, not 1000000000"),
+        (np.zeros((0, 8, 8), np.uint8), np.zeros(0, np.int64), "there are no images to learn from"),
     ],
 )
 def test_what_is_no_lesson_is_said_in_one_line(images: Any, labels: Any, line: str) -> None:
     with pytest.raises(UserError, match=line):
         tiny_learner("er", classes=None).learn(images, labels)
+
+
+def test_what_is_learned_can_be_evaluated_as_it_was_given() -> None:
+    pixels, labels = tiny_images(4)
+    learner = tiny_learner("er", classes=None)
+    with pytest.raises(UserError, match="learned nothing"):
+        learner.evaluate(pixels, labels)
+    learner.learn(pixels, labels)
+    right = 100 * float((learner.predict(pixels)[0] == labels).mean())
+    pairs = torch.utils.data.TensorDataset(torch.from_numpy(pixels), torch.from_numpy(labels))
+    assert learner.evaluate(pixels, labels).class_il == pytest.approx(right)
+    assert learner.evaluate(pairs).class_il == pytest.approx(right)
+    half = labels == labels[0]
+    assert learner.evaluate(pixels[half], labels[half]).task_il == 100  # one class to choose from
+    with pytest.raises(UserError, match=r"no labels; give evaluate\(images, labels\)"):
+        learner.evaluate(pixels)

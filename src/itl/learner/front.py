@@ -188,9 +188,13 @@ class Learner:
 
     # ------------------------------------------------------------------ using it
 
-    def evaluate(self, stream: Stream) -> metrics.Scores:
-        """Class-IL and Task-IL on every task of a stream, in percent."""
-        return self.scores(stream.tasks, [task.test for task in stream])
+    def evaluate(self, stream: Stream | Any, labels: Any = None) -> metrics.Scores:
+        """Class-IL and Task-IL in percent, on every task of a stream, or on what `learn` takes as one task."""
+        if isinstance(stream, Stream):
+            return self.scores(stream.tasks, [task.test for task in stream])
+        self._must_be_ready()
+        task = stream if isinstance(stream, Task) else lesson(stream, labels, 0, self.traits, "evaluate")
+        return self.scores([task], [task.test if len(task.test) else task.train])
 
     def scores(self, tasks: Sequence[Task], images: Sequence[Images]) -> metrics.Scores:
         """The same on given images of given tasks, in one pass over all of them."""
