@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -253,3 +255,19 @@ def test_the_history_tells_of_every_change(model: Model) -> None:
     resize(model, 9)
     assert [entry["what"] for entry in reopened(model).history] == ["learn", "learn", "rename", "resize"]
     json.dumps(model.history)
+
+
+def test_an_undo_that_cannot_be_written_is_one_line_and_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = taught(tmp_path / "m")
+    before = sorted(os.listdir(tmp_path / "m"))
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("itl.engine.state.replace_text", full)
+    with pytest.raises(UserError, match="No space left on device; it is unchanged"):
+        undo(tmp_path / "m")
+    assert sorted(os.listdir(tmp_path / "m")) == before
+    assert Model.open(tmp_path / "m", device="cpu").names == model.names

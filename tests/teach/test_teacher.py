@@ -348,6 +348,13 @@ def test_what_a_model_is_cannot_be_changed(tmp_path: Path) -> None:
     assert (tmp_path / "m" / "CURRENT").read_text() == before
 
 
+def test_a_model_folder_is_not_taken_for_a_folder_of_images(tmp_path: Path) -> None:
+    teach(tmp_path / "m", write_pictures(tmp_path / "one", "ant", "bee"))
+    with pytest.raises(UserError, match="m is a model folder; give folders of images"):
+        teach(tmp_path / "other", tmp_path / "m")
+    assert not (tmp_path / "other").exists()
+
+
 def test_a_model_is_not_laid_into_somebodys_photographs(tmp_path: Path) -> None:
     one = write_pictures(tmp_path / "one", "ant")
     with pytest.raises(

@@ -39,7 +39,10 @@ def _undo(path: Path) -> list[dict[str, Any]]:
         raise UserError(f"{path} keeps nothing older to go back to; delete it to begin anew")
     left = _history(store.read_text(path / now))
     store.read_generation(path, back[-1])
-    store.point(path, back[-1])
+    try:
+        store.point(path, back[-1])
+    except OSError as error:
+        raise UserError(f"cannot write the model folder {path}: {store.reason(error)}; it is unchanged") from None
     store.tidy(path, older[: older.index(back[-1]) + 1])
     return left[len(_history(store.read_text(path / back[-1]))) :] or [{"what": "an unfinished learn"}]
 

@@ -57,6 +57,8 @@ class Lesson:
     @classmethod
     def of(cls, folder: str | os.PathLike[str], test: bool = True) -> Lesson:
         """The lesson in a folder; without `test`, all of it is learned from."""
+        if (Path(folder) / "CURRENT").is_file() and any(Path(folder).glob("generation-*/SHA256SUMS")):
+            raise UserError(f"{shown(Path(folder))} is a model folder; give folders of images to learn from")
         found = scan(folder)
         if test:
             return cls(Path(folder), found.held_out())
