@@ -164,6 +164,7 @@ def _own_net(folder: str | os.PathLike[str], saved: Any, net: nn.Module | None) 
         raise UserError(f"the learner in {folder} has a network of itl's own; load it without net=")
     if net is None:
         raise UserError(f"the learner in {folder} has a network of yours, a {saved['class']}; load it with net=")
+    net = net.module if isinstance(net, Foreign) else net  # wrapped already, as a learner takes it
     return Foreign(net, saved["classifier"], [str(layer) for layer in saved["last"]])
 
 

@@ -137,6 +137,8 @@ def test_dropout_and_all_it_goes_on_after_an_interruption_to_the_same_bits(
         stopped.learn(second)
     torch.manual_seed(99)  # whatever else the process has drawn
     again = itl.load(tmp_path, device="cpu", net=type(MADE[name]().module)())
+    wrapped = itl.load(tmp_path, device="cpu", net=MADE[name]())  # as a learner is given it
+    assert not differing(photograph(wrapped), photograph(again))
     again.learn(second)
     assert differing(photograph(again), photograph(whole)) == set()
 
