@@ -58,7 +58,7 @@ def _room(path: str) -> list[str]:
 
 
 def test_every_room_is_in_the_table_and_every_row_is_a_room() -> None:
-    assert set(RULES) == set(ROOMS) - {"__init__"}, "write the room into the table of docs/architecture.md"
+    assert set(RULES) == set(ROOMS) - {"__init__", "__main__"}, "write the room into the table of docs/architecture.md"
     for room, rule in RULES.items():
         assert rule.allowed <= set(ROOMS), f"{room} may import a room that does not exist"
 

@@ -196,3 +196,9 @@ def test_the_last_good_state_outlives_a_divergence(tmp_path):
     learner = saving.load(tmp_path / "run/model", device="cpu")
     assert (len(learner.tasks), learner.position[0]) == (1, "done")
     assert not (tmp_path / "run/result.json").exists()
+
+
+def test_the_package_itself_is_the_command_line() -> None:
+    done = subprocess.run([sys.executable, "-m", "itl", "streams"], capture_output=True, text=True)
+    assert done.returncode == 0
+    assert "seq-digits" in done.stdout
