@@ -153,7 +153,7 @@ def mean_std(values: list[float]) -> str:
 def table(stream: str, buffer: int, steps: int | None, seeds: tuple[int, ...]) -> str | None:
     """Class-IL and Task-IL of every method alone and with the generalist; a dash where a seed is missing."""
     found, prefix = records(stream), f"steps{steps}" if steps else None
-    lines = ["| method | Class-IL | with tangent | Task-IL | with tangent | s a run |", "|---|---|---|---|---|---|"]
+    lines = ["| method | Class-IL | with tangent | Task-IL | with tangent |", "|---|---|---|---|---|"]
     any_run = False
     for name in names():
         tangent = f"{prefix}-tangent" if prefix else "tangent"
@@ -167,8 +167,7 @@ def table(stream: str, buffer: int, steps: int | None, seeds: tuple[int, ...]) -
             for kind in ("class_il", "task_il")
             for runs in (alone, under)
         ]
-        seconds = statistics.mean(run["seconds"]["total"] for run in alone or under)
-        lines.append(f"| `{name}` | {' | '.join(cells)} | {seconds:.0f} |")
+        lines.append(f"| `{name}` | {' | '.join(cells)} |")
     return "\n".join(lines) if any_run else None
 
 
