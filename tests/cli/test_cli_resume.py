@@ -30,7 +30,7 @@ def halted(tmp_path_factory):
     folder = tmp_path_factory.mktemp("halted")
     env = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(
-        [sys.executable, "-m", "itl.cli", "run", *tiny("tangent.steps=80")],
+        [sys.executable, "-m", "itl.cli", "run", *tiny("tangent.steps=400")],
         cwd=folder,
         env=env,
         stdout=subprocess.PIPE,
@@ -56,10 +56,10 @@ def test_ctrl_c_is_one_line_that_says_how_to_go_on(halted):
 def test_a_resumed_run_equals_an_undisturbed_one(itl, tmp_path, halted):
     shutil.copytree(halted[0] / "runs", tmp_path / "runs")
     assert not (tmp_path / "runs" / NAME / "result.json").exists()
-    resumed = itl("run", *tiny("tangent.steps=80"), "--resume")
+    resumed = itl("run", *tiny("tangent.steps=400"), "--resume")
     assert resumed.code == 0, resumed.err
     assert f"wrote runs/{NAME}\n" in resumed.out
-    undisturbed = itl("run", *tiny("tangent.steps=80"), "--out", "whole")
+    undisturbed = itl("run", *tiny("tangent.steps=400"), "--out", "whole")
     assert undisturbed.code == 0
     assert result(tmp_path / "runs" / NAME) == result(tmp_path / "whole")
     assert metrics(tmp_path / "runs" / NAME) == metrics(tmp_path / "whole")
