@@ -36,6 +36,7 @@ def halted(tmp_path_factory):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a suite in the background ignores Ctrl-C
     )
     for _ in range(6000):
         if (folder / "runs" / NAME / "model/CURRENT").exists():  # the first task is learned and saved
