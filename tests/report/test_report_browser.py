@@ -191,7 +191,9 @@ def test_the_numbers_below_a_chart_are_its_own(sheet: Sheet, runs: Path) -> None
     choose(sheet, cell="itl, |B| 500", measure="Class-IL")
     figure = sheet.page.locator("figure[data-key^='matrix/']")
     figure.locator("summary").click()
-    cells = figure.locator("tbody tr").nth(4).locator("td").all_inner_texts()
+    row = figure.locator("tbody tr").nth(4)
+    row.wait_for()  # it is filled in when it is opened
+    cells = row.locator("td").all_inner_texts()
     assert cells == ["5", *(f"{float(f'{v:.2f}'):g}" for v in of(runs, "larger")["class_il_matrix"][4])]
     figure.locator("summary").click()
 
