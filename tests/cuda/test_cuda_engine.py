@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -66,16 +67,31 @@ OWN: dict[str, dict[str, Any]] = {
              "specialist.options.probe_lr": 0.1},
     "gdumb": {"specialist.epochs": 8},
 }  # fmt: skip
+CAPTURED = ["joint", "sgd", "agem", "der", "gcr", "er-t", "co2l", "er-ace", "x-der", "cls-er", "gdumb", "icarl", "lwf"]
 
 
 @pytest.mark.parametrize("generalist", ["none", "tangent"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize(
-    "method", ["joint", "agem", "der", "co2l", "er-ace", "x-der", "cls-er", "gdumb", "icarl", "lwf"]
-)
+@pytest.mark.parametrize("method", CAPTURED)
 def test_a_methods_captured_and_eager_training_give_the_same_bits(method: str, precision: str, generalist: str) -> None:
     own = {"precision": precision, "generalist": generalist, **OWN.get(method, {})}
     assert same(taught(method, capture=True, **own), taught(method, capture=False, **own))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("method", ["gss", "gmed", "metasp"])
+def test_a_method_that_cannot_be_captured_trains_and_repeats_itself(method: str, precision: str) -> None:
+    own: dict[str, Any] = {"precision": precision, "specialist.batch": 32, "specialist.epochs": 2}
+    own |= {"specialist.options.plain": 0.0} if method == "metasp" else {}
+    assert same(taught(method, **own), taught(method, **own))
+
+
+def test_methods_that_ask_the_network_between_steps_share_the_device_with_captures() -> None:
+    """What one lane launches outside its graphs must not break into a graph that another is capturing."""
+    methods = ["x-der", "icarl", "gcr", "er-t", "gmed", "itl"] * 2
+    jobs = [partial(taught, method, seed) for seed, method in enumerate(methods)]
+    alone = [job() for job in jobs]
+    assert all(same(*pair) for pair in zip(side_by_side(jobs, 6, torch.device("cuda")), alone, strict=True))
 
 
 @pytest.mark.parametrize("method", ["er", "itl"])

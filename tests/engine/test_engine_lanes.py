@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
+from typing import Any
 
-from itl.engine.lanes import Etiquette
+import pytest
+from torch.nn.modules.module import register_module_forward_pre_hook
+
+from itl.engine.lanes import ETIQUETTE, Etiquette
+from tiny_world import tiny_learner, tiny_stream
 
 
 def test_a_capture_has_the_device_to_itself_and_nobody_starves() -> None:
@@ -39,3 +44,23 @@ def test_a_capture_has_the_device_to_itself_and_nobody_starves() -> None:
     assert not any(thread.is_alive() for thread in threads)
     assert all(now["alone"] <= 1 and not (now["alone"] and now["eager"]) for now in seen)
     assert max(now["eager"] for now in seen) > 1  # those who launch kernels do not wait for one another
+
+
+ASKING = ["x-der", "icarl", "gcr", "er-t", "co2l", "gdumb", "gmed", "metasp", "itl-l"]
+POLICIES = [("er", policy) for policy in ("coreset", "entropy", "herding")]
+
+
+@pytest.mark.parametrize(("method", "policy"), [*((method, None) for method in ASKING), *POLICIES])
+def test_whoever_asks_a_network_does_so_while_no_lane_captures(method: str, policy: str | None) -> None:
+    """Steps, memories that look, hooks, evaluation: any of them can make cuDNN search, which would break a capture."""
+    own: dict[str, Any] = {"generalist": "tangent", **({"memory__policy": policy} if policy else {})}
+    learner, seen = tiny_learner(method, **own), []
+    hook = register_module_forward_pre_hook(lambda module, given: seen.append(ETIQUETTE.eager))
+    try:
+        for task in tiny_stream():
+            learner.learn(task)
+        learner.evaluate(tiny_stream())
+    finally:
+        hook.remove()
+    assert len(seen) > 100
+    assert min(seen) > 0

@@ -174,12 +174,14 @@ class Stepper:
         self.beside = self._beside()
 
     def _beside(self) -> torch.cuda.Stream | None:
-        """The stream for the gradients of the twins: one of its own in a captured step, else the one the rest is on."""
+        """The stream for the twins' gradients: one of its own in a captured step, the present one in a step that could be.
+
+        None in one that cannot: its loss may take forward-mode derivatives, which `nets.conv` does not have.
+        """
         device = self.engine.device
-        if self.shadow is None or device.type != "cuda":
+        if self.shadow is None or device.type != "cuda" or not self.stage.capturable:
             return None
-        captured = self.engine.capture and self.stage.capturable
-        return torch.cuda.Stream(device) if captured else torch.cuda.current_stream(device)
+        return torch.cuda.Stream(device) if self.engine.capture else torch.cuda.current_stream(device)
 
     def _fused_update(self, shadow: Shadow) -> Update | None:
         """One kernel for the weights that have twins: if all are trained, by the loss's own gradients, with Triton."""
@@ -228,9 +230,10 @@ class Stepper:
         return loss, grads if self.update is not None else self.shadow.widen(self.leaves, grads)
 
     def run(self, span: Span) -> None:
-        """All steps of a span, in its order."""
+        """All steps of a span, in its order, none while another lane captures."""
         for group, k in span.walk():
-            self.step({name: t[k] for name, t in span.groups[group].items()})
+            with ETIQUETTE.together():
+                self.step({name: t[k] for name, t in span.groups[group].items()})
 
     def touched(self) -> list[Tensor]:
         """Every tensor a step changes."""

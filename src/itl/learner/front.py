@@ -123,7 +123,7 @@ class Learner:
     def _update_memory(self, task: Task) -> None:
         if not self._due("memory"):
             return
-        with self.clock.section("memory"):
+        with self.clock.section("memory"), ETIQUETTE.together():
             if self.specialist.over != "memory":
                 self._choose_memory(task)
             self.specialist.task_ends()
@@ -151,7 +151,8 @@ class Learner:
         if self.position == ("generalist", 0):
             if not self.flight:  # else it was interrupted right after the jump: what was there before is kept
                 before = {n: t.clone() for n, t in self.net.state_dict().items()}
-                moved = self.specialist.hand_over(self.net)
+                with ETIQUETTE.together():
+                    moved = self.specialist.hand_over(self.net)
                 kept = {n: t for n, t in before.items() if moved or n.startswith("classifier.")}
                 self.flight = {f"before.{n}": t for n, t in kept.items()}
             if self.settings.jumps:
@@ -299,9 +300,10 @@ class Learner:
         """What happens once a task, before its training."""
         if self.specialist.restarts:
             self.net.restart(torch_generator(*self._key(), "network"))
-        if self.specialist.over == "memory":
-            self._choose_memory(task)
-        self.specialist.task_starts()
+        with ETIQUETTE.together():
+            if self.specialist.over == "memory":
+                self._choose_memory(task)
+            self.specialist.task_starts()
 
     def _set_up(self, stream: str, shape: tuple[int, int, int], traits: Traits, outputs: int) -> None:
         self.stream, self.traits = stream, traits

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from itl.augment import Augment
 from itl.engine.device import Engine
+from itl.engine.lanes import ETIQUETTE
 from itl.engine.loop import Descent
 from itl.engine.pool import Source
 from itl.engine.random import Key
@@ -112,7 +113,7 @@ class Here:
     def _look(self, images: Tensor) -> tuple[Tensor, Tensor]:
         training = self.net.training
         self.net.eval()
-        with self.engine.autocast():
+        with ETIQUETTE.together(), self.engine.autocast():
             features = self.net.features(self.normalise(images))
             logits = self.net.classifier(features)
         self.net.train(training)
