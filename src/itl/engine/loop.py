@@ -174,7 +174,7 @@ class Stepper:
         self.beside = self._beside()
 
     def _beside(self) -> torch.cuda.Stream | None:
-        """The stream for the twins' gradients: one of its own in a captured step, the present one in a step that could be.
+        """The stream for the twins' gradients: one of its own in a captured step, the present one in one that could be.
 
         None in one that cannot: its loss may take forward-mode derivatives, which `nets.conv` does not have.
         """
