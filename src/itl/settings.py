@@ -100,7 +100,6 @@ class OnMemory(Part):
     momentum: Momentum = 0.0
     l2: Weight = 1e-5
     schedule: Schedule = "constant"
-    reduction: Reduction = "mean"
     batch_norm: Literal["train", "eval"] = "train"
 
 
@@ -113,14 +112,20 @@ class TangentSettings(OnMemory):
     """
 
     momentum: Momentum = 0.9
+    reduction: Reduction = "mean"
     layers: Annotated[int, Field(strict=True, ge=1, le=64)] | None = 2
     alpha: Weight = 0.0
     beta: Weight = 1.0
 
 
 class ProjectionSettings(OnMemory):
-    """Distilling the tangent model into one set of weights, over the memory (X = B) or the task (X = D)."""
+    """Distilling the tangent model into one set of weights, over the memory (X = B) or the task (X = D).
 
+    `reduction` "relative" is the mean over that of the teacher's logits squared: a learning rate then means the same
+    whatever their size, which grows with the epochs of tangent learning.
+    """
+
+    reduction: Literal["mean", "sum", "classes", "relative"] = "mean"
     over: Literal["memory", "task"] = "memory"
 
 

@@ -9,9 +9,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from itl import Learner
+from itl.errors import UserError
 from itl.generalists import TangentModel
 from itl.generalists.learn import memory_loss
-from itl.settings import TangentSettings
+from itl.settings import TangentSettings, build
+from itl.specialists.losses import squared_error
 from tiny_world import Teller, tiny_learner, tiny_stream
 
 
@@ -142,6 +144,16 @@ def test_itl_ls_loss_is_beta_cross_entropy_plus_alpha_squared_distance(how: str)
     assert memory_loss(logits, {"y": y}, settings).item() == pytest.approx(
         2.0 * (ce.sum() if how == "sum" else ce.mean()), rel=1e-5
     )
+
+
+def test_a_relative_squared_error_does_not_know_how_large_the_logits_are() -> None:
+    said, aim = torch.randn(5, 4), torch.randn(5, 4)
+    expected = ((said - aim) ** 2).mean() / (aim**2).mean()
+    for scale in (0.01, 1.0, 100.0):
+        torch.testing.assert_close(squared_error(scale * said, scale * aim, "relative"), expected)
+    assert squared_error(said, torch.zeros(5, 4), "relative").isfinite()
+    with pytest.raises(UserError, match=r"tangent\.reduction"):
+        build({"tangent.reduction": "relative"})
 
 
 def test_itl_l_learns_from_the_logits_stored_in_its_memory() -> None:

@@ -39,7 +39,7 @@ def draw(record: dict[str, Any], path: str) -> None:
     if several:
         lanes = [(row["lanes"], row["ms_per_run_step"]) for row in record["lanes"]]
         axes[2].plot(*zip(*lanes, strict=True), marker="o", color="#1f6f8b")
-        axes[2].set(xlabel="runs side by side", ylabel="ms a run-step (er)", ylim=(0, None))
+        axes[2].set(xlabel="runs side by side", ylabel="ms a run-step (er)", ylim=(0, 1.1 * max(ms for _, ms in lanes)))
     for axis in axes:
         axis.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=150)

@@ -30,7 +30,7 @@ class Scale:
         """The size for a device."""
         if device == "cuda":
             sizes: tuple[int, ...] = (200, 1000) if quick else (200, 500, 1000, 2000, 5120)
-            return cls(device, 10_000, 32, {}, 4, 60, 4, sizes, (1, 4) if quick else (1, 2, 4, 6, 8))
+            return cls(device, 10_000, 32, {}, 4, 60, 4, sizes, (1, 4) if quick else (1, 2, 3, 4, 6))
         small = {"net.name": "resnet8", "net.width": 8}
         sizes = (100, 200) if quick else (200, 500, 1000)
         return cls(device, 320 if quick else 1_280, 16, small, 3, 10 if quick else 30, 1, sizes, (1,))

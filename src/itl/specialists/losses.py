@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+TINY = 1e-12  # under a division
+
 
 def reduce(values: Tensor, how: str) -> Tensor:
     """Per-sample `[n]` or per-sample-and-class `[n, classes]` values to a scalar.
@@ -54,8 +56,11 @@ def squared_error(
     """Squared distance of logits and targets, both `[n, classes]`.
 
     `widths` `[n]`, where given, says how many columns each target had when it was stored: the others do not count.
-    `weights` `[n]`, where given, are what the samples count for.
+    `weights` `[n]`, where given, are what the samples count for. "relative" is the mean over the targets' mean square.
     """
+    if how == "relative":
+        scale = wide(targets).square().mean().clamp(min=TINY)
+        return squared_error(logits, targets, "mean", widths, weights) / scale
     square = (wide(logits) - wide(targets)) ** 2
     if weights is not None:
         square = square * weights[:, None]
