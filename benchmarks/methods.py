@@ -210,11 +210,11 @@ alone is `b`). `python benchmarks/methods.py` runs what is missing; raw records:
 CIFAR = """## On a shortened Seq-CIFAR-10
 
 200 images in memory, one epoch a task (313 steps, a fiftieth of the benchmark's), 30 + 60 epochs of the generalist, one
-seed, on a GPU: these figures compare methods with each other, not with published ones. One epoch makes weak specialists,
-to whose logits and learning rates nothing here was fitted: the settings are those of the full benchmark, and several
-methods are better alone. With the generalist at its defaults the losses of `er-ace`, `x-der` and `itl-l` were not finite,
-which stopped them; `er-ace` and `itl-l` are shown with `tangent.lr=0.01` and `projection.lr=0.03`. A dash is a run still to
-be done. Raw records: [`results/seq-cifar10/methods`](../results/seq-cifar10/methods)."""
+seed, on a GPU: these figures compare methods with each other, not with published ones. One epoch makes weak
+specialists, and nothing here was fitted to them: the settings are those of the full benchmark, and several methods are
+better alone. With the generalist at its defaults the losses of `er-ace`, `x-der` and `itl-l` were not finite, which
+stopped them; `er-ace` and `itl-l` are shown with `tangent.lr=0.01` and `projection.lr=0.03`. A dash is a run still to be
+done. Raw records: [`results/seq-cifar10/methods`](../results/seq-cifar10/methods)."""
 
 
 VALIDATION = """## How settings for seq-digits were chosen
