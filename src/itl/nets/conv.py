@@ -15,11 +15,14 @@ from torch import Tensor, nn
 def convolve(conv: nn.Conv2d, x: Tensor) -> Tensor:
     """`conv(x)`; where an engine has given it a stream (`beside`), with the weight's gradient on that stream.
 
-    `uses` counts the forwards of one loss: the gradients of a weight used more than once are summed on the backward
-    pass's own stream, which would not wait for another.
+    `worn` is the weight it was given for: one that a loss puts in its place for a while (a step tried, a derivative
+    along a direction) is nothing special. `uses` counts the forwards of one loss: the gradients of a weight used more
+    than once are summed on the backward pass's own stream, which would not wait for another.
     """
     beside = getattr(conv, "beside", None)
-    if beside is None or not torch.is_grad_enabled() or x.dtype != conv.weight.dtype or conv.bias is not None:
+    if beside is None or not torch.is_grad_enabled() or conv.weight is not conv.worn or conv.bias is not None:
+        return conv(x)  # type: ignore[no-any-return]
+    if x.dtype != conv.weight.dtype:
         return conv(x)  # type: ignore[no-any-return]
     conv.uses += 1  # type: ignore[operator, assignment]
     return Apart.apply(x, conv.weight, conv, beside)  # type: ignore[no-any-return, no-untyped-call]

@@ -1,0 +1,37 @@
+"""A convolution's second stream is for the weight a step trains, not for one that a loss puts in its place."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, jvp
+
+from itl.nets.conv import convolve
+
+
+class Layer(nn.Module):
+    """One convolution, called as the networks call theirs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(2, 3, 3, padding=1, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`[n, 3, h, w]`."""
+        return convolve(self.conv, x)
+
+
+def test_a_weight_put_in_for_a_while_has_forward_mode_derivatives() -> None:
+    net, x = Layer(), torch.randn(4, 2, 5, 5)
+    trained, direction = net.conv.weight, torch.randn(3, 2, 3, 3)
+    net.conv.__dict__.update(beside="a stream", worn=trained, uses=0)
+    weights = {"conv.weight": trained.detach().clone()}
+    value, along = jvp(lambda w: functional_call(net, w, (x,)), (weights,), ({"conv.weight": direction},))  # type: ignore[no-untyped-call]
+    torch.testing.assert_close(value, nn.functional.conv2d(x, trained, padding=1))
+    torch.testing.assert_close(along, nn.functional.conv2d(x, direction, padding=1))
+    assert net.conv.uses == 0
+    with torch.no_grad():
+        net(x)
+    assert net.conv.uses == 0
+    net(x)
+    assert net.conv.uses == 1
