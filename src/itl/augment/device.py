@@ -8,6 +8,8 @@ from torch import Tensor
 
 def send(host: Tensor, device: torch.device) -> Tensor:
     """`host` on `device`, without making the host wait: only pinned memory is copied asynchronously."""
+    if host.device == device:
+        return host
     if device.type == "cuda":
         return host.pin_memory().to(device, non_blocking=True)
     return host.to(device)

@@ -28,18 +28,23 @@ def affine(images: Tensor, fixed: Tensor, fill: int) -> Tensor:
     images uint8 [n, C, H, W]; fixed int32 [n, 6] on the host: output (x, y) takes the source pixel
     ((f0 x + f1 y + f2) >> 16, (f3 x + f4 y + f5) >> 16). Coordinates must stay below 2**15, as in Pillow.
     """
+    slanted = bool(fixed[:, 1].any()), bool(fixed[:, 3].any())
+    return _through(images, send(fixed, images.device), fill, *slanted)
+
+
+def _through(images: Tensor, fixed: Tensor, fill: int, columns: bool, rows: bool) -> Tensor:
+    """The same with all on one device; whether any image's columns or rows are slanted is known beforehand."""
     n, channels, height, width = images.shape
     # One ring of fill around the image turns "outside" into a clamp; in it, every coordinate is one more.
     ringed = pad(images, (1, 1, 1, 1), value=fill).flatten(2)
-    ring = torch.tensor([0, 0, ONE, 0, 0, ONE], dtype=torch.int32)
-    f = send(fixed + ring, images.device).view(n, 6, 1, 1)
+    f = fixed.view(n, 6, 1, 1)
     x = torch.arange(width, dtype=torch.int32, device=images.device)
     y = torch.arange(height, dtype=torch.int32, device=images.device).view(-1, 1)
-    column, row = f[:, 0] * x + f[:, 2], f[:, 4] * y + f[:, 5]
+    column, row = f[:, 0] * x + (f[:, 2] + ONE), f[:, 4] * y + (f[:, 5] + ONE)
     # A batch without shear or rotation (every crop) is separable: the coordinates stay two short vectors.
-    if bool(fixed[:, 1].any()):
+    if columns:
         column = column + f[:, 1] * y
-    if bool(fixed[:, 3].any()):
+    if rows:
         row = row + f[:, 3] * x
     column = column.bitwise_right_shift_(16).clamp_(0, width + 1)
     row = row.bitwise_right_shift_(16).clamp_(0, height + 1)
@@ -51,16 +56,16 @@ def affine(images: Tensor, fixed: Tensor, fill: int) -> Tensor:
 def crop_and_flip(images: Tensor, shift: Tensor, flip: Tensor, padding: int) -> Tensor:
     """Cuts each image out of its zero-padded self at `shift` (y, x), then mirrors it where `flip`: one gather.
 
-    shift int64 [n, 2] and flip bool [n], both on the host.
+    shift int64 [n, 2] and flip bool [n], both on the host or both with the images.
     """
     width = images.shape[-1]
-    fixed = torch.zeros(len(images), 6, dtype=torch.int64)
+    fixed = torch.zeros(len(images), 6, dtype=torch.int64, device=shift.device)
     left, top = shift[:, 1] - padding, shift[:, 0] - padding
     fixed[:, 0] = torch.where(flip, -ONE, ONE)
     fixed[:, 2] = torch.where(flip, width - 1 + left, left) * ONE + HALF
     fixed[:, 4] = ONE
     fixed[:, 5] = top * ONE + HALF
-    return affine(images, fixed.int(), fill=0)
+    return _through(images, send(fixed.int(), images.device), 0, False, False)
 
 
 def coefficients(name: str, magnitudes: Tensor, height: int, width: int) -> Tensor:

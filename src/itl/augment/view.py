@@ -22,7 +22,10 @@ POLICY_CHUNK = {"cpu": 10 << 20, "cuda": 256 << 20}
 
 @dataclass(frozen=True)
 class Draws:
-    """The random choices behind n views, on the CPU; a slice of them makes the same slice of the views."""
+    """The random choices behind n views; a slice of them makes the same slice of the views.
+
+    They are drawn on the CPU; those of an `Augment` without a policy may be brought to the images' device.
+    """
 
     shift: Tensor  # int64 [n, 2]: the crop's top and left corner in the padded image
     flip: Tensor  # bool [n]

@@ -1,7 +1,7 @@
 """Memories whose slots are chosen in the step, on the device, by what the network says of the samples.
 
 Which slots are replayed is planned like any other epoch's, and so is all chance; what lies in a slot is not known
-before the step. So its views are made in the step, which runs eagerly.
+before the step. So its views are made in the step. Nothing there waits for the device.
 """
 
 from __future__ import annotations
@@ -48,10 +48,20 @@ class Live:
     def choose(self, now: dict[str, Tensor], pasts: list[dict[str, Tensor]]) -> Tensor:
         """The slot each sample of a batch goes to `[n]`, the dummy for nowhere. Of several for one slot the last stays.
 
-        `now` holds what `draw` gave, labels `y`, and `said`, the logits `[n, classes]` where the specialist leaves
-        them; each of `pasts` a replayed batch's `slots`, `y` and `said`.
+        `now` holds what `draw` gave, on the device, labels `y`, and `said`, the logits `[n, classes]` where the
+        specialist leaves them; each of `pasts` a replayed batch's `slots`, `y` and `said`.
         """
         raise NotImplementedError
+
+    def tensors(self) -> list[Tensor]:
+        """What a step changes beside the images."""
+        return [self.scores, *self.known.values()]
+
+    def placed(self, wish: Tensor) -> list[int]:
+        """The samples of a batch that may go anywhere, in order; on a GPU all, for to know would be to wait for it."""
+        if wish.device.type != "cpu":
+            return list(range(len(wish)))
+        return [k for k, slot in enumerate(wish.tolist()) if slot != self.size]
 
     def write(self, targets: Tensor, known: dict[str, Tensor]) -> Tensor:
         """Note what lies in slots `targets` `[n]` now; returns them with all but the last write to a slot gone."""
@@ -94,15 +104,11 @@ class LossAware(Live):
         for past in pasts:
             if "said" in past:
                 self.scores.index_copy_(0, past["slots"], _losses(past))
-        losses, wishes = _losses(now), now["wish"].tolist()  # planned: on the CPU
-        targets = torch.full((len(wishes),), self.size, dtype=torch.int64, device=self.scores.device)
-        for k, wish in enumerate(wishes):
-            if wish == self.size:
-                continue
-            slot = targets.new_full((1,), wish)
-            if wish == CHOOSE:
-                chances = replaced(self.scores[: self.size], self.known["label"][: self.size])
-                slot = pick(chances, now["where"][k : k + 1])
+        losses, wish = _losses(now), now["wish"]
+        targets = torch.full_like(wish, self.size)
+        for k in self.placed(wish):
+            chances = replaced(self.scores[: self.size], self.known["label"][: self.size])
+            slot = torch.where(wish[k : k + 1] == CHOOSE, pick(chances, now["where"][k : k + 1]), wish[k : k + 1])
             targets[k : k + 1] = slot
             self.scores.index_copy_(0, slot, losses[k : k + 1])
             self.known["label"].index_copy_(0, slot, now["y"][k : k + 1])
@@ -149,18 +155,16 @@ class GreedyCosine(Live):
     @torch.no_grad()
     def choose(self, now: dict[str, Tensor], pasts: list[dict[str, Tensor]]) -> Tensor:
         """In a batch whose score is below 1 a sample challenges a slot drawn by score; it wins by s / (s + its own)."""
-        wishes = now["wish"].tolist()
-        targets = torch.full((len(wishes),), self.size, dtype=torch.int64, device=self.scores.device)
-        for k, wish in enumerate(wishes):
-            score = now["score"][k : k + 1]
-            slot = targets.new_full((1,), wish)
-            if wish == CHOOSE:
-                alone = now["alone"][k : k + 1]
-                held = self.scores[: self.size]
-                rival = pick(held / held.sum(), now["where"][k : k + 1])
-                s = held.index_select(0, rival)
-                won = (score < 1) & (now["whether"][k : k + 1].to(s.device) < s / (s + alone))
-                slot, score = torch.where(won, rival, self.size), alone
-            targets[k : k + 1] = slot
+        wish, targets = now["wish"], torch.full_like(now["wish"], self.size)
+        for k in self.placed(wish):
+            this = slice(k, k + 1)
+            score, alone, held = now["score"][this], now["alone"][this], self.scores[: self.size]
+            rival = pick(held / held.sum(), now["where"][this])
+            s = held.index_select(0, rival)
+            won = (score < 1) & (now["whether"][this] < s / (s + alone))
+            free = wish[this] != CHOOSE
+            slot = torch.where(free, wish[this], torch.where(won, rival, self.size))
+            score = torch.where(free, score, alone)
+            targets[this] = slot
             self.scores.index_copy_(0, slot, score.to(self.scores.dtype))
         return targets

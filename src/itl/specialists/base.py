@@ -167,6 +167,7 @@ class Specialist:
     fixed_classes: ClassVar[bool] = False  # it must know the number of classes from the start
     settles: ClassVar[bool] = False  # `task_ends` changes what is evaluated
     views: ClassVar[int] = 1  # independent augmentations of each image
+    looks_up: ClassVar[tuple[str, ...]] = ()  # names among `inputs`: rows of the task whose images the loss is to see
     forwards: ClassVar[float] = 2  # batches of images a step sends forward, and back: what its time is measured by
     backwards: ClassVar[float] = 2
 
@@ -208,7 +209,8 @@ class Specialist:
 
     def inputs(self, rng: np.random.Generator, steps: int, first: int) -> dict[str, np.ndarray]:
         """What else is random, or depends on the step, in an epoch: arrays `[steps, ...]`, which the loss sees one by
-        one as `now.extra`. `first` counts the steps of the whole run before this epoch.
+        one as `now.extra`. `first` counts the steps of the whole run before this epoch. In place of rows `[steps, k]`
+        that it `looks_up` the loss sees `name.x`, their raw images `[k, c, h, w]`, and `name.y`, their labels `[k]`.
         """
         return {}
 

@@ -55,8 +55,8 @@ class LiveStep:
             {**offer, **now.extra, **_said(now)},
             [{"slots": past.slots, **_said(past)} for past in pasts if past.slots is not None],
         )
-        row, written = (offer[name].to(targets.device) for name in ("row", "written"))
-        known = {"label": now.y, "row": row, "written": written}
+        row = offer["row"]
+        known = {"label": now.y, "row": row, "written": offer["written"]}
         known |= {name: torch.full_like(row, value) for name, value in (("task", self.task), ("width", self.width))}
         targets = self.live.write(targets, known)
         self.memory.pixels.index_copy_(0, targets, batch["raw"])

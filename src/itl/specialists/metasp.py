@@ -36,6 +36,7 @@ class MetaSP(ER):
     Options = Influence
     options: Influence
     capturable = False
+    looks_up = ("judge",)
     forwards, backwards = 8, 5
 
     @property
@@ -52,18 +53,18 @@ class MetaSP(ER):
         self.replaying = index >= int(self.options.plain * epochs)
 
     def inputs(self, rng: np.random.Generator, steps: int, first: int) -> dict[str, np.ndarray]:
-        """Rows of the task to judge plasticity by."""
+        """Rows of the task to judge plasticity by, in the epochs that do."""
+        if not self.replaying:
+            return {}
         return {"judge": rng.integers(0, len(self.here.labels), (steps, self.settings.replay))}
 
     def loss(self, net: nn.Module, now: View, pasts: tuple[View, ...]) -> Tensor:
         """Σ w_i CE_i over the task's and the replayed batch; without memory, and at first, plain CE(now)."""
-        if not pasts or not self.replaying:
+        if not pasts or "judge.x" not in now.extra:
             return super().loss(net, now, ())
         past, old = pasts
         x, y = join(now.x, past.x), join(now.y, past.y)
-        rows = now.extra["judge"].cpu()
-        new_x = self.here.normalise(self.here.pool.gather(rows))
-        new_y = torch.from_numpy(self.here.labels)[rows].to(y.device)
+        new_x, new_y = self.here.normalise(now.extra["judge.x"]), now.extra["judge.y"]
         training = net.training
         net.eval()
         with torch.enable_grad():

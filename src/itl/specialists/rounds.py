@@ -120,6 +120,7 @@ class ReplayRounds:
         replay = plan.replay
         image = self.memory.pixels[0].numel()
         step = image * len(plan.now) * int((replay.batch + replay.replay * len(replay.slots)).max())
+        step += image * sum(plan.extra[name].shape[1] for name in self.specialist.looks_up if name in plan.extra)
         each = max(1, self.engine.budget // step)
         for first in range(0, len(replay.batch), each):
             yield self._span(plan, first, min(first + each, len(replay.batch)))
@@ -139,7 +140,8 @@ class ReplayRounds:
         replay = plan.replay
         batch, past = replay.batch[first:stop], replay.replay[first:stop]
         flat = self._inputs(plan, slice(*_range(replay.batch, first, stop)), slice(*_range(replay.replay, first, stop)))
-        flat |= {f"extra.{name}": self.engine.send(torch.from_numpy(a[first:stop])) for name, a in plan.extra.items()}
+        for name, array in plan.extra.items():
+            flat |= self._extra(name, array[first:stop])
         cuts = np.flatnonzero((np.diff(batch) != 0) | (np.diff(past) != 0)) + 1
         groups: dict[tuple[int, int], list[Batch]] = {}
         order: list[tuple[int, int]] = []
@@ -149,6 +151,14 @@ class ReplayRounds:
             order.append((list(groups).index(shape), len(run)))
         return Span([_stack(parts) for parts in groups.values()], order)
 
+    def _extra(self, name: str, array: np.ndarray) -> Batch:
+        """An input of the specialist's own for some steps `[steps, ...]`; for rows it looks up, what lies there."""
+        if name not in self.specialist.looks_up:
+            return {f"extra.{name}": self.engine.send(torch.from_numpy(array))}
+        images = self.pool.gather(torch.from_numpy(array.reshape(-1))).unflatten(0, array.shape)
+        labels = self.engine.send(torch.from_numpy(self.labels[array]))
+        return {f"extra.{name}.x": images, f"extra.{name}.y": labels}
+
     def _inputs(self, plan: Epoch, now: slice, past: slice) -> Batch:
         """Flat inputs of the samples in `now` and of the replayed ones in `past`, whose names begin with their draw."""
         replay, send = plan.replay, self.engine.send
@@ -157,8 +167,7 @@ class ReplayRounds:
         out["y"] = send(torch.from_numpy(self.labels[replay.rows[now]]))
         out["target"] = send(torch.from_numpy(replay.targets[now]))
         live = self.memory.live is not None and bool(plan.offers)
-        for name, array in plan.offers.items():  # what a live memory decides by stays where the host reads it
-            out[f"offer.{name}"] = torch.from_numpy(array[now]) if live else send(torch.from_numpy(array[now]))
+        out |= {f"offer.{name}": send(torch.from_numpy(array[now])) for name, array in plan.offers.items()}
         if live:
             out["raw"] = images
         for d, slots in enumerate(replay.slots):
@@ -166,8 +175,9 @@ class ReplayRounds:
                 continue  # the memory is still empty
             out[f"{d}.slot"] = send(torch.from_numpy(slots[past]))
             if live:  # what lies there by then, and so its view, is the step's business
+                there = (lambda t: t) if self.augment_memory.policy else send  # the host sorts AutoAugment's operations
                 for v, draws in enumerate(plan.pasts[d]):
-                    out |= {numbered(f"{d}.{part}", v): getattr(draws, part)[past] for part in DRAWS}
+                    out |= {numbered(f"{d}.{part}", v): there(getattr(draws, part)[past]) for part in DRAWS}
                 continue
             images = self._origin(replay.origin[d][past])
             for v, draws in enumerate(plan.pasts[d]):
@@ -265,6 +275,8 @@ def specialist_stage(rounds: ReplayRounds) -> Stage:
     changed = [*net.buffers(), *specialist.changed()] + ([memory.logits] if memory.logits is not None else [])
     if memory.candidates is not None:
         changed += memory.candidates.tensors().values()
+    if live is not None:
+        changed += [memory.pixels, *live.live.tensors()]
     net.train(phase.training)
     return Stage(
         phase.name,
