@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,83 @@ def test_undo_never_goes_to_a_damaged_generation(model: Model) -> None:
     with pytest.raises(UserError):
         undo(model.path)
     assert reopened(model).names == list(NAMES)
+
+
+def test_undoing_an_unfinished_first_learn_leaves_no_model(tmp_path: Path) -> None:
+    def stop(event: str, *_: Any) -> None:
+        if event == "memory_updated":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        teach(tiny_model(tmp_path / "m"), "cat", "dog", observer=Teller(stop), every=0.0)
+    (tmp_path / "m" / "notes.txt").write_text("mine")
+    (undone,) = undo(tmp_path / "m")
+    assert undone["what"].startswith("an unfinished learn, the first")
+    assert os.listdir(tmp_path / "m") == ["notes.txt"]  # what is not the model's own stays
+    (tmp_path / "m" / "notes.txt").unlink()
+    teach(tiny_model(tmp_path / "m"), "cat", "dog")
+    assert Model.open(tmp_path / "m", device="cpu").names == ["cat", "dog"]
+
+
+def _flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+DAMAGES: dict[str, Callable[[Path, Path], Any]] = {
+    "a flipped bit": lambda root, now: _flip(now / "tensors.safetensors"),
+    "a state of nonsense": lambda root, now: (now / "state.json").write_text('{"notes": null}'),
+    "a picture lost": lambda root, now: next((now / "memory").rglob("*.png")).unlink(),
+    "checksums lost": lambda root, now: (now / "SHA256SUMS").unlink(),
+    "checksums changed": lambda root, now: _flip(now / "SHA256SUMS"),
+    "a generation lost": lambda root, now: shutil.rmtree(now),
+    "CURRENT emptied": lambda root, now: ((root / "CURRENT").write_text(""), shutil.rmtree(now)),
+    "CURRENT lost": lambda root, now: ((root / "CURRENT").unlink(), _flip(now / "state.json")),
+}
+
+
+@pytest.mark.parametrize("what", list(DAMAGES))
+def test_a_damaged_model_says_the_way_back_to_the_state_before_and_undo_takes_it(tmp_path: Path, what: str) -> None:
+    model = teach(tiny_model(tmp_path / "m"), "cat", "dog")
+    before = photograph(model.learner)
+    teach(model, "eel", "fox")
+    DAMAGES[what](model.path, model.path / store.current(model.path))
+    with pytest.raises(UserError, match=f"itl undo {model.path}"):
+        reopened(model)
+    assert undo(model.path) == [{"what": "a damaged state"}]
+    assert differing(photograph(reopened(model).learner), before) == set()
+    assert len(store.generations(model.path)) == 1
+
+
+def test_a_state_of_another_version_is_not_called_damaged(tmp_path: Path) -> None:
+    model = taught(tmp_path / "m")
+    now = model.path / store.current(model.path)
+    state = json.loads((now / "state.json").read_text())
+    (now / "state.json").write_text(json.dumps({**state, "format": store.FORMAT + 1}))
+    store.seal(now)
+    store.point(model.path, now.name)
+    with pytest.raises(UserError, match=f"reads version {store.FORMAT}$"):
+        reopened(model)
+
+
+def test_the_way_back_passes_over_states_that_are_damaged_too(tmp_path: Path) -> None:
+    model = teach(tiny_model(tmp_path / "m"), "cat", "dog")
+    before = photograph(model.learner)
+    teach(teach(model, "eel"), "fox")
+    for name in store.generations(model.path)[1:]:
+        _flip(model.path / name / "tensors.safetensors")
+    undo(model.path)
+    assert differing(photograph(reopened(model).learner), before) == set()
+
+
+def test_a_damaged_model_without_an_older_state_promises_no_way_back(tmp_path: Path) -> None:
+    model = teach(tiny_model(tmp_path / "m"), "cat", "dog")
+    _flip(model.path / store.current(model.path) / "tensors.safetensors")
+    for refuse in (lambda: reopened(model), lambda: undo(model.path)):
+        with pytest.raises(UserError, match=r"restore it from a copy$"):
+            refuse()
+    assert (model.path / "CURRENT").exists()
 
 
 # ---------------------------------------------------------------------- forget

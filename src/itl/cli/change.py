@@ -21,10 +21,15 @@ WEIGHTS = "The weights keep what they learned from it; only a model taught anew 
 @click.command()
 @click.argument("model", metavar="MODEL")
 def undo(model: str) -> None:
-    """Go back to before the last change: a learn (finished or not), a rename, a resize."""
+    """Go back to before the last change: a learn (finished or not), a rename, a resize.
+
+    Of a model whose present state is damaged, the newest state that is whole becomes the present one.
+    """
+    from itl.engine import state
     from itl.model import change, lock
 
-    _must_exist(model)
+    if not state.generations(model):
+        _must_exist(model)
     with lock(model):
         for entry in change.undo(Path(model)):
             click.echo(f"undone: {told(entry)}")

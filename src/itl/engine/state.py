@@ -31,6 +31,10 @@ BUSY = "{} is being written to all the time; try again later"
 TRIES = 5  # of reading a folder in which somebody writes generation after generation
 
 
+class OtherVersion(UserError):
+    """A state that is not damaged, but of another version of itl."""
+
+
 def write(
     folder: str | os.PathLike[str],
     tensors: dict[str, Tensor],
@@ -122,6 +126,21 @@ def current(folder: str | os.PathLike[str]) -> str:
     raise UserError(BUSY.format(root))
 
 
+def named(folder: str | os.PathLike[str]) -> str | None:
+    """The generation that `CURRENT` names, whole or not; None where it names none."""
+    try:
+        name = _text(Path(folder) / CURRENT).partition("\n")[0].strip()
+    except (OSError, ValueError, UserError):
+        return None
+    return name if NAME.fullmatch(name) else None
+
+
+def remove(root: Path) -> None:
+    """Remove a folder of generations; what else lies in it stays."""
+    (root / CURRENT).unlink()  # from here on it is none any more
+    tidy(root, ())
+
+
 def read(folder: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The current generation's tensors and state, checked; a damaged or foreign folder is a `UserError`.
 
@@ -144,7 +163,9 @@ def read_generation(root: Path, name: str) -> tuple[dict[str, Tensor], dict[str,
         listed = sums(here)
         state = json.loads(_text(here / STATE))
         if not isinstance(state, dict) or type(state.get("format")) is not int or state["format"] != FORMAT:
-            raise UserError(f"{here / STATE} has another format version; this itl reads version {FORMAT}")
+            other = isinstance(state, dict) and type(state.get("format")) is int
+            said = f"{here / STATE} has another format version; this itl reads version {FORMAT}"
+            raise OtherVersion(said) if other else UserError(said)
         for file, digest in listed.items():
             path = here / file
             _must_be_plain(path, root)

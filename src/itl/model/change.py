@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,8 @@ from itl.engine.random import generator
 from itl.errors import UserError, unknown
 from itl.memory.stratified import quotas
 from itl.model.folder import Model
-from itl.model.generations import finished
-from itl.model.lock import locked
+from itl.model.generations import damage, earlier, last_whole, unfinished
+from itl.model.lock import LOCK, locked
 
 GONE = "(forgotten)"
 
@@ -25,26 +26,36 @@ GONE = "(forgotten)"
 def undo(path: Path) -> list[dict[str, Any]]:
     """Go back to before the last change, or to before a learn that was not finished; returns what is undone.
 
-    The generation to go back to is read through before the present one is given up.
+    The generation to go back to is read through before the present one is given up. From a present one that is damaged
+    the way leads to the newest that is whole. Before an unfinished first learn there was no model: none is left.
     """
     with locked(path):
         return _undo(path)
 
 
 def _undo(path: Path) -> list[dict[str, Any]]:
-    now = store.current(path)
-    older = store.generations(path)
-    back = [name for name in older[: older.index(now)] if finished(path / name)]
-    if not back:
-        raise UserError(f"{path} keeps nothing older to go back to; delete it to begin anew")
-    left = _history(store.read_text(path / now))
-    store.read_generation(path, back[-1])
+    wrong = damage(path)
+    back = last_whole(path) if wrong else next(earlier(path), None)
     try:
-        store.point(path, back[-1])
+        if wrong and back is None:
+            raise wrong
+        if back is None:
+            now = store.current(path)
+            if unfinished(path / now) is None:
+                raise UserError(f"{path} keeps nothing older to go back to; delete it to begin anew")
+            store.remove(path)
+            with suppress(OSError):  # the folder stays if something else lies in it
+                (path / LOCK).unlink()
+                path.rmdir()
+            return [{"what": "an unfinished learn, the first; there is no model any more"}]
+        left = [] if wrong else _history(store.read_text(path / store.current(path)))
+        kept = _history(store.read_generation(path, back)[1])
+        store.point(path, back)
     except OSError as error:
         raise UserError(f"cannot write the model folder {path}: {store.reason(error)}; it is unchanged") from None
-    store.tidy(path, older[: older.index(back[-1]) + 1])
-    return left[len(_history(store.read_text(path / back[-1]))) :] or [{"what": "an unfinished learn"}]
+    older = store.generations(path)
+    store.tidy(path, older[: older.index(back) + 1])
+    return left[len(kept) :] or [{"what": "a damaged state" if wrong else "an unfinished learn"}]
 
 
 def rename(model: Model, old: str, new: str, *, merge: bool = False) -> None:

@@ -22,7 +22,7 @@ from itl import __version__, saving
 from itl.engine import state as store
 from itl.errors import UserError
 from itl.learner import Learner
-from itl.model.generations import FORMAT, UNDO, about_of, finished, newest_learned, pictures_of
+from itl.model.generations import FORMAT, UNDO, about_of, finished, newest_learned, pictures_of, with_way_back
 from itl.model.lock import lock, locked
 from itl.model.pictures import MODES, Album
 from itl.nets import Foreign
@@ -100,13 +100,16 @@ class Model:
         """
         root = Path(path)
         for _ in range(store.TRIES):
-            now = store.current(root)
+            try:
+                now = store.current(root)
+            except UserError as error:
+                raise with_way_back(root, error) from None
             name = newest_learned(root, now) if learned else now
             try:
                 return cls._of(root, name, *store.read_generation(root, name), device, settings, net)
-            except UserError:
-                if store.current(root) == now:  # else it was replaced, and removed, while it was read
-                    raise
+            except UserError as error:
+                if store.named(root) == now:  # else it was replaced, and removed, while it was read
+                    raise with_way_back(root, error) from error.__cause__
         raise UserError(store.BUSY.format(path))
 
     @classmethod

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,41 @@ def newest_learned(root: Path, now: str) -> str:
     if not whole:
         raise UserError(f"{root} has not finished its first learn yet; give the same itl learn again to go on")
     return whole[-1]
+
+
+def damage(root: Path) -> UserError | None:
+    """What is wrong with the files of the current generation, if anything is."""
+    try:
+        store.read(root)
+    except UserError as error:
+        return error
+    return None
+
+
+def earlier(root: Path) -> Iterator[str]:
+    """The finished generations before the current one, newest first; all of them if nothing says which is current."""
+    now = store.named(root)
+    for name in reversed(store.generations(root)):
+        if (now is None or int(name[11:]) < int(now[11:])) and finished(root / name):
+            yield name
+
+
+def last_whole(root: Path) -> str | None:
+    """The newest of them whose files are all as they were saved."""
+    for name in earlier(root):
+        try:
+            store.read_generation(root, name)
+        except UserError:
+            continue
+        return name
+    return None
+
+
+def with_way_back(root: Path, error: UserError) -> UserError:
+    """What is wrong with a folder; and, if that is its current generation while an older one is whole, the way back."""
+    if isinstance(error, store.OtherVersion) or damage(root) is None or last_whole(root) is None:
+        return error
+    return UserError(f"{error}; or go back to the last state that is whole: itl undo {root}")
 
 
 def unfinished(generation: Path) -> dict[str, Any] | None:

@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from itl.engine.state import generations
 from itl.errors import UserError
 from itl.model import Model
+from itl.model.generations import earlier
 from itl.settings import flatten
 
 SIZES = (32, 64, 128)  # a new model's images, by what its first folder holds
@@ -60,7 +62,10 @@ def check_path(path: Path) -> None:
     """Refuse to make a model in a folder that holds other things: it may be somebody's photographs."""
     if path.is_dir():
         foreign = [entry.name for entry in path.iterdir() if not entry.name.startswith((".", "LOCK", "generation-"))]
-        if foreign and not (path / "CURRENT").exists():
+        there = (path / "CURRENT").exists()
+        if not there and len(generations(path)) > 1 and any(earlier(path)):  # one alone: a crash in the first save
+            raise UserError(f"{path} is a damaged model folder: CURRENT is missing; itl undo {path} mends it")
+        if foreign and not there:
             raise UserError(
                 f"{path} is no model folder and is not empty ({foreign[0]}); the model's folder comes first, then the "
                 "folders of images"
