@@ -12,8 +12,9 @@ import pytest
 from cli_nursery import tiny
 
 from itl.cli.curve import curve, thin
-from itl.cli.outlook import Leg, Outlook, legs
+from itl.cli.outlook import Outlook, legs
 from itl.cli.tables import clock
+from itl.learner.legs import Leg
 from itl.observer import Observer
 from picture_folders import SMALL, as_options, write_pictures
 

@@ -159,7 +159,7 @@ def test_of_several_writes_to_one_slot_in_a_batch_the_last_remains() -> None:
 # ---------------------------------------------------------------------- the plan
 
 
-def plan(slots: Slots, count: int = 50, **options: object):  # type: ignore[no-untyped-def]
+def plan(slots: Slots, count: int = 52, **options: object):  # type: ignore[no-untyped-def]
     given = {"key": ("plan", 0), "task": 1, "width": 4, "batch": 8, "replay": 6, "draws": 2, "online": offered}
     return plan_epoch(slots, np.arange(count) % 4, **{**given, **options})
 
@@ -190,7 +190,7 @@ def test_planning_leaves_the_memory_as_it_is() -> None:
     for name in ("label", "task", "row", "written", "width"):
         assert np.array_equal(getattr(slots, name), getattr(before, name))
     assert (slots.count, slots.seen, slots.clock) == (before.count, before.seen, before.clock)
-    assert made.after.seen == 50
+    assert made.after.seen == 52
     assert made.after.clock == 7
 
 

@@ -29,7 +29,7 @@ def test_slots_hold_the_raw_image_class_and_task_they_name(method: str, buffer: 
             assert slots.label[slot] == source.labels[row]
         assert (slots.written[: slots.count] > 0).all()
         assert (slots.written[: slots.count] <= slots.clock).all()
-        assert slots.clock == (number + 1) * 2 * 3  # 2 epochs of 3 steps a task
+        assert slots.clock == (number + 1) * 2 * 2  # 2 epochs of 2 steps a task, of 8 images and of 10
 
 
 def test_itls_memory_is_balanced_after_every_task() -> None:
@@ -48,7 +48,7 @@ def test_written_times_of_an_offline_memory_are_the_ends_of_tasks() -> None:
     for task in stream:
         learner.learn(task)
     slots = learner.memory.slots
-    assert slots.written.tolist() == ((slots.task + 1) * 6).tolist()
+    assert slots.written.tolist() == ((slots.task + 1) * 4).tolist()
 
 
 def test_a_reservoir_offers_every_image_of_every_epoch() -> None:

@@ -26,6 +26,13 @@ from tiny_world import tiny_net, tiny_stream
 C = 6  # outputs; classes 0, 1 are past, 2, 3 present, 4, 5 to come
 
 
+class Shelf(SimpleNamespace):
+    """As much of a memory as the equations ask for."""
+
+    def __len__(self) -> int:
+        return int(self.size)
+
+
 def specialist(name: str, net: nn.Module, tasks: Any = ((0, 1), (2, 3)), **settings: Any) -> Specialist:
     one = build(SpecialistSettings(name=name, **settings))
     seen = [c for task in tasks for c in task]
@@ -38,7 +45,7 @@ def specialist(name: str, net: nn.Module, tasks: Any = ((0, 1), (2, 3)), **setti
         own=torch.tensor([c in tasks[-1] for c in range(C)]),
         old=torch.tensor([c for task in tasks[:-1] for c in task]),
         key=(0, len(tasks)),
-        memory=SimpleNamespace(size=8, pixels=torch.zeros(9, 1, 8, 8)),
+        memory=Shelf(size=8, pixels=torch.zeros(9, 1, 8, 8)),
         engine=SimpleNamespace(send=lambda t: t, device=torch.device("cpu")),
     )
     return one

@@ -15,10 +15,9 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from itl import UserError, nets
-from itl.cli import outlook
 from itl.methods import settings_for
 from itl.model import Model
-from itl.model.change import rename, resize
+from itl.model.change import rename, resize, undo
 from itl.observer import Observer
 from itl.teach import Lecture, Options, Teacher, plan
 from itl.teach import estimate as estimating
@@ -435,18 +434,42 @@ def test_a_plan_counts_and_learns_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "images", "before"),
-    [("itl", 66, 0), ("itl", 66, 40), ("itl-l", 66, 0), ("derpp", 66, 0), ("er", 40, 12)],
+    ("method", "images", "before", "stages"),
+    [
+        ("itl", 66, 0, [(2, 32, 1.0), (2, 32, 0.5), (2, 32, 1.5)]),  # 66 are 32 and 34; 50 in memory are 32 and 18
+        ("itl", 68, 40, [(3, 64, 1.0), (2, 32, 0.5), (2, 32, 1.5)]),
+        ("itl-l", 68, 0, [(3, 96, 1.0), (2, 32, 0.5), (2, 32, 1.5)]),
+        ("derpp", 68, 0, [(3, 96, 1.0)]),
+        ("er", 40, 12, [(2, 64, 1.0)]),
+    ],
 )
 def test_an_estimate_counts_the_steps_and_images_of_a_learn(
-    monkeypatch: pytest.MonkeyPatch, method: str, images: int, before: int
+    monkeypatch: pytest.MonkeyPatch, method: str, images: int, before: int, stages: list[tuple[int, int, float]]
 ) -> None:
-    """Held against the count that the display of a run goes by, with a step that takes 1 s and 1 s an image more."""
+    """Stages by hand: steps a pass, images a step, what an image costs; a step takes 1 s and 1 s an image more."""
     monkeypatch.setattr(estimating, "_step", lambda net, x: (1.0 + len(x), 0))
-    monkeypatch.setattr(estimating, "TANGENT", 1.0)
-    monkeypatch.setattr(estimating, "PROJECTION", 1.0)
-    settings = settings_for(method, None, 50, {"specialist.epochs": 3, "tangent.epochs": 2, "projection.epochs": 2})
-    tasks = [before, images] if before else [images]
-    legs = [leg for leg in outlook.legs(settings, tasks, 50) if leg.task == len(tasks)]
+    settings = settings_for(method, None, 50, {f"{s}.epochs": 3 for s in ("specialist", "tangent", "projection")})
     guess = estimating.estimate([(settings, images)], 8, 2, 50, before, "cpu")
-    assert guess.seconds == pytest.approx(sum(leg.steps * (1 + leg.images) for leg in legs))
+    assert guess.seconds == pytest.approx(sum(3 * steps * (1 + taken * cost) for steps, taken, cost in stages))
+
+
+def test_states_of_a_model_whose_current_is_lost_are_not_written_over(tmp_path: Path) -> None:
+    for name in ("ant", "bee"):
+        teach(tmp_path / "m", write_pictures(tmp_path / name, name))
+    (tmp_path / "m" / "CURRENT").unlink()
+    with pytest.raises(UserError, match=r"CURRENT is missing; itl undo .*m mends it"):
+        teach(tmp_path / "m", tmp_path / "ant")
+    undo(tmp_path / "m")
+    assert model(tmp_path / "m").names == ["ant", "bee"]
+
+
+def test_an_undo_of_the_first_learn_that_was_cut_short_is_no_obstacle(tmp_path: Path) -> None:
+    """CURRENT is gone by then, states of an unfinished learn are still there."""
+    asked = iter([*[False] * 11, True])
+    teacher = Teacher(tmp_path / "m", [write_pictures(tmp_path / "ant", "ant")], QUICK)
+    with pytest.raises(KeyboardInterrupt):
+        teacher.teach(teacher.due()[0], stop=lambda: next(asked))
+    shutil.copytree(tmp_path / "m" / "generation-000001", tmp_path / "m" / "generation-000002")
+    (tmp_path / "m" / "CURRENT").unlink()
+    teach(tmp_path / "m", tmp_path / "ant")
+    assert model(tmp_path / "m").pending is None

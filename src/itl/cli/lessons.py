@@ -10,7 +10,8 @@ from rich.console import Console
 from rich.text import Text
 
 from itl.cli.live import Progress
-from itl.cli.outlook import Leg, legs
+from itl.cli.outlook import legs
+from itl.learner.legs import Leg
 
 if TYPE_CHECKING:
     from itl.learner import Learner

@@ -11,9 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from itl.cli.curve import HEIGHT, Point, curve
-from itl.cli.outlook import Leg, Outlook, legs
+from itl.cli.outlook import Outlook, legs
 from itl.cli.screen import Screen
 from itl.cli.tables import Stages, clock, percent, stage_table, title
+from itl.learner.legs import Leg
 from itl.observer import Observer
 
 if TYPE_CHECKING:

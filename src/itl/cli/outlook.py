@@ -4,46 +4,21 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from itl.learner.legs import GENERALIST, Leg, legs_of
 
 if TYPE_CHECKING:
     from itl.settings import Settings
 
-GENERALIST = "generalist"  # tangent, full or linear: a run has one of them
-
-
-@dataclass(frozen=True)
-class Leg:
-    """One stage of one task (from 1): how many steps, and how many images each of them takes."""
-
-    task: int
-    stage: str
-    steps: int
-    images: int
-
 
 def legs(settings: Settings, sizes: Sequence[int], buffer: int) -> list[Leg]:
     """All stages of a run over tasks of `sizes` training images, with a memory of `buffer`."""
-    s, g, p = settings.specialist, settings.tangent, settings.projection
     out, seen = [], 0
     for task, size in enumerate(sizes, 1):
-        replayed = s.replay * s.draws if settings.memory.policy != "none" else 0
-        first = settings.memory.policy == "stratified" and task == 1  # its memory is empty until the task's end
-        seen += size
-        stored = min(buffer, seen)
-        limit = -(-size // s.batch) * s.epochs
-        out.append(Leg(task, "specialist", min(limit, s.steps or limit), s.batch + (0 if first else replayed)))
-        if settings.generalist != "none":
-            out.append(Leg(task, GENERALIST, _steps(stored, g.batch, g.epochs, g.steps), min(g.batch, stored)))
-        if settings.projects:
-            over = stored if p.over == "memory" else size
-            out.append(Leg(task, "projection", _steps(over, p.batch, p.epochs, p.steps), min(p.batch, over)))
+        before, seen = seen, seen + size
+        out += legs_of(settings, task, size, min(buffer, before), min(buffer, seen))
     return out
-
-
-def _steps(size: int, batch: int, epochs: int, steps: int | None) -> int:
-    return steps if steps is not None else -(-size // batch) * epochs
 
 
 class Outlook:

@@ -13,6 +13,7 @@ from itl.errors import UserError
 
 Module = TypeVar("Module", bound=nn.Module)
 PRECISIONS = ("bf16", "tf32", "fp32")
+AT_ONCE = 1024  # images a frozen model is asked about at once: its activations must not outgrow the device
 
 
 @dataclass(frozen=True)

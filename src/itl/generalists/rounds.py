@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from itl.augment import Augment, Draws
-from itl.engine.device import Engine
+from itl.engine.batches import sizes_of, steps_of, taken
+from itl.engine.device import AT_ONCE, Engine
 from itl.engine.loop import Batch, Span
 from itl.engine.pool import Source
 from itl.engine.random import Key, generator
 
 STEPS_A_ROUND = 200  # enough to hide what a round costs beside its steps
-PART = 1024  # images a frozen model is asked about at once
 POINTS = 8  # rounds a stage has at least: the points of its curve
 
 
@@ -35,7 +35,7 @@ class Round:
 
 @dataclass
 class SampleRounds:
-    """Rounds over the first `size` rows of `source`, in batches of `batch`, the last partial one kept.
+    """Rounds over the first `size` rows of `source`, in batches of `batch`, a partial last one included.
 
     `prepare(views, rows)` turns uint8 views `[n, c, h, w]` of rows `[n]` into a step's inputs, each `[n, ...]`;
     `weight` is about how many bytes they take a sample. `key` ends in the stage's name.
@@ -54,7 +54,7 @@ class SampleRounds:
 
     def __post_init__(self) -> None:
         """Count steps and rounds."""
-        self.per_epoch = -(-self.size // self.batch)
+        self.per_epoch = steps_of(self.size, self.batch)
         self.total = self.per_epoch * self.epochs if self.steps is None else self.steps
         self.epochs = -(-self.total // self.per_epoch)
         self.each = max(1, min(STEPS_A_ROUND // self.per_epoch, self.epochs // POINTS))
@@ -73,38 +73,43 @@ class SampleRounds:
         rows, views = [], []
         for epoch in range(index * self.each, self.epoch(index)):
             left = self.total - epoch * self.per_epoch
-            order = generator(*self.key, epoch, "order").permutation(self.size)[: left * self.batch]
-            rows.append(order)
-            views.append(self.augment.draw(generator(*self.key, epoch, "views"), len(order)))
+            order = generator(*self.key, epoch, "order").permutation(self.size)
+            rows.append(order[: taken(self.size, self.batch, left)])
+            views.append(self.augment.draw(generator(*self.key, epoch, "views"), len(rows[-1])))
         return Round(len(rows), np.concatenate(rows), Draws.cat(views))
 
     def load(self, plan: Round) -> Iterator[Span]:
         """The round's inputs, in spans of whole epochs (or parts of one) within the engine's budget."""
         most = max(1, self.engine.budget // (self.weight * self.batch))  # steps held at once
-        if most >= self.per_epoch:
-            chunk = most // self.per_epoch * self.size
+        passes = [
+            sizes_of(min(self.size, len(plan.rows) - first), self.batch)
+            for first in range(0, len(plan.rows), self.size)
+        ]
+        if most < self.per_epoch:
+            parts = [sizes[k : k + most] for sizes in passes for k in range(0, len(sizes), most)]
         else:
-            chunk = most * self.batch
-        for epoch_first in range(0, len(plan.rows), max(chunk, self.size)):
-            epochs = slice(epoch_first, min(epoch_first + max(chunk, self.size), len(plan.rows)))
-            for first in range(epochs.start, epochs.stop, chunk):
-                yield self._span(plan, first, min(first + chunk, epochs.stop))
+            many = most // self.per_epoch
+            parts = [np.concatenate(passes[k : k + many]) for k in range(0, len(passes), many)]
+        first = 0
+        for sizes in parts:
+            yield self._span(plan, first, sizes)
+            first += int(sizes.sum())
 
     def commit(self, plan: Round) -> None:
         """Nothing outside the step changes."""
 
-    def _span(self, plan: Round, first: int, stop: int) -> Span:
+    def _span(self, plan: Round, first: int, sizes: np.ndarray) -> Span:
+        """Steps of `sizes` samples, from the round's sample `first` on, grouped by shape."""
+        starts = np.concatenate([[0], np.cumsum(sizes)])
+        stop = first + int(starts[-1])
         rows = torch.from_numpy(plan.rows[first:stop])
         flat = self.prepare(self.augment(self.source.gather(rows), plan.views[first:stop]), rows)
         shapes: dict[int, list[np.ndarray]] = {}
         order: list[tuple[int, int]] = []
-        for begin in range(0, stop - first, self.size):
-            here = np.arange(begin, min(begin + self.size, stop - first))
-            whole = len(here) // self.batch * self.batch
-            for part, size in ((here[:whole], self.batch), (here[whole:], len(here) - whole)):
-                if len(part):
-                    shapes.setdefault(size, []).append(part)
-                    order.append((list(shapes).index(size), len(part) // size))
+        for run in np.split(np.arange(len(sizes)), np.flatnonzero(np.diff(sizes)) + 1):
+            size = int(sizes[run[0]])
+            shapes.setdefault(size, []).append(np.arange(starts[run[0]], starts[run[-1] + 1]))
+            order.append((list(shapes).index(size), len(run)))
         groups = []
         for size, parts in shapes.items():
             index = self.engine.send(torch.from_numpy(np.concatenate(parts)))
@@ -113,5 +118,5 @@ class SampleRounds:
 
 
 def in_parts(model: Callable[[Tensor], Tensor], views: Tensor, normalise: Callable[[Tensor], Tensor]) -> Tensor:
-    """A frozen model's output for many views, `PART` at a time: its activations must not outgrow the device."""
-    return torch.cat([model(normalise(part)).float() for part in views.split(PART)])
+    """A frozen model's output for many views, `AT_ONCE` at a time."""
+    return torch.cat([model(normalise(part)).float() for part in views.split(AT_ONCE)])

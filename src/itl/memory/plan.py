@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from itl.engine.batches import sizes_of, taken
 from itl.engine.random import Key, choose, generator
 from itl.memory.policies import Offer
 from itl.memory.reservoir import last_wins
@@ -58,10 +59,9 @@ def plan_epoch(
     if rows is None:
         rows = generator(*key, "order").permutation(len(labels))
     if limit is not None:
-        rows = rows[: limit * batch]
-    steps = -(-len(rows) // batch)
-    sizes = np.full(steps, batch)
-    sizes[-1] = len(rows) - batch * (steps - 1)
+        rows = rows[: taken(len(rows), batch, limit)]
+    sizes = sizes_of(len(rows), batch)
+    steps = len(sizes)
     starts = np.concatenate([[0], np.cumsum(sizes)])
     held = np.full(steps, slots.count)
     targets = np.full(len(rows), slots.size)

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from itl.engine.batches import sizes_of, steps_of
 from itl.settings import Rate, Weight
 from itl.specialists.base import Options, Phase, Specialist, View
 from itl.specialists.losses import cross_entropy
@@ -43,7 +44,7 @@ class GDumb(Specialist):
     def phase(self) -> Phase:
         """Epochs over the memory, the learning rate changing from one to the next."""
         usual, least = super().phase(), self.options.min_lr / self.settings.lr
-        per_epoch = -(-len(self.here.memory) // usual.batch)
+        per_epoch = steps_of(len(self.here.memory), usual.batch)
 
         def curve(k: Tensor, total: int) -> Tensor:
             return torch.tensor([height(int(step) // per_epoch, least) for step in k], dtype=torch.float64)
@@ -59,7 +60,8 @@ class GDumb(Specialist):
         centre = np.stack([rng.integers(0, height, steps), rng.integers(0, width, steps)], 1)
         half = (np.sqrt(1 - share)[:, None] * [height, width]).astype(np.int64) // 2
         box = np.concatenate([centre - half, centre + half], 1).clip(0, [height, width, height, width])
-        return {"box": box, "keys": rng.random((steps, self.settings.batch))}
+        most = max(self.settings.batch, *sizes_of(len(self.here.memory), self.settings.batch))
+        return {"box": box, "keys": rng.random((steps, most))}
 
     def loss(self, net: nn.Module, now: View, pasts: tuple[View, ...]) -> Tensor:
         """λ CE(y) + (1 − λ) CE(y′) of images with a box cut out of other images; λ is the share that is left."""

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from itl.augment import Augment, Draws
+from itl.engine.batches import steps_of
 from itl.engine.loop import Batch, Span, Stage
 from itl.engine.pool import Joined, Source
 from itl.engine.random import Key, generator
@@ -50,7 +51,7 @@ class ReplayRounds:
         self.augment_task = here.augment_task if phase.augmented else Augment(padding=0, flip=False)
         self.augment_memory = here.augment_memory
         self.width = here.net.classifier.out_features
-        self.per_epoch = -(-len(self.labels) // phase.batch)
+        self.per_epoch = steps_of(len(self.labels), phase.batch)
         self.total = self.per_epoch * phase.epochs
         if phase.steps is not None:
             self.total = min(self.total, phase.steps)

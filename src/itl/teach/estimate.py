@@ -5,20 +5,20 @@ from __future__ import annotations
 import resource
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from itl import nets
-from itl.engine.device import choose_engine
+from itl.engine.device import AT_ONCE, choose_engine
+from itl.learner.legs import GENERALIST, legs_of
 from itl.settings import Settings
 
 TRIES = 3  # steps timed, after one to warm up
-TANGENT, PROJECTION = 0.5, 1.5  # an image in these stages: last layers only; a second model is asked about it
+COST = {"specialist": 1.0, GENERALIST: 0.5, "projection": 1.5}  # of an image: last layers only; a second model is asked
 LATER = 128 << 20  # bytes of main memory that a run takes beside its data: libraries loaded at their first use
-AT_ONCE = 1024  # images a frozen model is asked about at once
 
 
 @dataclass(frozen=True)
@@ -46,35 +46,15 @@ def estimate(
     each = max(large - small, small / 4) / batch
     alone = max(small - each * batch, 0.0)
     seconds, stored = 0.0, held
-    for settings, count in lessons:
+    for task, (settings, count) in enumerate(lessons, 1):
         before, stored = stored, min(buffer, stored + count)
-        seconds += sum(steps * (alone + each * images) for steps, images in _legs(settings, count, before, stored))
+        for leg in legs_of(settings, task, count, before, stored):
+            seconds += leg.steps * (alone + each * leg.images * COST[leg.stage])
     weights = sum(parameter.numel() for parameter in net.parameters())
     pixels = 3 * size * size * (max(count for _, count in lessons) + buffer)
     at_once = max(2 * batch, min(AT_ONCE, stored) // 2)  # images whose activations are there together
     data = 16 * weights + activations * at_once // batch + pixels
     return Estimate(seconds, data + (_resident() + LATER if engine.device.type == "cpu" else 0), str(engine.device))
-
-
-def _legs(settings: Settings, count: int, before: int, stored: int) -> Iterator[tuple[int, float]]:
-    """A lesson's stages: how many steps, and what each costs in images.
-
-    `before` images are in memory at its start and `stored` in the end; but for the stratified one, a memory is filled,
-    and replayed from, as the lesson goes.
-    """
-    s, g, p = settings.specialist, settings.tangent, settings.projection
-    replays = settings.memory.policy != "none" and (before > 0 or settings.memory.policy != "stratified")
-    steps = -(-count // s.batch) * s.epochs
-    yield min(steps, s.steps or steps), min(s.batch, count) + (s.replay * s.draws if replays else 0)
-    if settings.generalist != "none":
-        yield _steps(stored, g.batch, g.epochs, g.steps), min(g.batch, stored) * TANGENT
-    if settings.projects:
-        over = stored if p.over == "memory" else count
-        yield _steps(over, p.batch, p.epochs, p.steps), min(p.batch, over) * PROJECTION
-
-
-def _steps(images: int, batch: int, epochs: int, steps: int | None) -> int:
-    return steps if steps is not None else -(-images // batch) * epochs
 
 
 def _resident() -> int:

@@ -1,0 +1,25 @@
+"""How a pass over samples is cut into batches: what plans an epoch and what foretells its length count alike."""
+
+from __future__ import annotations
+
+import numpy as np
+
+LEAST = 4  # samples of a last batch: over fewer, batch norm goes astray, and nothing in the pass comes after to mend it
+
+
+def steps_of(samples: int, batch: int) -> int:
+    """How many batches a pass has: what is left over is the last one or, if under `LEAST`, joins the one before."""
+    whole, rest = divmod(samples, batch)
+    return whole + 1 if rest >= LEAST or (rest and not whole) else whole
+
+
+def sizes_of(samples: int, batch: int) -> np.ndarray:
+    """The sizes of a pass's batches, in order: int64 `[steps]`."""
+    sizes = np.full(steps_of(samples, batch), batch)
+    sizes[-1:] += samples - sizes.sum()
+    return sizes
+
+
+def taken(samples: int, batch: int, steps: int) -> int:
+    """How many samples the first `steps` batches of a pass take."""
+    return samples if steps >= steps_of(samples, batch) else steps * batch

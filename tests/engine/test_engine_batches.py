@@ -1,0 +1,82 @@
+"""A pass leaves no batch of a handful behind, and whatever counts its steps counts alike."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from itl.engine.batches import sizes_of, steps_of, taken
+from itl.engine.loop import Stage
+from itl.learner import Learner
+from itl.learner.legs import GENERALIST, legs_of
+from itl.observer import Observer
+from tiny_world import tiny_learner, tiny_stream
+
+
+def test_up_to_three_samples_that_are_left_over_join_the_batch_before() -> None:
+    assert {n: sizes_of(n, 8).tolist() for n in (1, 3, 8, 9, 11, 12, 16, 19, 20)} == {
+        1: [1],
+        3: [3],
+        8: [8],
+        9: [9],
+        11: [11],
+        12: [8, 4],
+        16: [8, 8],
+        19: [8, 11],
+        20: [8, 8, 4],
+    }
+    assert sizes_of(5, 2).tolist() == [2, 3]
+
+
+@pytest.mark.parametrize("batch", [1, 2, 3, 8, 32])
+def test_a_pass_takes_every_sample_once(batch: int) -> None:
+    for samples in range(1, 100):
+        sizes = sizes_of(samples, batch)
+        assert (sizes.sum(), len(sizes)) == (samples, steps_of(samples, batch))
+        assert [taken(samples, batch, k) for k in range(len(sizes) + 2)] == [*[0, *sizes.cumsum()], samples]
+        assert (sizes[:-1] == batch).all()
+        if samples >= 4 and batch >= 4:
+            assert sizes.min() >= 4
+        if samples % batch == 0 or samples % batch >= 4:  # as ever
+            assert sizes.tolist() == [len(part) for part in torch.arange(samples).split(batch)]
+
+
+class Watcher(Observer):
+    """Notes how many steps every stage has."""
+
+    def __init__(self) -> None:
+        self.steps: list[int] = []
+
+    def stage_ends(self, learner: Learner, stage: Stage) -> None:
+        self.steps.append(stage.rounds.total)
+
+
+@pytest.mark.parametrize("limits", [{}, {"specialist__steps": 3, "tangent__steps": 4}, {"specialist__steps": 1}])
+def test_the_steps_foretold_are_those_taken(limits: dict[str, Any]) -> None:
+    """18 images, two passes: in batches of 8 and 10, on the memory of 4, 4, 4 and 6."""
+    watcher, stream = Watcher(), tiny_stream(each=9)
+    learner = tiny_learner("itl", buffer=18, observer=watcher, **limits)
+    for task in stream:
+        learner.learn(task)
+    foretold = [leg for k in (1, 2) for leg in legs_of(learner.settings, k, 18, 18 * (k - 1), 18)]
+    assert [leg.stage for leg in foretold[:3]] == ["specialist", GENERALIST, "projection"]
+    assert [leg.steps for leg in foretold] == watcher.steps
+    if not limits:
+        assert watcher.steps[:3] == [2 * 2, 4 * 2, 4 * 2]
+
+
+@pytest.mark.parametrize("method", ["er", "der", "itl", "gdumb", "metasp", "co2l", "icarl", "gss", "x-der", "cls-er"])
+def test_no_step_of_any_stage_sees_a_handful(method: str) -> None:
+    """Batch norm over one image, at the very end of a pass, can undo what the network predicts."""
+    stream = tiny_stream(each=9)
+    learner = tiny_learner(method, buffer=18)
+    learner.prepare(stream.tasks[0])
+    sizes: list[int] = []
+    first = next(module for module in learner.net.modules() if not list(module.children()))
+    first.register_forward_pre_hook(lambda layer, given: sizes.append(len(given[0])) if layer.training else None)
+    for task in stream:
+        learner.learn(task)
+    assert sizes
+    assert min(sizes) >= 4
