@@ -24,7 +24,7 @@ from itl.specialists import View
 from itl.specialists.gcr import GCR
 from itl.specialists.gmed import GMED
 from itl.specialists.gss import FIRST, closeness, gradients
-from itl.specialists.metasp import fused, influences, shares
+from itl.specialists.metasp import fused, influences, step_weights
 from slow_pursuit import slow_pursuit
 from tiny_world import Teller, differing, photograph, tiny_learner, tiny_net, tiny_stream
 
@@ -237,8 +237,10 @@ def test_fused_influence_is_the_shortest_between_the_two() -> None:
 
 
 def test_metasps_weights_sum_to_one_and_none_is_below_zero() -> None:
-    assert shares(torch.tensor([0.5, -0.5, 0.2, 0.8])).tolist() == pytest.approx([0.5 / 3, 1.5 / 3, 0.8 / 3, 0.2 / 3])
-    assert shares(torch.tensor([3.0, 3.0, -2.0, 0.0])).tolist() == pytest.approx([0.0, 0.0, 0.75, 0.25])
+    assert step_weights(torch.tensor([0.5, -0.5, 0.2, 0.8])).tolist() == pytest.approx(
+        [0.5 / 3, 1.5 / 3, 0.8 / 3, 0.2 / 3]
+    )
+    assert step_weights(torch.tensor([3.0, 3.0, -2.0, 0.0])).tolist() == pytest.approx([0.0, 0.0, 0.75, 0.25])
 
 
 # ------------------------------------------------------------------------------------------------------------- GCR

@@ -11,6 +11,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.func import jvp
 
+from itl.engine.batches import steps_of
 from itl.specialists.base import Options, View, join
 from itl.specialists.er import ER
 from itl.specialists.virtual import Weights, present, said, stepped
@@ -49,7 +50,7 @@ class MetaSP(ER):
         s = self.settings
         epochs = s.epochs
         if s.steps is not None:
-            epochs = min(epochs, -(-s.steps // -(-len(self.here.labels) // s.batch)))
+            epochs = min(epochs, -(-s.steps // steps_of(len(self.here.labels), s.batch)))
         self.replaying = index >= int(self.options.plain * epochs)
 
     def inputs(self, rng: np.random.Generator, steps: int, first: int) -> dict[str, np.ndarray]:
@@ -70,7 +71,7 @@ class MetaSP(ER):
         with torch.enable_grad():
             each = influences(net, (x, y), [(old.x, old.y), (new_x, new_y)], self.settings.lr)
         net.train(training)
-        weights = shares(fused(*each))
+        weights = step_weights(fused(*each))
         logits = net(x)
         now.said, past.said = logits.detach().split([len(now.y), len(past.y)])
         now.logits = now.said
@@ -108,7 +109,7 @@ def fused(stability: Tensor, plasticity: Tensor) -> Tensor:
     return gamma * stability + (1 - gamma) * plasticity
 
 
-def shares(influence: Tensor) -> Tensor:
+def step_weights(influence: Tensor) -> Tensor:
     """(1 − I*) / Σ (1 − I*) of influences `[n]`; a loss that is to rise has no bottom, so no weight is below zero."""
     weights = (1 - influence).clamp(min=0)
     return weights / weights.sum().clamp(min=1e-12)
