@@ -266,6 +266,17 @@ def test_a_renamed_class_is_the_same_class(model: Model) -> None:
     assert reopened(model).names == list(NAMES)
 
 
+def test_a_name_is_the_same_however_its_accents_are_written_and_has_one_line(model: Model) -> None:
+    composed, apart = "caf\u00e9", "cafe\u0301"
+    rename(model, "dog", apart)
+    assert model.classes[1] == composed  # as a folder of that name would be
+    for wrong in ("two\nlines", "red\x1b[31m"):
+        with pytest.raises(UserError, match="one line"):
+            rename(model, "cat", wrong)
+    forget(model, classes=[apart])
+    assert composed not in json.dumps([model.names, model.history], ensure_ascii=False)
+
+
 def test_merged_classes_are_one_whose_probability_is_their_sum(model: Model) -> None:
     before = model.predict(tiny_task(*NAMES)[0])
     rename(model, "cat", "fox", merge=True)

@@ -25,11 +25,9 @@ def undo(model: str) -> None:
 
     Of a model whose present state is damaged, the newest state that is whole becomes the present one.
     """
-    from itl.engine import state
     from itl.model import change, lock
 
-    if not state.generations(model):
-        _must_exist(model)
+    _must_exist(model)
     with lock(model):
         for entry in change.undo(Path(model)):
             click.echo(f"undone: {told(entry)}")
@@ -108,7 +106,8 @@ def resize(model: str, size: int) -> None:
 
 
 def _must_exist(model: str) -> None:
-    """A folder that is no model is said so before a lock is put into it."""
+    """A folder that is no model is said so before a lock is put into it; of a damaged one it is said afterwards."""
     from itl.engine import state
 
-    state.current(model)
+    if not state.generations(model):
+        state.current(model)

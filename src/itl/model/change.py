@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -65,9 +66,12 @@ def rename(model: Model, old: str, new: str, *, merge: bool = False) -> None:
     what is learned from then on is too.
     """
     must_be_finished(model)
+    old, new = known(model, old), composed(new)
     outputs = outputs_of(model, old)
     if not new.strip():
         raise UserError("a class's name must not be empty")
+    if not new.isprintable():
+        raise UserError("a class's name must be one line without control characters")
     if old == new:
         raise UserError(f"the class is called {old} already")
     there = [output for output, name in enumerate(model.names) if name == new]
@@ -113,6 +117,7 @@ def forget(model: Model, *, classes: Sequence[str] = (), images: Tensor | None =
     what they have learned: only a model taught anew without them has not.
     """
     must_be_finished(model)
+    classes = [known(model, name) for name in classes]
     gone = np.zeros(len(model.learner.memory), bool)
     if images is not None:
         found = _find(model, images)
@@ -140,9 +145,21 @@ def must_be_finished(model: Model) -> None:
 
 def outputs_of(model: Model, name: str) -> list[int]:
     """The outputs of a class."""
-    if name not in model.names:
+    own = known(model, name)
+    return [output for output, name in enumerate(model.names) if name == own]
+
+
+def known(model: Model, name: str) -> str:
+    """A class's name as the model has it."""
+    found = next((own for own in model.names if own == name or own == composed(name)), None)
+    if found is None:
         raise unknown("class", name, model.classes)
-    return [output for output, own in enumerate(model.names) if own == name]
+    return found
+
+
+def composed(name: str) -> str:
+    """A name with its accents in the letters, as those of folders are read; some disks and keyboards set them apart."""
+    return unicodedata.normalize("NFC", name)
 
 
 def _find(model: Model, images: Tensor) -> np.ndarray:

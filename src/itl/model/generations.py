@@ -60,7 +60,7 @@ def with_way_back(root: Path, error: UserError) -> UserError:
     """What is wrong with a folder; and, if that is its current generation while an older one is whole, the way back."""
     if isinstance(error, store.OtherVersion) or damage(root) is None or last_whole(root) is None:
         return error
-    return UserError(f"{error}; or go back to the last state that is whole: itl undo {root}")
+    return UserError(f"{error}; itl undo {root} goes back to the last state that is whole")
 
 
 def unfinished(generation: Path) -> dict[str, Any] | None:
