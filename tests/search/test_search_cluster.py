@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections import Counter
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 from threading import Thread
 
 import pytest
+import torch
 from search_world import Here, fingerprint, grid
 
 from itl.config import Config
 from itl.errors import UserError
+from itl.search import resources
 from itl.search.board import Board
 from itl.search.cells import Cells
 from itl.search.parcels import pack, unpack
 
 pytest.importorskip("ray")
 pytest.importorskip("psutil")
+import itl.search.cluster as cluster_room
 from itl.search.cluster import Cluster
-from itl.search.sweep import sweep
+from itl.search.sweep import board_of, sweep
 
 LONGER = {"specialist.steps": 20, "tangent.steps": 10, "projection.steps": 10}
 CONFIGS = [config for method in ("er", "itl", "derpp") for config in grid(0, 1, 2, 3, method=method, settings=LONGER)]
@@ -50,6 +55,16 @@ def test_a_parcel_stays_within_its_folder(tmp_path):
         with pytest.raises(ValueError, match="outside"):
             unpack(tmp_path / "in", {"files": {name: b""}, "all": []})
     assert not (tmp_path / "x").exists()
+
+
+def test_a_cluster_made_here_has_no_more_cores_than_this_machine(monkeypatch):
+    monkeypatch.setattr(resources, "cores", lambda: 8)
+    monkeypatch.setattr(cluster_room, "cores", lambda: 8)
+    assert Cluster()._cores() == 8
+    assert Cluster(workers=2, threads=3)._cores() == 6
+    for too_many in ({"workers": 9}, {"workers": 4, "threads": 3}, {"threads": 9}):
+        with pytest.raises(UserError, match="more than the 8 cores"):
+            Cluster(**too_many)._cores()
 
 
 class Watching(Board):
@@ -158,3 +173,100 @@ def test_a_cell_that_fails_on_a_node_and_a_full_disk_are_said(cluster, tmp_path)
     (tmp_path / last[0].name / ".config.json.arriving").symlink_to("/dev/full")
     with pytest.raises(UserError, match=r"No space left on device.*kept"):
         sweep(Cells(tmp_path, last), ray, Board())
+
+
+# ------------------------------------------------------------------------------------- GPUs, as Ray counts them
+
+LANES = 3  # more than the node has cores: it is the GPU that is shared out
+
+
+@pytest.fixture
+def mixed():
+    """A head without cores, a node without a GPU and one with, all on this machine: Ray takes our word for the GPU."""
+    from ray.cluster_utils import Cluster as Raylets
+
+    raylets = Raylets(initialize_head=True, head_node_args={"num_cpus": 0, "num_gpus": 0, "include_dashboard": False})
+    raylets.add_node(num_cpus=2, num_gpus=0)
+    gpu = raylets.add_node(num_cpus=1, num_gpus=1)
+    yield raylets, gpu
+    raylets.shutdown()
+
+
+def noting(notes: Path, together: int):
+    """`carry_out` that notes where it is, with what, from when to when, and then works on the CPU.
+
+    All but the first stay until `together` of them are there, so that it does not depend on the machine's haste.
+    """
+
+    def carry_out(work, keys, mailbox, reports, device, *rest):
+        import json
+        import os
+        import time
+
+        import ray
+
+        from itl.search.cluster import carry_out
+
+        here = ray.get_runtime_context()
+        note = {"device": device, "node": here.get_node_id(), "has": here.get_assigned_resources()}
+        note |= {"gpus": ray.get_gpu_ids(), "process": os.getpid(), "begun": time.time()}
+        (notes / f"{work.name}.begun").touch()
+        done = carry_out(work, keys, mailbox, reports, "cpu", *rest)
+        until = time.time() + 60
+        while 1 < len(list(notes.glob("*.begun"))) < 1 + together and time.time() < until:
+            time.sleep(0.05)
+        (notes / f"{work.name}.json").write_text(json.dumps({**note, "ended": time.time()}))
+        return done
+
+    return carry_out
+
+
+def at_once(notes: list[dict]) -> int:
+    """The most that were there at the same time."""
+    changes = sorted([(note["begun"], 1) for note in notes] + [(note["ended"], -1) for note in notes])
+    return max(accumulate(change for _, change in changes))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("device", ["cuda", "auto"])
+def test_a_gpu_is_shared_by_as_many_runs_as_there_are_lanes_and_a_node_without_one_gets_none(
+    mixed, tmp_path, monkeypatch, device
+):
+    raylets, node = mixed
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    monkeypatch.setattr(cluster_room, "carry_out", noting(notes, LANES))
+    configs = grid(*range(LANES + 3), method="er")
+    board, cells = Watching(configs), Cells(tmp_path / "out", configs)
+    sweep(cells, Cluster(address=raylets.address, lanes=LANES, device=device), board)
+    told = [json.loads(path.read_text()) for path in notes.glob("*.json")]
+    assert len(board.of("done")) == len(told) == LANES + 3
+    assert {note["device"] for note in told} == {"cuda"}
+    assert {note["node"] for note in told} == {node.node_id}
+    for note in told:
+        assert note["has"]["GPU"] == pytest.approx(1 / LANES, abs=1e-4)
+        assert [str(one) for one in note["gpus"]] == ["0"]
+    assert at_once(told) == LANES
+    assert len({note["process"] for note in told}) == len(told)  # each gives its GPU memory back by ending
+    alone = tmp_path / "alone"
+    Here(Cells(alone, configs[-2:]), alone).run()
+    for config in configs[-2:]:  # gathered here, and the run's own
+        assert fingerprint(cells.out / config.name) == fingerprint(alone / config.name)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is there")
+def test_a_node_whose_gpu_torch_does_not_see_is_said_and_the_cpu_takes_every_node(mixed, tmp_path):
+    raylets, _ = mixed
+    configs = grid(0, method="er")
+    cells = Cells(tmp_path, configs)
+    board = board_of(cells)
+    sweep(cells, Cluster(address=raylets.address), board)
+    assert "no CUDA device is available here; use --device cpu" in board.of("failed")[0].error
+    sweep(cells, Cluster(address=raylets.address, device="cpu", threads=2), board)
+    assert [entry.name for entry in board.of("done")] == [configs[0].name]
+    for wrong, words in ({"threads": 3}, "no node of the cluster has 3 cores"), ({"device": "tpu"}, "unknown device"):
+        with pytest.raises(UserError, match=words):
+            sweep(Cells(tmp_path, grid(1)), Cluster(**{"address": raylets.address, "device": "cpu", **wrong}), Board())

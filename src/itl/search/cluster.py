@@ -25,7 +25,7 @@ from itl.observer import Observer
 from itl.search.board import Board
 from itl.search.extras import need
 from itl.search.parcels import Parcel, pack, unpack
-from itl.search.resources import ROOM, cores, resident
+from itl.search.resources import ROOM, cores, processes, resident
 from itl.search.work import Event, Source, Streams, Work, in_one_line, is_full, stream_key
 from itl.search.worker import TOLD, source_of
 
@@ -51,11 +51,18 @@ class Cluster:
     def drain(self, spec: dict[str, Any], board: Board, amount: int, data: str) -> None:
         """Do all work of the source that `spec` describes; tell the board."""
         ray = need("ray")
-        connect(ray, self.address, self.workers or cores())
+        if self.device not in ("auto", "cpu") and not self.device.startswith("cuda"):
+            raise UserError(f"unknown device '{self.device}'; use auto, cpu or cuda")
+        connect(ray, self.address, self._cores() if self.address is None else 0)
         try:
             _Driver(ray, self, source_of(spec), Path(spec["out"]), Streams(data), board).work()
         finally:
             ray.shutdown()
+
+    def _cores(self) -> int:
+        """Of a cluster made here: no more than there are."""
+        count, threads = processes(self.workers, self.threads or 1, cores())
+        return count * threads
 
 
 def connect(ray: Any, address: str | None, here: int) -> None:
@@ -240,11 +247,15 @@ class _Driver:
         self.mailbox = ray.remote(Mailbox).options(**stay).remote(str(out.resolve()))
         spec = {**source.spec, "out": str(out.resolve())}  # type: ignore[attr-defined]
         self.reports = ray.remote(Reports).options(**stay).remote(spec)
-        self.task = ray.remote(carry_out)
         self.cuda = how.device != "cpu" and ray.cluster_resources().get("GPU", 0) > 0
         if how.device.startswith("cuda") and not self.cuda:
             raise UserError("the cluster has no GPU; use --device cpu")
+        # A process on a GPU ends with its run, so that the GPU's memory is given back.
+        self.task = ray.remote(max_calls=1)(carry_out) if self.cuda else ray.remote(carry_out)
         self.threads = how.threads or 1
+        most = self._most("CPU")
+        if not self.cuda and 0 < most < self.threads:  # Ray would wait for such a node for ever
+            raise UserError(f"no node of the cluster has {self.threads} cores, the largest {most:.0f}; fewer --threads")
         self.memory, self.share = 0, 1 / how.lanes  # what a piece was seen to take: bytes, and part of a GPU
         self.sent: dict[str, Any] = {}
         self.flying: dict[Any, tuple[Work, Any]] = {}
@@ -266,6 +277,10 @@ class _Driver:
                 self._land(ref)
                 over = False
 
+    def _most(self, resource: str) -> float:
+        """What the node that has most of it has."""
+        return float(max(node["Resources"].get(resource, 0.0) for node in self.ray.nodes() if node["Alive"]))
+
     def _room(self) -> int:
         """How many may be with Ray: one until it is known what it takes, then as many as the cluster has places.
 
@@ -274,8 +289,13 @@ class _Driver:
         if not self.memory:
             return 1
         has = self.ray.cluster_resources()
-        places = int(has.get("GPU", 0) / self.share) if self.cuda else int(has.get("CPU", 0) // self.threads)
-        places = max(1, min(places, self.how.workers or places))
+        if self.cuda:  # of each GPU as many as fit, on as many GPUs as asked for
+            gpus = has.get("GPU", 0)
+            places = int(min(gpus, self.how.workers or gpus)) * int(1 / self.share + 1e-9)
+        else:
+            places = int(has.get("CPU", 0) // self.threads)
+            places = min(places, self.how.workers or places)
+        places = max(1, places)
         self.board.take({"kind": "workers", "count": places})
         return places if self.how.workers or not self.source.ahead else 2 * places
 
@@ -288,7 +308,7 @@ class _Driver:
         if self.cuda:
             options |= {"num_gpus": self.share, "num_cpus": 0.01}
         if self.memory:
-            options["memory"] = int(self.memory / ROOM)
+            options["memory"] = int(min(self.memory / ROOM, self._most("memory") or self.memory))
         task = self.task.options(**options)
         args = (keys, self.mailbox, self.reports, "cuda" if self.cuda else "cpu", self.threads, __version__)
         self.flying[task.remote(work, *args, *(self.sent[key] for key in keys))] = (work, mine)
