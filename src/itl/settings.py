@@ -202,7 +202,7 @@ def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         if isinstance(value, Mapping):
             out |= flatten(value, f"{prefix}{key}.")
         else:
-            out[prefix + key] = value
+            out[f"{prefix}{key}"] = value
     return out
 
 

@@ -40,6 +40,10 @@ MISTAKES = {
     "too many processes": (["sweep", "mine.yaml", "--workers", "999"], "999 processes", "--workers"),
     "no cluster": (["sweep", "mine.yaml", "--backend", "ray", "--address", "127.0.0.1:1"], "no Ray cluster answers"),
     "no address": (["sweep", "mine.yaml", "--backend", "ray", "--address", "there"], "host:port"),
+    "a folder in a file": (["sweep", "mine.yaml", "--out", "mine.yaml/runs"], "cannot write to mine.yaml/runs"),
+    "more processes than cores, by Ray": (["sweep", "mine.yaml", "--backend", "ray", "--workers", "999"], "cores here"),
+    "a stage that is not there": (["search", "--method", "er", "--over", "tangent.lr=0.1,0.2"], "change nothing"),
+    "a run twice": (["search", "--space", "paper", "--from", "a", "--from", "a"], "twice"),
     "an address for local": (["sweep", "mine.yaml", "--address", "auto"], "--backend ray"),
     "nothing to search": (["search"], "nothing to search", "--space paper"),
     "unknown space": (["search", "--space", "papper"], "unknown space", "paper"),
@@ -71,6 +75,25 @@ def test_a_search_from_a_run_that_saw_the_validation_images_is_refused(itl, kept
     done = itl("search", "--space", "paper", "--from", kept)
     assert done.code == 2
     assert "--split validation" in done.err
+
+
+def test_the_test_images_wait_for_a_trial_that_another_process_runs(itl, tmp_path):
+    from itl.search.trials import Trials
+
+    words = [*tiny(), "--over", "specialist.lr=0.001,0.1", "--method", "b", "--sampler", "grid", "--device", "cpu"]
+    words += ["--out", "both"]
+    assert itl("search", *words, "--trials", "1", "--quiet").code == 0
+    search = tmp_path / "both" / "search.json"
+    search.write_text(search.read_text().replace('"trials": 1', '"trials": 2'))
+    work, theirs = Trials(tmp_path / "both").claim()
+    with theirs:
+        done = itl("search", *words, "--trials", "2", "--final", "0")
+        assert (done.code, done.err.count("\n")) == (0, 1), done.err
+        assert "1 trial is being run by another process; whoever ends last uses the test images" in done.err
+        assert not (tmp_path / "both" / "final").exists()
+    done = itl("search", *words, "--trials", "2", "--final", "0", "--json")
+    assert (done.code, len(done.json["final"])) == (0, 1)
+    assert work.name == "trial-0001"
 
 
 def test_a_search_finds_writes_and_runs_its_best_setting(itl, tmp_path):

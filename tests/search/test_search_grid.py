@@ -75,6 +75,11 @@ def test_json_is_read_like_yaml(tmp_path):
     assert read(str(tmp_path / "g.json")).cells == read(str(tmp_path / "h.yaml")).cells
 
 
+def test_yamls_anchors_are_read(tmp_path):
+    (tmp_path / "g.yaml").write_text("cells:\n- &a {seed: 2, buffer: 30}\n- {<<: *a, buffer: 40}\n")
+    assert [(c.seed, c.buffer) for c in read(str(tmp_path / "g.yaml")).cells] == [(2, 30), (2, 40)]
+
+
 MISTAKES = {
     "empty": ({"methods": []}, "empty"),
     "no cells": ({"cells": []}, "empty"),
@@ -93,6 +98,13 @@ MISTAKES = {
     "negative": ({"seeds": [-1]}, "0 or more"),
     "same names": ({"cells": [{"tasks": 2}, {"tasks": 5}]}, "variant"),
     "settings are no mapping": ({"settings": [1]}, "mapping"),
+    "a list of lists": ({"seeds": [[0]]}, "seeds.*single values"),
+    "a list of mappings": ({"methods": [{"er": 1}]}, "methods.*single values"),
+    "a table that is a list": ({"published": [1]}, "unknown published table"),
+    "settings of a cell are no mapping": ({"cells": [{"settings": [1]}]}, "settings.*mapping"),
+    "a setting that is a number": ({"settings": {1: 2}}, "unknown setting '1'"),
+    "a part of settings that is a number": ({"settings": {"specialist": {1: 2}}}, r"unknown setting 'specialist\.1'"),
+    "a variant that is a list": ({"variant": ["a"]}, "variant.*text"),
     "unknown table": ({"published": "table 9"}, "unknown published table"),
 }
 
@@ -108,7 +120,14 @@ def test_a_mistake_in_a_grid_is_one_line(name):
 def test_a_grid_that_cannot_be_read_is_said(tmp_path):
     (tmp_path / "bad.yaml").write_text("a: [1")
     (tmp_path / "bad.json").write_text("{")
-    for place, words in (("bad.yaml", "no YAML"), ("bad.json", "no JSON"), ("none.yaml", "No such file")):
+    (tmp_path / "twice.yaml").write_text("seeds: [0]\nseeds: [1]\n")
+    (tmp_path / "twice.json").write_text('{"settings": {"net.width": 2, "net.width": 4}}')
+    (tmp_path / "ring.yaml").write_text("settings: &s {specialist: *s}\n")
+    (tmp_path / "rings.yaml").write_text("cells: &c [{cells: *c}]\n")
+    said = {"bad.yaml": "no YAML", "bad.json": "no JSON", "none.yaml": "No such file"}
+    said |= {"twice.yaml": "has seeds twice", "twice.json": r"has net\.width twice"}
+    said |= {"ring.yaml": "holds itself", "rings.yaml": "holds itself"}
+    for place, words in said.items():
         with pytest.raises(UserError, match=words):
             read(str(tmp_path / place))
     with pytest.raises(UserError, match="paper-table1"):

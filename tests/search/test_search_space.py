@@ -61,6 +61,14 @@ def test_a_mistake_in_a_range_is_one_line(text, words):
         read([text], None, ITL, False)
 
 
+def test_a_setting_of_a_stage_that_the_method_lacks_is_refused_unless_the_stage_is_searched_too():
+    with pytest.raises(UserError, match=r"tangent\.lr would change nothing.*generalist is none"):
+        read(["tangent.lr=0.1,0.2"], None, ER, False)
+    assert len(read(["tangent.lr=0.1,0.2", "generalist=none,tangent"], None, ER, False).choices) == 2
+    with pytest.raises(UserError, match="the space paper has nothing for this"):
+        read([], "paper", ER, True)
+
+
 def test_nothing_to_search_is_said():
     with pytest.raises(UserError, match="nothing to search"):
         read([], None, ITL, False)

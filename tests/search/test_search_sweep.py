@@ -110,7 +110,36 @@ def test_a_full_disk_ends_the_sweep_and_keeps_what_is_finished(done, tmp_path, d
 def test_a_folder_with_another_run_is_refused_before_anything_is_done(done):
     other = replace(CONFIGS[0], settings={**CONFIGS[0].settings, "tangent.lr": 0.5})
     with pytest.raises(UserError, match="other options"):
-        Cells(done, [other]).open()
+        board_of(Cells(done, [other]))  # also when all of them are done
+
+
+def test_a_place_that_is_no_folder_is_said_before_anything_is_done(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=r"cannot write to .*file/out"):
+        Cells(tmp_path / "file" / "out", CONFIGS).open()
+    (tmp_path / CONFIGS[1].name).touch()
+    with pytest.raises(UserError, match="is a file"):
+        board_of(Cells(tmp_path, CONFIGS))
+
+
+def test_a_cell_that_fails_and_cannot_say_so_is_not_tried_for_ever(tmp_path):
+    for name in (".config.json.draft", f".{FAILED}.draft"):
+        (tmp_path / CONFIGS[0].name / name).mkdir(parents=True)  # nothing can be written there
+    here = Here(Cells(tmp_path, [CONFIGS[0], CONFIGS[2]]), tmp_path)
+    here.run()
+    assert here.names("failed") == [CONFIGS[0].name]
+    assert here.names("done") == [CONFIGS[2].name]
+
+
+def test_a_result_that_is_none_is_said(tmp_path):
+    place = tmp_path / CONFIGS[0].name
+    place.mkdir()
+    (place / FAILED).write_text("[]")
+    assert len(board_of(Cells(tmp_path, CONFIGS)).of("failed")) == 1
+    for text in ("{}", "[]"):
+        (place / "result.json").write_text(text)
+        with pytest.raises(UserError, match=r"result\.json is no run's result"):
+            board_of(Cells(tmp_path, CONFIGS))
 
 
 def test_lanes_wait_until_it_is_known_what_one_takes(tmp_path):

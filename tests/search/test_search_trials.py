@@ -108,6 +108,18 @@ def test_two_processes_never_take_the_same_trial(tmp_path):
     assert one.claim()[0] == taken[1][0]
 
 
+def test_what_another_process_still_runs_is_known(whole, tmp_path):
+    assert find.elsewhere(whole) == ""
+    one, two = (find.begin(plan(trials=2), tmp_path / "both") for _ in range(2))
+    (mine, _), (theirs, _) = one.claim(), two.claim()
+    with pytest.raises(UserError, match="no trial is complete yet; 2 trials are being run by another process"):
+        find.chosen(one)
+    one.finish(mine, {"state": "complete", "class_il": 50.0, "values": [50.0]})
+    assert find.elsewhere(one) == "1 trial is"
+    two.finish(theirs, {"state": "complete", "class_il": 60.0, "values": [60.0]})
+    assert (find.elsewhere(one), find.best(one)["number"]) == ("", 1)
+
+
 def test_more_trials_may_be_asked_for_but_nothing_else_changed(whole):
     with pytest.raises(UserError, match="another sampler"):
         find.begin(plan(sampler="random"), whole.out)

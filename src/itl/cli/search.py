@@ -63,6 +63,11 @@ def search(**given: Any) -> None:
     trials = find.begin(plan, out)
     _work(trials, plan, given)
     path = find.write_best(trials)
+    others = find.elsewhere(trials)
+    if others:  # the best may be among theirs
+        unused = "; whoever ends last uses the test images" if seeds is not None else ""
+        click.echo(f"itl: {others} being run by another process{unused}", err=True)
+        seeds = None
     if seeds is not None:
         _final(trials, seeds, given)
     _print(trials, path, seeds, given)
@@ -79,6 +84,8 @@ def _plan(given: dict[str, Any]) -> Plan:
     if len(set(seeds)) < len(seeds):
         raise UserError(f"--seeds names a seed twice: {given['seeds']}; give each once")
     kept = tuple(str(Path(place).resolve()) for place in given["kept"])
+    if len(set(kept)) < len(kept):
+        raise UserError("--from names a run twice; give each once")
     fields = {name: given[name] for name in FIELDS}
     fields["order"] = options.numbers(given["order"], "--order")
     own = options.settings(given["pairs"], None)
@@ -142,6 +149,8 @@ def _final(trials: Trials, seeds: tuple[int, ...], given: dict[str, Any]) -> Non
     work(cells, board, given, "the best setting on the test images")
     if failed := board.of("failed"):
         raise UserError(f"the run on the test images failed: {failed[0].error}")
+    if waiting := board.of("waits"):
+        click.echo(f"itl: {len(waiting)} runs on the test images are being done by another process", err=True)
 
 
 def _print(trials: Trials, path: Path, seeds: tuple[int, ...] | None, given: dict[str, Any]) -> None:
@@ -152,7 +161,7 @@ def _print(trials: Trials, path: Path, seeds: tuple[int, ...] | None, given: dic
     assert found is not None
     drawn = plots.draw(trials)
     runs = [] if seeds is None else [trials.out / "final" / config.name for config in find.final(trials, seeds)]
-    results = [Folder(place).read("result.json") for place in runs]
+    results = [Folder(place).read("result.json") for place in runs if (place / "result.json").exists()]
     if given["quiet"]:
         click.echo(path)
         return

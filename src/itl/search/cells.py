@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -54,6 +53,7 @@ class Cells:
 
     def __init__(self, out: Path, configs: Sequence[Config]) -> None:
         self.out, self.configs = out, list(configs)
+        self.unsaid: set[str] = set()  # what failed here and could not be said in its folder
 
     @classmethod
     def of(cls, spec: dict[str, Any]) -> Cells:
@@ -68,7 +68,7 @@ class Cells:
     def claim(self) -> tuple[Work, Claim] | None:
         """The next cell that is not done, has not failed and is nobody's."""
         for config in self.configs:
-            if self._over(config):
+            if config.name in self.unsaid or self._over(config):
                 continue
             mine = claim(self.out, config.name)
             if mine is None:
@@ -92,16 +92,27 @@ class Cells:
 
     def fail(self, name: str, message: str) -> None:
         """Say why in the cell's folder, where the next sweep finds and removes it."""
-        with suppress(OSError):
+        try:
             (self.out / name).mkdir(parents=True, exist_ok=True)
             Folder(self.out / name).write(FAILED, {"error": message})
+        except OSError:
+            self.unsaid.add(name)
 
-    def open(self) -> None:
-        """Before a sweep: what failed is tried again, and folders that hold another run are refused at once."""
+    def check(self) -> None:
+        """Refuse folders that hold another run: its result is not the cell's."""
         for config in self.configs:
             folder = Folder(self.out / config.name)
+            if folder.path.exists() and not folder.path.is_dir():
+                raise UserError(f"{folder.path} is a file, where the run's folder would be; choose another --out")
             if (folder.path / "config.json").exists() and Config.of(folder.read("config.json")) != config:
                 raise UserError(f"{folder.path} is a run with other options than the grid's; choose another --out")
+
+    def open(self) -> None:
+        """Before a sweep: what failed is tried again, and a place that cannot be written to is said at once."""
+        if (place := claim(self.out, "sweep")) is not None:
+            place.release()
+        for config in self.configs:
+            folder = Folder(self.out / config.name)
             if (folder.path / FAILED).exists() and (mine := claim(self.out, config.name)) is not None:
                 with mine:
                     (folder.path / FAILED).unlink(missing_ok=True)
@@ -111,7 +122,10 @@ class Cells:
         folder = Folder(self.out / config.name)
         if (folder.path / "result.json").exists():
             result = folder.read("result.json")
+            if not isinstance(result, dict) or not {"class_il", "task_il"} <= result.keys():
+                raise UserError(f"{folder.path / 'result.json'} is no run's result; remove it, and the run goes on")
             return {"kind": "done", "class_il": result["class_il"], "task_il": result["task_il"]}
         if (folder.path / FAILED).exists():
-            return {"kind": "failed", "error": str(folder.read(FAILED).get("error"))}
+            said = folder.read(FAILED)
+            return {"kind": "failed", "error": str(said.get("error") if isinstance(said, dict) else said)}
         return None

@@ -122,9 +122,19 @@ def best(trials: Trials) -> dict[str, Any] | None:
     return {"number": first.number, "value": first.value, "settings": dict(first.params)}
 
 
+def elsewhere(trials: Trials) -> str:
+    """The trials that another process is at work on, in words, once this one has nothing left to take up."""
+    from optuna.trial import TrialState
+
+    count = len(trials.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)))
+    return f"{count} trials are" if count > 1 else "1 trial is" if count else ""
+
+
 def chosen(trials: Trials) -> Config:
     """The best setting as a run on the test images: what best.json holds."""
     found = best(trials)
+    if found is None and (others := elsewhere(trials)):
+        raise UserError(f"no trial is complete yet; {others} being run by another process, which goes on")
     if found is None:
         raise UserError("no trial is complete: there is no best setting yet; see the errors, or ask for more --trials")
     return replace(

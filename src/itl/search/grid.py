@@ -62,6 +62,13 @@ def build(values: Any, name: str) -> Grid:
     """The grid that a mapping describes."""
     if not isinstance(values, Mapping):
         raise UserError(f"the grid {name} must be a mapping such as methods: [er, itl], not {_kind(values)}")
+    try:
+        return _build(values, name)
+    except RecursionError:  # YAML's anchors allow it
+        raise UserError(f"the grid {name} holds itself; write out what its anchors stand for") from None
+
+
+def _build(values: Mapping[str, Any], name: str) -> Grid:
     made: dict[str, Config] = {}  # the same cell twice is one
     missing: dict[str, None] = {}
     for part in _parts(values, name):
@@ -84,14 +91,32 @@ def _shelf() -> list[Any]:
 def _load(text: str, name: str = "") -> Any:
     if name.endswith(".json"):
         try:
-            return json.loads(text)
+            return json.loads(text, object_pairs_hook=lambda pairs: _once(pairs, name))
         except ValueError as error:
             raise UserError(f"the grid {name} is no JSON: {error}") from None
     yaml = need("yaml")
+
+    class Loader(yaml.SafeLoader):  # type: ignore[misc,name-defined]
+        """YAML's own would let the second of two equal keys win, without a word."""
+
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            keys = [(self.construct_object(key, True), None) for key, _ in node.value if key.value != "<<"]
+            _once([pair for pair in keys if isinstance(pair[0], str)], name)
+            return super().construct_mapping(node, deep)
+
     try:
-        return yaml.safe_load(text)
+        return yaml.load(text, Loader)
     except yaml.YAMLError as error:
         raise UserError(f"the grid {name} is no YAML: {' '.join(str(error).split())}") from None
+
+
+def _once(pairs: list[tuple[str, Any]], name: str) -> dict[str, Any]:
+    """The pairs as a mapping; a key that stands there twice is a mistake."""
+    out = dict(pairs)
+    if len(out) < len(pairs):
+        twice = next(key for number, (key, _) in enumerate(pairs) if key in dict(pairs[:number]))
+        raise UserError(f"the grid {name} has {twice} twice in one place; write it once, or use cells")
+    return out
 
 
 def _parts(values: Mapping[str, Any], name: str) -> Iterator[dict[str, Any]]:
@@ -106,7 +131,7 @@ def _parts(values: Mapping[str, Any], name: str) -> Iterator[dict[str, Any]]:
     if not isinstance(values["cells"], Sequence) or not all(isinstance(one, Mapping) for one in values["cells"]):
         raise UserError(f"cells of the grid {name} must be a list of mappings, not {_kind(values['cells'])}")
     for one in values["cells"]:
-        both = {"settings": {**flatten(rest.get("settings") or {}), **flatten(one.get("settings") or {})}}
+        both = {"settings": {**_settings(rest, name), **_settings(one, name)}}
         yield from _parts({**_without(rest, one), **one, **both}, name)
 
 
@@ -127,7 +152,7 @@ def _product(part: dict[str, Any], name: str, missing: dict[str, None]) -> Itera
     fixed = {key: part[key] for key in FIXED if part.get(key) is not None}
     for row in rows:
         for variant, changed in _variations(part.get("vary") or {}, part.get("variant"), name):
-            own = {**flatten(_mapping(part.get("settings") or {}, "settings", name)), **changed}
+            own = {**_settings(part, name), **changed}
             for seed in axes["seed"] if axes["seed"] is not None else [0]:
                 yield _config({**fixed, **row, "seed": seed, "variant": variant, "settings": own}, name)
 
@@ -142,12 +167,15 @@ def _axis(part: Mapping[str, Any], axis: str, name: str) -> list[Any] | None:
         return None
     if not isinstance(values, list):
         raise UserError(f"{axis}s of the grid {name} must be a list, not {_kind(values)}")
+    for value in values:
+        if isinstance(value, (list, Mapping)):
+            raise UserError(f"{axis}s of the grid {name} must be a list of single values; it holds {_kind(value)}")
     return list(dict.fromkeys(values))
 
 
-def _published(source: str, axes: dict[str, list[Any] | None], missing: dict[str, None]) -> list[dict[str, Any]]:
+def _published(source: Any, axes: dict[str, list[Any] | None], missing: dict[str, None]) -> list[dict[str, Any]]:
     """The published cells of a table, less methods that are not here; an axis that is given narrows them."""
-    if source not in SOURCES:
+    if str(source) not in SOURCES:
         raise unknown("published table", str(source), SOURCES)
     rows = []
     for cell in published():
@@ -164,6 +192,8 @@ def _published(source: str, axes: dict[str, list[Any] | None], missing: dict[str
 
 def _variations(vary: Any, variant: Any, name: str) -> list[tuple[str | None, dict[str, Any]]]:
     """Every combination of the settings to vary, with its variant's name."""
+    if isinstance(variant, (list, Mapping)):
+        raise UserError(f"variant of the grid {name} must be text, not {_kind(variant)}")
     choices = {
         key: value if isinstance(value, list) else [value] for key, value in _mapping(vary, "vary", name).items()
     }
@@ -179,6 +209,10 @@ def _mapping(value: Any, key: str, name: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
         raise UserError(f"{key} of the grid {name} must be a mapping such as tangent.lr: 0.01, not {_kind(value)}")
     return flatten(value)
+
+
+def _settings(part: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    return _mapping(part.get("settings") or {}, "settings", name)
 
 
 def _config(values: dict[str, Any], name: str) -> Config:

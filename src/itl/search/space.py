@@ -88,6 +88,7 @@ PAPER = [  # the appendix's table; it does not say whose momentum, so each stage
     Choice("projection.momentum", [0.0, 0.9]),
 ]
 SPACES = {"paper": PAPER}
+SWITCHES = {"generalist", "project", "design"}  # what decides which stages a method has
 
 
 def read(texts: Sequence[str], name: str | None, settings: Settings, refining: bool) -> Space:
@@ -100,8 +101,16 @@ def read(texts: Sequence[str], name: str | None, settings: Settings, refining: b
         raise UserError("--over names a setting twice; give each once")
     if name is not None and name not in SPACES:
         raise unknown("space", name, SPACES)
+    for key in own if not SWITCHES & own.keys() else ():
+        if key.partition(".")[0] in ("tangent", "projection") and not _used(key, settings, refining):
+            raise UserError(
+                f"--over {key} would change nothing: the method has no such stage (generalist is "
+                f"{settings.generalist}); see itl methods"
+            )
     named = [one for one in SPACES[name] if _used(one.key, settings, refining)] if name else []
     choices = [*(one for one in named if one.key not in own), *own.values()]
+    if name and not choices:
+        raise UserError(f"the space {name} has nothing for this: no generalist comes after the specialist; give --over")
     if not choices:
         raise UserError("there is nothing to search: give --space paper, or --over tangent.lr=0.001..0.1:log")
     return Space(choices)

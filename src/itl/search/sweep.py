@@ -21,7 +21,8 @@ class Backend(Protocol):
 
 
 def board_of(cells: Cells) -> Board:
-    """A board that knows what the folder says."""
+    """A board that knows what the folder says; one that holds other runs of these names is refused."""
+    cells.check()
     board = Board([config.name for config in cells.configs])
     for config in cells.configs:
         if (state := cells.state(config)) is not None:
