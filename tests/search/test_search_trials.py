@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -106,6 +107,12 @@ def test_two_processes_never_take_the_same_trial(tmp_path):
     assert [piece and piece[0].number for piece in taken] == [0, 1, 2, None]
     taken[1][1].release()  # its process died
     assert one.claim()[0] == taken[1][0]
+
+
+def test_searches_begun_at_the_same_instant_make_one_study(tmp_path):
+    with ThreadPoolExecutor(4) as together:
+        begun = list(together.map(lambda _: find.begin(plan(), tmp_path / "both"), range(4)))
+    assert [len(trials.study.get_trials()) for trials in begun] == [1] * 4  # the method's own settings, once
 
 
 def test_what_another_process_still_runs_is_known(whole, tmp_path):

@@ -66,7 +66,18 @@ def check(plan: Plan) -> None:
 
 def begin(plan: Plan, out: Path) -> Trials:
     """The trials of a new search, or of the one in `out` if it is the same; more --trials may be asked of it."""
+    from itl.search.claims import claim
+    from itl.search.extras import need
+
     check(plan)
+    need("optuna")
+    opening = claim(out, "study", wait=True)  # two that begin at the same instant would both make the study
+    assert opening is not None
+    with opening:
+        return _begin(plan, out)
+
+
+def _begin(plan: Plan, out: Path) -> Trials:
     record, folder = plan.record(), Folder(out)
     if (out / "search.json").exists():
         before = folder.read("search.json")
@@ -86,19 +97,12 @@ def begin(plan: Plan, out: Path) -> Trials:
 
 def _trials(out: Path) -> Trials:
     """Opened, its first trials queued: a grid's points, or the method's own settings where the space holds them."""
-    from itl.search.claims import claim
-    from itl.search.extras import need
-
-    need("optuna")
     from itl.search.trials import Trials
 
     trials = Trials(out)
-    opening = claim(out, "study", wait=True)
-    assert opening is not None
-    with opening:
-        if not trials.study.get_trials(deepcopy=False):
-            for point in _first(trials):
-                trials.study.enqueue_trial(point)
+    if not trials.study.get_trials(deepcopy=False):
+        for point in _first(trials):
+            trials.study.enqueue_trial(point)
     return trials
 
 
