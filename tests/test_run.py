@@ -394,3 +394,23 @@ def test_a_buffer_smaller_than_the_classes_is_refused_before_anything_is_written
     learner.learn(first)
     with pytest.raises(UserError, match="a buffer of 3 cannot hold one image of each of 4 classes"):
         learner.learn(second)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[1]", "not a run's configuration"),
+        ("{}", "not a run's configuration"),
+        ('{"stream": "arrays", "method": "itl", "buffer": 8, "seed": 0, "tasks": "x"}', "'tasks' is not what"),
+        ('{"stream": "arrays", "method": "itl", "buffer": 8, "seed": 0, "order": 3}', "'order' is not what"),
+        ('{"stream": "arrays"', "cannot be read"),
+    ],
+)
+def test_a_folder_whose_configuration_is_something_else_is_refused_in_one_line(
+    text: str, said: str, tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(UserError, match=said) as caught:
+        run(config(), tiny_stream(**STREAM), tmp_path, device="cpu", resume=True)
+    assert "config.json" in str(caught.value)
+    assert "\n" not in str(caught.value)

@@ -18,7 +18,7 @@ from itl.errors import UserError
 from itl.learner import Learner
 from itl.observer import Observer, Observers
 from itl.recorder import Recorder
-from itl.results import Folder
+from itl.results import Folder, read_config
 from itl.streams import Stream
 
 __all__ = ["Config", "fresh_folder", "run", "run_all"]
@@ -116,7 +116,7 @@ def _learner(config: Config, stream: Stream, folder: Folder, device: str, observ
 
 def _check_same(config: Config, folder: Folder) -> None:
     """A run goes on, or is taken as done, only under the options it was begun with."""
-    before = Config.of(folder.read("config.json"))
+    before = Config.of(read_config(folder.path))
     if before != config:
         differs = [k for k, v in asdict(config).items() if v != asdict(before)[k]]
         raise UserError(f"{folder.path} is a run with another {', '.join(differs)}; resume it with its own options")

@@ -49,6 +49,6 @@ def _of_name(name: str) -> list[Path]:
 
 def _same(path: Path, config: Config) -> bool:
     from itl.config import Config
-    from itl.results import Folder
+    from itl.results import read_config
 
-    return Config.of(Folder(path).read("config.json")) == config
+    return Config.of(read_config(path)) == config

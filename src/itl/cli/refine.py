@@ -39,7 +39,7 @@ def refine(
     """Redo the generalist step of a run with other settings, from the specialists it kept (--keep-specialists)."""
     from itl import refine as room
     from itl.config import Config
-    from itl.results import Folder
+    from itl.results import Folder, read_config
 
     folder = Folder(run)
     chosen = _tasks(tasks, room.kept(folder))
@@ -48,7 +48,7 @@ def refine(
         room.check(settings)
     if out is not None and Path(out).exists():
         raise UserError(f"{out} exists already; choose another --out")
-    stream = Config.of(folder.read("config.json")).load_stream(data)
+    stream = Config.of(read_config(folder.path)).load_stream(data)
     plan = [(task, settings) for task in chosen for settings in trials]
     tries: Tries = []
     with _status(as_json) as status:

@@ -76,7 +76,7 @@ def search(**given: Any) -> None:
 def _plan(given: dict[str, Any]) -> Plan:
     from itl.config import Config
     from itl.methods import settings_for
-    from itl.results import Folder
+    from itl.results import read_config
     from itl.search.find import Plan
     from itl.search.space import read
 
@@ -92,7 +92,7 @@ def _plan(given: dict[str, Any]) -> Plan:
     if kept:
         if any(given[name] is not None for name in ("stream", "method", "buffer", "tasks", "order", "order_seed")):
             raise UserError("with --from, what is searched is the run's own stream, method and buffer; leave them out")
-        config = replace(Config.of(Folder(kept[0]).read("config.json")), keep_specialists=False, curves=0)
+        config = replace(Config.of(read_config(kept[0])), keep_specialists=False, curves=0)
         if own:
             raise UserError("with --from, give every setting by --over (one value for one that stays)")
     else:
@@ -107,9 +107,9 @@ def _plan(given: dict[str, Any]) -> Plan:
 
 def _streams(plan: Plan) -> list[Any]:
     from itl.config import Config
-    from itl.results import Folder
+    from itl.results import read_config
 
-    return [Config.of(Folder(place).read("config.json")) for place in plan.kept] or [plan.config]
+    return [Config.of(read_config(place)) for place in plan.kept] or [plan.config]
 
 
 def _work(trials: Trials, plan: Plan, given: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from itl.errors import UserError
-from itl.results.record import FORMAT
+from itl.results.record import FORMAT, Folder
 
 MOST_CLASSES = 4096  # where a record does not name its classes
 
@@ -88,6 +89,13 @@ CONFIG: dict[str, Check] = {  # right where they are there
     "settings": _is(dict),
     "resolved": _is(dict),
 }
+OPTIONAL: dict[str, Check] = {  # of what a run is begun with again
+    "tasks": _is(int),
+    "order": _list(_is(int)),
+    "order_seed": _is(int),
+    "keep_specialists": lambda value: isinstance(value, bool),
+    "curves": _is(int),
+}
 LINE: dict[str, Check] = {
     "kind": _is(str),
     "task": _is(int),
@@ -121,6 +129,16 @@ def check_config(config: Any, path: Path, finished: bool) -> dict[str, Any]:
     for name, check in CONFIG.items():
         if name in config and not check(config[name]):
             raise UserError(f"{path} is damaged: '{name}' is not what it should be; run it again")
+    return config
+
+
+def read_config(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The config.json of a run's folder, whole; what it says is as a `Config` takes it."""
+    where = Path(path) / "config.json"
+    config = check_config(Folder(path).read("config.json"), where, finished=False)
+    for name, check in OPTIONAL.items():
+        if config.get(name) is not None and not check(config[name]):
+            raise UserError(f"{where} is damaged: '{name}' is not what it should be; run it again")
     return config
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from itl.config import Config
 from itl.errors import UserError
 from itl.observer import Observer
-from itl.results import Folder
+from itl.results import Folder, read_config
 from itl.search.claims import Claim, claim
 from itl.search.work import Event, Report, Streams, Work
 
@@ -104,7 +104,7 @@ class Cells:
             folder = Folder(self.out / config.name)
             if folder.path.exists() and not folder.path.is_dir():
                 raise UserError(f"{folder.path} is a file, where the run's folder would be; choose another --out")
-            if (folder.path / "config.json").exists() and Config.of(folder.read("config.json")) != config:
+            if (folder.path / "config.json").exists() and Config.of(read_config(folder.path)) != config:
                 raise UserError(f"{folder.path} is a run with other options than the grid's; choose another --out")
 
     def open(self) -> None:

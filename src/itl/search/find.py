@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from itl.config import Config
 from itl.errors import UserError
 from itl.methods import settings_for
-from itl.results import Folder
+from itl.results import Folder, read_config
 from itl.search.space import Space
 from itl.settings import flatten
 
@@ -53,7 +53,7 @@ def check(plan: Plan) -> None:
         refine.check(dict.fromkeys(choice.key for choice in plan.space.choices))
         for place in plan.kept:
             refine.kept(Folder(place))
-            if Config.of(Folder(place).read("config.json")).split != "validation":
+            if Config.of(read_config(place)).split != "validation":
                 raise UserError(
                     f"{place} learned the validation images too; make it again with --split validation "
                     "--keep-specialists, and search from that"
@@ -157,7 +157,7 @@ def final(trials: Trials, seeds: Sequence[int]) -> list[Config]:
     """The runs of the chosen setting on the test images, in `final/`. Another setting has no second chance there."""
     config = chosen(trials)
     for path in sorted((trials.out / "final").glob("*/config.json")):
-        before = Config.of(Folder(path.parent).read("config.json"))
+        before = Config.of(read_config(path.parent))
         if before.settings != config.settings:
             raise UserError(
                 f"{path.parent} has used the test images for another setting; they are used once: search in a new --out"

@@ -17,7 +17,7 @@ from itl.engine.loop import Diverged
 from itl.engine.random import generator
 from itl.errors import UserError
 from itl.observer import Observer
-from itl.results import Folder
+from itl.results import Folder, read_config
 from itl.search.claims import Claim, claim
 from itl.search.space import Choice, Space
 from itl.search.work import Event, Report, Streams, Work
@@ -180,7 +180,7 @@ class Trials:
     def _work(self, trial: Trial) -> TrialWork:
         chosen = self.space.suggest(trial)  # a trial taken up again has the values it had
         if self.plan["kept"]:
-            configs = [Config.of(Folder(place).read("config.json")) for place in self.plan["kept"]]
+            configs = [Config.of(read_config(place)) for place in self.plan["kept"]]
             return TrialWork(trial.number, configs, chosen, self.plan["kept"])
         settings = {**self.base.settings, **chosen}
         configs = [replace(self.base, seed=seed, settings=settings) for seed in self.plan["seeds"]]
