@@ -174,14 +174,12 @@ class Stepper:
         self.beside = self._beside()
 
     def _beside(self) -> torch.cuda.Stream | None:
-        """The stream for the twins' gradients: one of its own in a captured step, the present one in one that could be.
-
-        None in one that cannot: its loss may take forward-mode derivatives, which `nets.conv` does not have.
-        """
+        """The stream for the gradients of the twins: one of its own in a captured step, else the one the rest is on."""
         device = self.engine.device
-        if self.shadow is None or device.type != "cuda" or not self.stage.capturable:
+        if self.shadow is None or device.type != "cuda":
             return None
-        return torch.cuda.Stream(device) if self.engine.capture else torch.cuda.current_stream(device)
+        captured = self.engine.capture and self.stage.capturable
+        return torch.cuda.Stream(device) if captured else torch.cuda.current_stream(device)
 
     def _fused_update(self, shadow: Shadow) -> Update | None:
         """One kernel for the weights that have twins: if all are trained, by the loss's own gradients, with Triton."""

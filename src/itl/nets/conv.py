@@ -20,9 +20,8 @@ def convolve(conv: nn.Conv2d, x: Tensor) -> Tensor:
     than once are summed on the backward pass's own stream, which would not wait for another.
     """
     beside = getattr(conv, "beside", None)
-    if beside is None or not torch.is_grad_enabled() or conv.weight is not conv.worn or conv.bias is not None:
-        return conv(x)  # type: ignore[no-any-return]
-    if x.dtype != conv.weight.dtype:
+    trained = beside is not None and conv.weight is conv.worn and torch.is_grad_enabled()
+    if not trained or x.dtype != conv.weight.dtype or conv.bias is not None:
         return conv(x)  # type: ignore[no-any-return]
     conv.uses += 1  # type: ignore[operator, assignment]
     return Apart.apply(x, conv.weight, conv, beside)  # type: ignore[no-any-return, no-untyped-call]
