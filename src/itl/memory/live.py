@@ -57,11 +57,14 @@ class Live:
         """What a step changes beside the images."""
         return [self.scores, *self.known.values()]
 
-    def placed(self, wish: Tensor) -> list[int]:
-        """The samples of a batch that may go anywhere, in order; on a GPU all, for to know would be to wait for it."""
+    def placed(self, wish: Tensor) -> list[tuple[slice, bool]]:
+        """The samples of a batch that may go anywhere, in order, each with whether its slot may be for it to choose.
+
+        On a GPU all of them and always, for to know better would be to wait for it.
+        """
         if wish.device.type != "cpu":
-            return list(range(len(wish)))
-        return [k for k, slot in enumerate(wish.tolist()) if slot != self.size]
+            return [(slice(k, k + 1), True) for k in range(len(wish))]
+        return [(slice(k, k + 1), slot == CHOOSE) for k, slot in enumerate(wish.tolist()) if slot != self.size]
 
     def write(self, targets: Tensor, known: dict[str, Tensor]) -> Tensor:
         """Note what lies in slots `targets` `[n]` now; returns them with all but the last write to a slot gone."""
@@ -106,12 +109,14 @@ class LossAware(Live):
                 self.scores.index_copy_(0, past["slots"], _losses(past))
         losses, wish = _losses(now), now["wish"]
         targets = torch.full_like(wish, self.size)
-        for k in self.placed(wish):
-            chances = replaced(self.scores[: self.size], self.known["label"][: self.size])
-            slot = torch.where(wish[k : k + 1] == CHOOSE, pick(chances, now["where"][k : k + 1]), wish[k : k + 1])
-            targets[k : k + 1] = slot
-            self.scores.index_copy_(0, slot, losses[k : k + 1])
-            self.known["label"].index_copy_(0, slot, now["y"][k : k + 1])
+        for this, chooses in self.placed(wish):
+            slot = wish[this]
+            if chooses:
+                chances = replaced(self.scores[: self.size], self.known["label"][: self.size])
+                slot = torch.where(slot == CHOOSE, pick(chances, now["where"][this]), slot)
+            targets[this] = slot
+            self.scores.index_copy_(0, slot, losses[this])
+            self.known["label"].index_copy_(0, slot, now["y"][this])
         return targets
 
 
@@ -156,15 +161,15 @@ class GreedyCosine(Live):
     def choose(self, now: dict[str, Tensor], pasts: list[dict[str, Tensor]]) -> Tensor:
         """In a batch whose score is below 1 a sample challenges a slot drawn by score; it wins by s / (s + its own)."""
         wish, targets = now["wish"], torch.full_like(now["wish"], self.size)
-        for k in self.placed(wish):
-            this = slice(k, k + 1)
-            score, alone, held = now["score"][this], now["alone"][this], self.scores[: self.size]
-            rival = pick(held / held.sum(), now["where"][this])
-            s = held.index_select(0, rival)
-            won = (score < 1) & (now["whether"][this] < s / (s + alone))
-            free = wish[this] != CHOOSE
-            slot = torch.where(free, wish[this], torch.where(won, rival, self.size))
-            score = torch.where(free, score, alone)
+        for this, chooses in self.placed(wish):
+            slot, score = wish[this], now["score"][this]
+            if chooses:
+                alone, held, free = now["alone"][this], self.scores[: self.size], slot != CHOOSE
+                rival = pick(held / held.sum(), now["where"][this])
+                s = held.index_select(0, rival)
+                won = (score < 1) & (now["whether"][this] < s / (s + alone))
+                slot = torch.where(free, slot, torch.where(won, rival, self.size))
+                score = torch.where(free, score, alone)
             targets[this] = slot
             self.scores.index_copy_(0, slot, score.to(self.scores.dtype))
         return targets
