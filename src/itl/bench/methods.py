@@ -13,7 +13,6 @@ from itl.bench.ours import Stopwatch
 from itl.bench.scale import Scale
 from itl.errors import unknown
 from itl.learner import Learner
-from itl.memory.policies import find
 from itl.results import environment
 from itl.streams import Stream
 
@@ -76,7 +75,7 @@ def row(scale: Scale, stream: Stream, name: str) -> dict[str, Any]:
     """One method's milliseconds a step, and what it computes in one."""
     settings = methods.settings_for(name, None, BUFFER)
     specialist = specialists.build(settings.specialist)
-    captured = specialist.capturable and find(settings.memory.policy).live is None
+    captured = specialists.captured(settings)
     if not captured and scale.device == "cuda":  # shorter epochs: a step takes as long, and there are many of them
         scale = replace(scale, images=FEWER)
         stream = scale.stream()

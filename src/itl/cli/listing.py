@@ -79,7 +79,7 @@ def describe(method: Method) -> dict[str, Any]:
         "stores": []
         if s.memory.policy == "none"
         else ["image", "label", *(["logits"] if logits else []), *(["weight"] if weights else [])],
-        "captured": specialist.capturable and policy.live is None,
+        "captured": specialists.captured(s),
         "reference": method.reference,
         "note": method.note,
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib.metadata import entry_points
 
 from itl.errors import unknown
+from itl.memory.policies import find
 from itl.settings import Settings, SpecialistSettings
 from itl.specialists.agem import AGEM
 from itl.specialists.base import Here, Options, Phase, Specialist, View, join
@@ -26,7 +27,7 @@ from itl.specialists.metasp import MetaSP
 from itl.specialists.sgd import SGD
 from itl.specialists.x_der import XDER
 
-__all__ = ["SPECIALISTS", "Here", "Options", "Phase", "Specialist", "View", "build", "join", "resolve"]
+__all__ = ["SPECIALISTS", "Here", "Options", "Phase", "Specialist", "View", "build", "captured", "join", "resolve"]
 
 SPECIALISTS: dict[str, type[Specialist]] = {
     kind.name: kind
@@ -46,6 +47,11 @@ def build(settings: SpecialistSettings) -> Specialist:
     if settings.name not in SPECIALISTS:
         raise unknown("specialist", settings.name, SPECIALISTS)
     return SPECIALISTS[settings.name](settings)
+
+
+def captured(settings: Settings) -> bool:
+    """Whether the specialist's step becomes a CUDA graph where there is a GPU: it can, and so can its memory."""
+    return build(settings.specialist).capturable and find(settings.memory.policy).live is None
 
 
 def resolve(settings: Settings) -> Settings:
