@@ -30,6 +30,10 @@ def _list(of: Check) -> Check:
     return lambda value: isinstance(value, list) and all(map(of, value))
 
 
+def _or_none(check: Check) -> Check:
+    return lambda value: value is None or check(value)
+
+
 def _dict(of: Check) -> Check:
     return lambda value: isinstance(value, dict) and all(map(of, value.values()))
 
@@ -85,16 +89,14 @@ CONFIG: dict[str, Check] = {  # right where they are there
     "buffer": _is(int),
     "seed": _is(int),
     "split": lambda value: value in ("test", "validation"),
-    "variant": lambda value: value is None or isinstance(value, str),
+    "variant": _or_none(_is(str)),
     "settings": _is(dict),
     "resolved": _is(dict),
-}
-OPTIONAL: dict[str, Check] = {  # of what a run is begun with again
-    "tasks": _is(int),
-    "order": _list(_is(int)),
-    "order_seed": _is(int),
+    "tasks": _or_none(_is(int)),
+    "order": _or_none(_list(_is(int))),
+    "order_seed": _or_none(_is(int)),
     "keep_specialists": lambda value: isinstance(value, bool),
-    "curves": _is(int),
+    "curves": _or_none(_is(int)),
 }
 LINE: dict[str, Check] = {
     "kind": _is(str),
@@ -134,12 +136,7 @@ def check_config(config: Any, path: Path, finished: bool) -> dict[str, Any]:
 
 def read_config(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The config.json of a run's folder, whole; what it says is as a `Config` takes it."""
-    where = Path(path) / "config.json"
-    config = check_config(Folder(path).read("config.json"), where, finished=False)
-    for name, check in OPTIONAL.items():
-        if config.get(name) is not None and not check(config[name]):
-            raise UserError(f"{where} is damaged: '{name}' is not what it should be; run it again")
-    return config
+    return check_config(Folder(path).read("config.json"), Path(path) / "config.json", finished=False)
 
 
 def check_predictions(arrays: dict[str, np.ndarray], classes: int | None, where: Path) -> dict[str, np.ndarray]:
