@@ -51,8 +51,8 @@ def write(
     draft: Path | None = None
     try:
         root.mkdir(parents=True, exist_ok=True)
-        number = max((_number(p) for p in root.glob("generation-*")), default=0) + 1
-        draft = root / f".draft-{number:06d}"
+        following = max((number(p.name) for p in root.glob("generation-*")), default=0) + 1
+        draft = root / f".draft-{following:06d}"
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir()
         save_file({name: t.detach().cpu().contiguous() for name, t in tensors.items()}, draft / TENSORS)
@@ -60,7 +60,7 @@ def write(
         if beside is not None:
             beside(draft)
         seal(draft)
-        target = root / f"generation-{number:06d}"
+        target = root / f"generation-{following:06d}"
         draft.rename(target)
         _flush(root)
         point(root, target.name)
@@ -97,9 +97,7 @@ def tidy(root: Path, kept: Collection[str]) -> None:
 
 def generations(folder: str | os.PathLike[str]) -> list[str]:
     """The names of all generations there, oldest first."""
-    return sorted(
-        (p.name for p in Path(folder).glob("generation-*") if NAME.fullmatch(p.name)), key=lambda n: int(n[11:])
-    )
+    return sorted((p.name for p in Path(folder).glob("generation-*") if NAME.fullmatch(p.name)), key=number)
 
 
 def current(folder: str | os.PathLike[str]) -> str:
@@ -230,8 +228,10 @@ def _text(path: Path) -> str:
     return path.read_text(encoding="utf-8")
 
 
-def _number(path: Path) -> int:
-    return int(path.name.rpartition("-")[2]) if path.name.rpartition("-")[2].isdigit() else 0
+def number(name: str) -> int:
+    """A generation's number by its name; 0 for a name of another form."""
+    digits = name.rpartition("-")[2]
+    return int(digits) if digits.isdigit() else 0
 
 
 def reason(error: BaseException) -> str:

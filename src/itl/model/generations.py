@@ -41,7 +41,7 @@ def earlier(root: Path) -> Iterator[str]:
     """The finished generations before the current one, newest first; all of them if nothing says which is current."""
     now = store.named(root)
     for name in reversed(store.generations(root)):
-        if (now is None or int(name[11:]) < int(now[11:])) and finished(root / name):
+        if (now is None or store.number(name) < store.number(now)) and finished(root / name):
             yield name
 
 
