@@ -12,6 +12,7 @@ from torch import Tensor
 
 from itl.engine.device import Engine
 from itl.engine.loop import Batch, Descent, Diverged, Span, Stage, train
+from itl.engine.shadow import Shadow
 from itl.settings import SpecialistSettings
 from itl.specialists import View, build
 from tiny_world import tiny_net
@@ -214,3 +215,10 @@ def test_a_stage_goes_on_from_any_round_with_the_momentum_it_had_there() -> None
             again.copy_(states[done - 1][0])
         train(rest, CPU, start=done, momentum=states[done - 1][1])
         assert torch.equal(again, w)
+
+
+def test_a_phase_that_trains_nothing_with_a_twin_has_its_gradients_as_they_are() -> None:
+    """ER-T's correction of outputs, say: a scale and a shift over a network whose weights stay."""
+    own = torch.ones(2, requires_grad=True)
+    grad = torch.tensor([0.5, -1.0])
+    assert [g is grad for g in Shadow(tiny_net()).widen([own], [grad])] == [True]

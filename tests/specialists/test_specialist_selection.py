@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 import itl
 from itl import Learner, UserError
+from itl.augment import Augment
 from itl.engine.device import Engine
 from itl.memory import PolicyOptions, Seen, Slots
 from itl.memory.gcr import GradientCoreset, share
@@ -24,6 +25,7 @@ from itl.specialists import View
 from itl.specialists.gcr import GCR
 from itl.specialists.gmed import GMED
 from itl.specialists.gss import FIRST, closeness, gradients
+from itl.specialists.live import DRAWS, LiveStep
 from itl.specialists.metasp import fused, influences, step_weights
 from slow_pursuit import slow_pursuit
 from tiny_world import Teller, differing, photograph, tiny_learner, tiny_net, tiny_stream
@@ -363,3 +365,17 @@ def test_what_lies_beside_an_image_moves_with_it_when_a_memory_is_cut_or_grown()
     assert memory.slots.weight[:2].tolist() == weight[[5, 2]].tolist()
     assert torch.equal(memory.edits[:2], edits[[5, 2]])
     assert memory.edits.shape[0] == memory.pixels.shape[0] == 5
+
+
+def test_a_step_tried_before_its_memory_is_filled_has_labels_that_a_loss_can_take() -> None:
+    """So is a step captured: the slots that it replays are those it will find, and are empty still."""
+    learner = tiny_learner("er-t", buffer=7, classes=6)
+    learner.prepare(tiny_stream(classes=6, tasks=3, each=9).tasks[0])
+    memory = learner.memory
+    memory.begin_task(18, {})
+    assert memory.live is not None
+    step = LiveStep(memory, memory.live, Augment(padding=0, flip=False), 0, 6, 1)
+    draws = Augment(padding=0, flip=False).draw(np.random.default_rng(0), 4)
+    batch = {"0.slot": torch.arange(4), **{f"0.{part}": getattr(draws, part) for part in DRAWS}}
+    assert (memory.live.known["label"][:4] < 0).all()
+    assert (step.filled_in(batch, 1, False)["0.y"] == 0).all()

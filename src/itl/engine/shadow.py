@@ -45,7 +45,8 @@ class Shadow:
         self.wide = self.wide or [torch.empty_like(master) for master in self.masters]
         place = self.place
         narrow = [(place[id(leaf)], grad) for leaf, grad in zip(leaves, grads, strict=True) if id(leaf) in place]
-        torch._foreach_copy_([self.wide[k] for k, _ in narrow], [grad for _, grad in narrow])
+        if narrow:
+            torch._foreach_copy_([self.wide[k] for k, _ in narrow], [grad for _, grad in narrow])
         return [
             self.wide[place[id(leaf)]] if id(leaf) in place else grad for leaf, grad in zip(leaves, grads, strict=True)
         ]

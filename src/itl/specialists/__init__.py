@@ -50,8 +50,12 @@ def build(settings: SpecialistSettings) -> Specialist:
 
 
 def captured(settings: Settings) -> bool:
-    """Whether the specialist's step becomes a CUDA graph where there is a GPU: it can, and so can its memory."""
-    return build(settings.specialist).capturable and find(settings.memory.policy).live is None
+    """Whether the specialist's step becomes a CUDA graph where there is a GPU: it can, and so can its memory.
+
+    AutoAugment sorts its draws on the host, so that a memory whose views are made within the step goes without.
+    """
+    in_step = find(settings.memory.policy).live is not None and settings.augment.memory is not None
+    return build(settings.specialist).capturable and not in_step
 
 
 def resolve(settings: Settings) -> Settings:

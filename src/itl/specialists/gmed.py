@@ -36,7 +36,6 @@ class GMED(ER):
     name = "gmed"
     Options = Editing
     options: Editing
-    capturable = False
     forwards, backwards = 5, 5
 
     def phase(self) -> Phase:

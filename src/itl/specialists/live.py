@@ -42,7 +42,8 @@ class LiveStep:
             for v in range(self.views):
                 drawn = Draws(*(batch[numbered(f"{d}.{part}", v)] for part in DRAWS))
                 out[numbered(f"{d}.x", v)] = self.augment(images, drawn)
-            out[f"{d}.y"] = self.live.known["label"].index_select(0, slots)
+            # A step tried before it is captured may replay slots that those before it have yet to fill: label -1.
+            out[f"{d}.y"] = self.live.known["label"].index_select(0, slots).clamp(min=0)
             if ragged:
                 out[f"{d}.width"] = self.live.known["width"].index_select(0, slots)
         return out

@@ -36,7 +36,6 @@ class MetaSP(ER):
     name = "metasp"
     Options = Influence
     options: Influence
-    capturable = False
     looks_up = ("judge",)
     forwards, backwards = 8, 5
 

@@ -287,7 +287,7 @@ def specialist_stage(rounds: ReplayRounds) -> Stage:
         loss,
         changed,
         net=net,
-        capturable=specialist.capturable and live is None,
+        capturable=specialist.capturable and (live is None or live.augment.policy is None),
         adjust=specialist.gradient if phase.replays and specialist.turns_gradients else None,
         after=after if phase.replays else None,
     )
