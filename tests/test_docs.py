@@ -111,7 +111,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_files_named_in_the_text_exist(page: Path) -> None:
-    examples = {"src/itl/specialists/apart.py", "src/itl/streams/stripes.py", "src/itl/memory/uniform.py"}
+    examples = {"src/itl/specialists/heavy.py", "src/itl/streams/stripes.py", "src/itl/memory/uniform.py"}
     for name in re.findall(r"`((?:src|tests|docs|benchmarks|results)/[\w./-]+)`", prose(page)):
         assert name in examples or (HOME / name).exists(), f"{page.name} names {name}"
 
@@ -198,15 +198,15 @@ def test_the_contributors_method_learns(monkeypatch: pytest.MonkeyPatch) -> None
     names: dict[str, Any] = {}
     exec(file, names)
     exec(row, names)
-    monkeypatch.setitem(specialists.SPECIALISTS, "er-apart", names["ApartER"])
-    monkeypatch.setitem(methods.METHODS, "er-apart", names["APART"])
-    assert methods.settings_for("er-apart", "seq-cifar10", 200).specialist.lr == 0.03
-    learner = itl.Learner("er-apart", 8, settings=TINY, device="cpu")
+    monkeypatch.setitem(specialists.SPECIALISTS, "er-heavy", names["HeavyER"])
+    monkeypatch.setitem(methods.METHODS, "er-heavy", names["HEAVY"])
+    assert methods.settings_for("er-heavy", "seq-cifar10", 200).specialist.lr == 0.03
+    learner = itl.Learner("er-heavy", 8, settings=TINY, device="cpu")
     images, labels = tiny_images()
     learner.learn(images[labels < 2], labels[labels < 2])
     learner.learn(images[labels >= 2], labels[labels >= 2])
     assert learner.predict(images)[1].shape == (len(images), 4)
-    assert (learner.specialist.name, len(learner.memory)) == ("er-apart", 8)
+    assert (learner.specialist.name, len(learner.memory)) == ("er-heavy", 8)
 
 
 def plug_in(monkeypatch: pytest.MonkeyPatch, room: Any, toml: str, names: dict[str, Any]) -> str:
@@ -228,7 +228,7 @@ def test_the_contributors_specialist_can_come_from_another_package(monkeypatch: 
     monkeypatch.setattr(specialists, "SPECIALISTS", dict(specialists.SPECIALISTS))
     name = plug_in(monkeypatch, specialists, blocks(CONTRIBUTING, "toml")[0], names)
     settings = methods.settings_for("er", None, 8, {"specialist.name": name})
-    assert type(specialists.build(settings.specialist)) is names["ApartER"]
+    assert type(specialists.build(settings.specialist)) is names["HeavyER"]
 
 
 def test_the_contributors_stream_is_read_and_cut(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -180,7 +180,7 @@ def test_rungs_of_the_ablation_differ_in_the_generalist_alone(stream: str | None
 
 def test_itl_is_offline_er_and_itl_l_is_derpp() -> None:
     itl, itl_l = settings_for("itl", "seq-cifar10", 200), settings_for("itl-l", "seq-cifar10", 200)
-    assert (itl.specialist.name, itl.memory.policy, itl.memory.logits) == ("er", "stratified", None)
+    assert (itl.specialist.name, itl.memory.policy, itl.memory.logits) == ("er-apart", "stratified", None)
     assert (itl_l.specialist.name, itl_l.memory.policy, itl_l.memory.logits) == ("derpp", "reservoir", True)
     assert (itl.tangent.alpha, itl.tangent.beta) == (0.0, 1.0)
     assert (itl_l.tangent.alpha, itl_l.tangent.beta) == (1.0, 1.0)  # the paper: alpha_tg = beta_tg = 1

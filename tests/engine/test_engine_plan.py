@@ -123,6 +123,8 @@ class PlainLoop:
             return F.cross_entropy(logits, torch.cat([y, *(p[1] for p in pasts)])), logits
         logits = self.net(x)
         loss = F.cross_entropy(logits, y)
+        if s.name == "er-apart":
+            return loss + sum(F.cross_entropy(self.net(p[0]), p[1]) for p in pasts), logits
         if pasts:
             first = self.net(pasts[0][0])
             loss = loss + s.alpha * F.mse_loss(first, pasts[0][2])
@@ -174,9 +176,10 @@ def test_a_planned_epoch_is_the_plain_loop_to_the_last_bit(case: str, each: int)
         assert loop.agrees()
 
 
-def test_offline_er_is_the_plain_loop_over_a_frozen_memory() -> None:
+@pytest.mark.parametrize("specialist", ["er", "er-apart"])
+def test_offline_er_is_the_plain_loop_over_a_frozen_memory(specialist: str) -> None:
     stream = tiny_stream(each=11)
-    learner = tiny_learner("b", buffer=10)
+    learner = tiny_learner("b", buffer=10, specialist__name=specialist)
     learner.learn(stream.tasks[0])
     loop = PlainLoop(learner)
     before = photograph(learner)["pixels"]

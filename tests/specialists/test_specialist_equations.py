@@ -87,6 +87,22 @@ def test_joint_is_the_cross_entropy_of_its_batch(net: nn.Module) -> None:
     assert specialist("joint", net).loss(net, now, ()).item() == pytest.approx(expected, abs=1e-10)
 
 
+def test_er_apart_is_a_cross_entropy_for_each_batch_with_statistics_of_its_own(net: nn.Module) -> None:
+    now, past = view(5, (2, 3), 0), view(3, (0, 1), 1)
+    expected = ce(net(now.x), now.y, list(range(C))) + ce(net(past.x), past.y, list(range(C)))
+    together = ce(net(torch.cat([now.x, past.x])), torch.cat([now.y, past.y]), list(range(C)))
+    assert specialist("er-apart", net).loss(net, now, (past,)).item() == pytest.approx(expected, abs=1e-10)
+    assert abs(together - expected / 2) > 1e-3  # it is not er's loss twice
+
+
+def test_er_apart_weighs_replayed_samples_by_what_the_memory_stores(net: nn.Module) -> None:
+    now, past = view(5, (2, 3), 0), view(4, (0, 1), 1)
+    past.weights = torch.tensor([3.0, 1.0, 0.0, 0.0], dtype=torch.float64)
+    each = F.cross_entropy(net(past.x), past.y, reduction="none")
+    expected = ce(net(now.x), now.y, list(range(C))) + ((3 * each[0] + each[1]) / 4).item()
+    assert specialist("er-apart", net).loss(net, now, (past,)).item() == pytest.approx(expected, abs=1e-10)
+
+
 def test_der_is_cross_entropy_and_the_squared_distance_to_the_stored_logits(net: nn.Module) -> None:
     now, past = view(5, (2, 3), 0), view(3, (0, 1), 1, logits=True)
     assert past.logits is not None

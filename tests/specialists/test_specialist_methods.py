@@ -200,7 +200,8 @@ def test_what_a_method_cannot_serve_is_one_line_before_training(
 
 
 def test_every_specialist_has_a_method_and_says_what_its_step_costs() -> None:
-    used = {methods.settings_for(name, None, 200).specialist.name for name in methods.METHODS}
+    on = (None, "seq-cifar10")
+    used = {methods.settings_for(name, stream, 200).specialist.name for name in methods.METHODS for stream in on}
     assert used == set(SPECIALISTS)
     for name in SPECIALISTS:
         one = build(SpecialistSettings(name=name))

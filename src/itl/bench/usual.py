@@ -99,7 +99,7 @@ def measure(scale: Scale, stream: Stream) -> dict[str, float]:
     kinds: dict[str, Callable[[], Iterator[None]]] = {
         "er": lambda: bench.replay(bench.er),
         "derpp": lambda: bench.replay(bench.derpp),
-        "itl specialist": lambda: bench.replay(bench.er, frozen=True),
+        "itl specialist": lambda: bench.replay(bench.apart, frozen=True),
         "itl tangent": bench.tangent,
         "itl projection": bench.projection,
     }
@@ -157,6 +157,15 @@ class _Usual:
             x, y = torch.cat([x, past_x]), torch.cat([y, past_y])
         logits = net(x)
         return F.cross_entropy(logits, y), logits[:own]
+
+    def apart(self, net: nn.Module, x: Tensor, y: Tensor, buffer: Buffer) -> tuple[Tensor, Tensor]:
+        """Task and memory in a forward each."""
+        logits = net(x)
+        loss = F.cross_entropy(logits, y)
+        if buffer.images:
+            past_x, past_y, _ = buffer.draw(32, self.device)
+            loss = loss + F.cross_entropy(net(past_x), past_y)
+        return loss, logits
 
     def derpp(self, net: nn.Module, x: Tensor, y: Tensor, buffer: Buffer) -> tuple[Tensor, Tensor]:
         """Three forwards, two draws."""

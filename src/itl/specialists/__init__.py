@@ -15,6 +15,7 @@ from itl.specialists.der import DER
 from itl.specialists.derpp import DERpp
 from itl.specialists.er import ER
 from itl.specialists.er_ace import ERACE
+from itl.specialists.er_apart import ERApart
 from itl.specialists.er_t import ERT
 from itl.specialists.gcr import GCR
 from itl.specialists.gdumb import GDumb
@@ -32,7 +33,7 @@ __all__ = ["SPECIALISTS", "Here", "Options", "Phase", "Specialist", "View", "bui
 SPECIALISTS: dict[str, type[Specialist]] = {
     kind.name: kind
     for kind in (
-        *(SGD, Joint, ER, AGEM, DER, DERpp, Co2L, ERACE, XDER, CLSER, GDumb, ICaRL, LwF),
+        *(SGD, Joint, ER, ERApart, AGEM, DER, DERpp, Co2L, ERACE, XDER, CLSER, GDumb, ICaRL, LwF),
         *(GSS, ERT, GMED, MetaSP, GCR),
     )
 }
