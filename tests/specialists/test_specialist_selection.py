@@ -24,9 +24,10 @@ from itl.settings import SpecialistSettings
 from itl.specialists import View
 from itl.specialists.gcr import GCR
 from itl.specialists.gmed import GMED
-from itl.specialists.gss import FIRST, closeness, gradients
+from itl.specialists.gss import FIRST, closeness
 from itl.specialists.live import DRAWS, LiveStep
 from itl.specialists.metasp import fused, influences, step_weights
+from itl.specialists.per_sample import gram
 from slow_pursuit import slow_pursuit
 from tiny_world import Teller, differing, photograph, tiny_learner, tiny_net, tiny_stream
 
@@ -78,8 +79,9 @@ def test_gss_chooses_scores_and_learns_like_the_benchmarks_own_code() -> None:
         score = alone = torch.full((3,), FIRST, dtype=torch.float64)
         if step["compare"]:
             compare = torch.tensor(step["compare"])
-            held, each = gradients(net, held_x[compare], held_y[compare]), gradients(net, x, y)
-            score, alone = closeness(each.mean(0, keepdim=True), held).expand(3), closeness(each, held)
+            both = gram(net, torch.cat([held_x[compare], x]), torch.cat([held_y[compare], y]))
+            score, alone = closeness(both, len(compare))
+            score = score.expand(3)
         wish = [min(filled + k, size) if filled + k < size else CHOOSE for k in range(3)]
         draws = {name: torch.tensor(step[name] or [0.0] * 3, dtype=torch.float64) for name in ("where", "whether")}
         targets = live.choose({"wish": torch.tensor(wish), "y": y, "score": score, "alone": alone, **draws}, [])
@@ -90,16 +92,13 @@ def test_gss_chooses_scores_and_learns_like_the_benchmarks_own_code() -> None:
         assert live.scores[:filled].tolist() == pytest.approx(step["scores"][:filled], abs=1e-6)
 
 
-def test_gss_compares_the_gradients_that_one_backward_a_sample_gives() -> None:
-    net = tiny_net(classes=3, dtype=torch.float64)
-    x, y = torch.randn(5, 1, 8, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64), torch.arange(5) % 3
-    slow = []
-    for k in range(5):
-        loss = F.cross_entropy(net(x[k : k + 1]), y[k : k + 1])
-        slow.append(torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(net.parameters()))]))
-    assert torch.allclose(gradients(net, x, y), torch.stack(slow), atol=1e-10)
-    cosines = [max(float(F.cosine_similarity(slow[i], slow[j], 0)) for j in (3, 4)) + 1 for i in range(3)]
-    assert closeness(torch.stack(slow[:3]), torch.stack(slow[3:])).tolist() == pytest.approx(cosines)
+def test_gss_scores_are_the_largest_cosines_plus_one() -> None:
+    each = torch.randn(7, 20, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    each[6] = 0  # a gradient of no length is near to none
+    score, alone = closeness(each @ each.T, 4)
+    assert score.item() == pytest.approx(float(F.cosine_similarity(each[4:].mean(0), each[:4]).max()) + 1, abs=1e-12)
+    cosines = F.cosine_similarity(each[4:, None], each[None, :4], 2).amax(1) + 1
+    assert torch.allclose(alone, cosines, rtol=0, atol=1e-12)
 
 
 # ---------------------------------------------------------------------------------------------- loss-aware reservoir

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
 
 from itl.specialists.base import View
 from itl.specialists.er import ER
+from itl.specialists.per_sample import gram
 
 FIRST = 0.1  # the score of what enters an empty memory
+SHORTEST = 1e-12  # of a gradient: one of no length has a cosine of 0 with any other
 
 
 class GSS(ER):
@@ -23,7 +23,6 @@ class GSS(ER):
 
     name = "gss"
     needs_policy = "gss"
-    capturable = False
     forwards, backwards = 5, 5  # and those of the batch and of the images compared, alone
 
     @property
@@ -41,29 +40,22 @@ class GSS(ER):
         if pasts:
             compared, memory = pasts[-1], self.here.memory
             assert compared.slots is not None
+            held = memory.pixels.index_select(0, compared.slots)
+            x, y = self.here.normalise(torch.cat([held, now.extra["raw"]])), torch.cat([compared.y, now.y])
             training = net.training
             net.eval()
-            held = gradients(net, self.here.normalise(memory.pixels.index_select(0, compared.slots)), compared.y)
-            each = gradients(net, self.here.normalise(now.extra["raw"]), now.y)
+            score, alone = closeness(gram(net, x, y), len(held))
             net.train(training)
-            score = closeness(each.mean(0, keepdim=True), held)
-            scores, alone = score.expand(len(now.y)), closeness(each, held)
+            scores = score.expand(len(now.y))
         now.extra |= {"score": scores, "alone": alone}
 
 
-def gradients(net: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    """Each sample's gradient of the cross-entropy by all weights: `[n, weights]`."""
-    weights = {name: p.detach() for name, p in net.named_parameters()}
-    buffers = dict(net.named_buffers())
+def closeness(products: Tensor, held: int) -> tuple[Tensor, Tensor]:
+    """The largest cosine with the first `held` samples, plus 1: of the others' mean gradient `[]`, of each `[n]`.
 
-    def loss(weights: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-        logits = functional_call(net, {**weights, **buffers}, (x[None],))
-        return F.cross_entropy(logits, y[None])
-
-    each = vmap(grad(loss), in_dims=(None, 0, 0))(weights, x, y)
-    return torch.cat([each[name].flatten(1) for name in weights], 1)
-
-
-def closeness(one: Tensor, held: Tensor) -> Tensor:
-    """The largest cosine of each of `one` `[k, weights]` with those `held` `[m, weights]`, plus 1: `[k]`."""
-    return (F.normalize(one) @ F.normalize(held).T).amax(1) + 1
+    `products` `[held + n, held + n]` are the gradients' inner products. The mean's are means of them.
+    """
+    lengths = products.diagonal().clamp_min(0).sqrt().clamp_min(SHORTEST)
+    across = products[held:, :held] / lengths[:held]
+    mean = products[held:, held:].mean().clamp_min(0).sqrt().clamp_min(SHORTEST)
+    return (across.mean(0) / mean).amax() + 1, (across / lengths[held:, None]).amax(1) + 1
