@@ -48,6 +48,10 @@ class Stopwatch(Observer):
         rounds = self.rounds[stage]
         return median(1e3 * (end - begin) / steps for begin, end, steps in rounds[1:] or rounds)
 
+    def count(self, stage: str) -> int:
+        """Its steps."""
+        return sum(steps for _, _, steps in self.rounds[stage])
+
     def seconds(self, stage: str) -> float:
         """The whole stage, capture and all."""
         return sum(end - begin for begin, end, _ in self.rounds[stage])
@@ -88,7 +92,8 @@ def growth(scale: Scale, stream: Stream) -> list[dict[str, Any]]:
         epochs = max(3, (24 if scale.device == "cuda" else 3) * 200 // size)
         few = {"specialist.steps": 2, "tangent.epochs": epochs, "projection.epochs": epochs}
         watch = teach(scale, stream, "itl", size, few, tasks=1)
-        per_epoch = {stage: watch.ms(stage) * -(-size // 32) / 1e3 for stage in ("tangent", "projection")}
+        both = ("tangent", "projection")
+        per_epoch = {stage: watch.ms(stage) * watch.count(stage) / epochs / 1e3 for stage in both}
         out.append({"buffer": size, **per_epoch, "per_image_us": 1e6 * sum(per_epoch.values()) / size})
     return out
 

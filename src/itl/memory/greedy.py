@@ -112,8 +112,8 @@ def matching_pursuit(errors: Tensor, inputs: Tensor, mass: Tensor, count: int, l
 
 def _fit(rows: Tensor, towards: Tensor, chosen: list[int], l2: float) -> Tensor:
     """argmin_w |Σ w_j g_j - target|² + l2 |w|² over the chosen."""
-    gram = rows[:, chosen]
+    gram = rows[:, chosen].cpu()  # small, and PyTorch's solvers for a GPU fail if two lanes are the first to ask
     scale = l2 + 1e-10 * float(gram.diagonal().max())  # two equal gradients have no unique answer
-    gram = gram + scale * torch.eye(len(chosen), dtype=gram.dtype, device=gram.device)
-    weights: Tensor = torch.linalg.solve(gram, towards[chosen])
-    return weights
+    gram = gram + scale * torch.eye(len(chosen), dtype=gram.dtype)
+    weights: Tensor = torch.linalg.solve(gram, towards[chosen].cpu())
+    return weights.to(rows.device)

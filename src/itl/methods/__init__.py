@@ -53,7 +53,7 @@ ALPHA_BETA = {"specialist.alpha": 0.1, "specialist.beta": 0.5}
 
 
 ITL_TUNED: Tuned = {
-    ("seq-digits", None): {"specialist.lr": 0.03},
+    ("seq-digits", None): {"specialist.name": "er-apart", "specialist.lr": 0.015},
     ("seq-cifar10", None): {"specialist.name": "er-apart", "specialist.lr": 0.1, "specialist.momentum": 0.0},
 }
 
