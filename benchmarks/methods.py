@@ -15,21 +15,19 @@ import argparse
 import json
 import os
 import re
-import shutil
 import statistics
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 HOME = Path(__file__).parents[1]
-sys.path.insert(0, str(HOME / "src"))
+sys.path[:0] = [str(HOME / "src"), str(HOME / "benchmarks")]
+
+from runs import on_device, one, recorded  # noqa: E402
 
 from itl import methods  # noqa: E402
 from itl.config import Config  # noqa: E402
-from itl.errors import UserError  # noqa: E402
 
 RESULTS = HOME / "results"
 PAGE = HOME / "docs" / "methods.md"
@@ -72,44 +70,15 @@ def configs(args: argparse.Namespace) -> list[Config]:
     return out
 
 
-def records(stream: str) -> dict[tuple[str, str | None, int, int], dict[str, Any]]:
-    """The recorded runs on the test images by (method, variant, buffer, seed): any folder of the stream's results."""
-    out = {}
-    for path in sorted((RESULTS / stream).glob("**/result.json")):
-        result = json.loads(path.read_text())
-        if result["split"] == "test":
-            out[result["method"], result["variant"], result["buffer"], result["seed"]] = result
-    return out
-
-
 def missing(args: argparse.Namespace) -> list[Config]:
     """The runs that are not recorded yet."""
-    done = records(args.stream)
+    done = recorded(RESULTS / args.stream)
     return [c for c in configs(args) if (c.method, c.variant, c.buffer, c.seed) not in done]
 
 
 def place(config: Config) -> Path:
     """Where a run is recorded."""
     return RESULTS / config.stream / "methods" / config.name
-
-
-def one(config: Config, args: argparse.Namespace) -> str:
-    """Run and record one, in this process; what came of it in a line. A run that fails leaves nothing behind."""
-    from itl.run import run
-
-    out, begun = place(config), time.perf_counter()
-    draft = out.with_name(f".{out.name}")
-    shutil.rmtree(draft, ignore_errors=True)
-    try:
-        result = run(config, config.load_stream(args.data), draft, device=args.device, save=False)
-    except UserError as error:
-        shutil.rmtree(draft, ignore_errors=True)
-        return f"{config.name}: failed: {error}"
-    os.replace(draft, out)
-    return (
-        f"{config.name}: Class-IL {result['class_il']:.1f}, Task-IL {result['task_il']:.1f}, "
-        f"{time.perf_counter() - begun:.0f} s"
-    )
 
 
 def on_cores(todo: list[Config], args: argparse.Namespace) -> None:
@@ -130,19 +99,6 @@ def on_cores(todo: list[Config], args: argparse.Namespace) -> None:
         list(pool.map(job, todo))
 
 
-def on_device(todo: list[Config], args: argparse.Namespace) -> None:
-    """Several runs side by side in this process."""
-    from functools import partial
-
-    from itl.engine.device import choose_engine
-    from itl.engine.lanes import side_by_side
-
-    def job(config: Config) -> None:
-        print(one(config, args), flush=True)
-
-    side_by_side([partial(job, config) for config in todo], args.lanes, choose_engine(args.device).device)
-
-
 # ------------------------------------------------------------------------------------------------------------ tables
 
 
@@ -153,7 +109,7 @@ def mean_std(values: list[float]) -> str:
 
 def table(stream: str, buffer: int, steps: int | None, seeds: tuple[int, ...]) -> str | None:
     """Class-IL and Task-IL of every method alone and with the generalist; a dash where a seed is missing."""
-    found, prefix = records(stream), f"steps{steps}" if steps else None
+    found, prefix = recorded(RESULTS / stream), f"steps{steps}" if steps else None
     lines = ["| method | Class-IL | with tangent | Task-IL | with tangent |", "|---|---|---|---|---|"]
     any_run = False
     for name in names():
@@ -259,7 +215,10 @@ def main() -> None:
         return
     todo = missing(args)
     if args.one:
-        print(*(one(config, args) for config in todo if config.name == args.one), sep="\n")
+        print(
+            *(one(config, place(config), args.data, args.device) for config in todo if config.name == args.one),
+            sep="\n",
+        )
         return
     print(f"{len(todo)} of {len(configs(args))} runs to do", flush=True)
     if args.list:
@@ -267,7 +226,10 @@ def main() -> None:
         return
     from itl.engine.device import choose_engine
 
-    (on_device if choose_engine(args.device).device.type == "cuda" else on_cores)(todo, args)
+    if choose_engine(args.device).device.type == "cuda":
+        on_device(todo, place, args.data, args.device, args.lanes)
+    else:
+        on_cores(todo, args)
 
 
 if __name__ == "__main__":
