@@ -1,4 +1,4 @@
-"""Inner products of single samples' gradients on a GPU: those of the CPU, and the same from a captured graph."""
+"""Inner products and influences of single samples' gradients on a GPU: the CPU's, and the same when captured."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from itl import nets
+from itl.specialists.metasp import influences
 from itl.specialists.per_sample import gram
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
@@ -26,3 +27,19 @@ def test_inner_products_are_the_cpus_and_can_be_captured(width: int) -> None:
     graph.replay()
     assert torch.allclose(eager.cpu(), expected, rtol=1e-8, atol=1e-8)
     assert torch.allclose(captured, eager, rtol=1e-8, atol=1e-8)
+
+
+def test_influences_are_the_cpus_and_can_be_captured() -> None:
+    draw = torch.Generator().manual_seed(0)
+    net = nets.build("resnet18", 10, width=8, generator=draw).double().eval()
+    batches = [(torch.randn(n, 3, 32, 32, generator=draw, dtype=torch.float64), torch.arange(n)) for n in (8, 4, 6)]
+    expected = influences(net, batches[0], batches[1:], 0.1)
+    net = net.cuda().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    batches = [(x.cuda().contiguous(memory_format=torch.channels_last), y.cuda()) for x, y in batches]
+    eager, graph = influences(net, batches[0], batches[1:], 0.1), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = influences(net, batches[0], batches[1:], 0.1)
+    graph.replay()
+    for ours, again, cpu in zip(eager, captured, expected, strict=True):
+        assert torch.allclose(ours.cpu(), cpu, rtol=1e-8, atol=1e-8)
+        assert torch.allclose(again, ours, rtol=1e-8, atol=1e-8)

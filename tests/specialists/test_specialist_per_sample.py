@@ -1,4 +1,6 @@
-"""Inner products of the gradients of single samples, held to one backward pass a sample."""
+"""Inner products of the gradients of single samples, with one another and with directions, held to one backward pass a
+sample.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from itl import nets
-from itl.specialists import per_sample
+from itl.specialists import taps
 from itl.specialists.gss import closeness
-from itl.specialists.per_sample import gram, products, tapped_weights
+from itl.specialists.per_sample import gram, passed, products
+from itl.specialists.taps import tapped_weights
+from itl.specialists.virtual import present
 from tiny_world import tiny_net
 
 
@@ -37,8 +41,9 @@ def slowly(net: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 class Odd(nn.Module):
     """Layers used in every way that a user's network may use them."""
 
-    def __init__(self) -> None:
+    def __init__(self, aside: bool) -> None:
         super().__init__()
+        self.aside = aside
         self.first = nn.Conv2d(3, 6, (3, 2), (2, 1), (2, 1), (1, 2))
         self.norm = nn.BatchNorm2d(6)
         self.depthwise = nn.Conv2d(6, 6, 3, padding=1, groups=6)
@@ -59,15 +64,18 @@ class Odd(nn.Module):
         x = self.twice(torch.tanh(self.twice(x)))
         x = self.read(F.relu(self.mirrored(x))) * self.scale[:, None, None] + self.read.weight.mean()
         x = self.flat(self.hidden(x.mean((2, 3))))
-        with torch.no_grad():
-            aside = self.unread(x)
+        aside: Tensor | float = 0.5
+        if self.aside:
+            with torch.no_grad():
+                aside = self.unread(x)
         x = torch.tanh(self.hidden.bias * x + aside)
-        return self.out(self.tokens(x[:, :, None]).flatten(1))  # type: ignore[no-any-return]
+        return F.linear(weight=self.out.weight, input=self.tokens(x[:, :, None]).flatten(1))
 
 
-def odd() -> Odd:
+def odd(aside: bool = True) -> Odd:
+    """`aside`: a part of it has no gradient, which forward mode would not know."""
     torch.manual_seed(0)
-    net = Odd().double()
+    net = Odd(aside).double()
     with torch.no_grad():
         for layer in (net.norm, net.flat):
             assert layer.running_mean is not None
@@ -76,16 +84,35 @@ def odd() -> Odd:
             layer.weight[1] = layer.weight[3] = 0
             layer.running_mean.uniform_(-1, 1)
             layer.running_var.uniform_(0.5, 2)
-    net.first.weight.requires_grad_(False)
+    net.first.requires_grad_(False)
     return net.eval()
 
 
-def test_a_networks_inner_products_and_cosines_are_those_of_one_backward_a_sample() -> None:
-    net, (x, y) = tiny_net(classes=3, channels=3, dtype=torch.float64), images(9)
+class Attends(nn.Module):
+    """Pixels that attend to one another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)
+        self.inward, self.out = nn.Conv2d(3, 4, 4, 4), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = self.inward(x).flatten(2).transpose(1, 2)
+        return self.out(self.encoder(tokens).mean(1))  # type: ignore[no-any-return]
+
+
+def half_silent(net: nn.Module) -> nn.Module:
+    """With every other batch-norm weight 0."""
     with torch.no_grad():
         for layer in net.modules():
             if isinstance(layer, nn.BatchNorm2d):
                 layer.weight[::2] = 0
+    return net
+
+
+def test_a_networks_inner_products_and_cosines_are_those_of_one_backward_a_sample() -> None:
+    net, (x, y) = half_silent(tiny_net(classes=3, channels=3, dtype=torch.float64)), images(9)
+    with torch.no_grad():
         ours = gram(net, x, y)
     slow = slowly(net, x, y)
     assert torch.allclose(ours, slow @ slow.T, rtol=1e-10, atol=1e-10)
@@ -112,7 +139,25 @@ def test_the_inner_products_of_a_users_odd_network_are_those_of_one_backward_a_s
     layers = {name.split(".")[1] for name in tapped_weights(net, x)}
     assert layers == {"first", "norm", "mirrored", "flat", "out"}  # all that are used once, in a way that is known
     assert all(p.grad is None for p in net.parameters())
-    assert [name for name, p in net.named_parameters() if not p.requires_grad] == ["module.first.weight"]
+    frozen = [name for name, p in net.named_parameters() if not p.requires_grad]
+    assert frozen == ["module.first.weight", "module.first.bias"]
+
+
+@pytest.mark.parametrize("kind", ["ours", "odd", "attends"])
+def test_derivatives_along_directions_and_the_whole_gradient_are_those_of_one_backward_a_sample(kind: str) -> None:
+    torch.manual_seed(0)
+    net: nn.Module = half_silent(tiny_net(classes=3, channels=3, dtype=torch.float64))
+    if kind != "ours":
+        net = nets.Foreign(odd(aside=False) if kind == "odd" else Attends().double(), "out").eval()
+    x, y = images(6)
+    here = passed(net, present(net), x, y)
+    ways = [{name: torch.randn_like(p) for name, p in net.named_parameters()} for _ in range(3)]
+    slow = slowly(net, x, y)
+    flat = torch.stack([torch.cat([t.flatten() for t in way.values()]) for way in ways])
+    assert torch.allclose(here.along(ways), flat @ slow.T, rtol=1e-10, atol=1e-10)
+    whole = torch.cat([g.flatten() for g in here.gradient.values()])
+    assert torch.allclose(whole, slow.sum(0), rtol=1e-10, atol=1e-10)
+    assert not here.along(ways).requires_grad
 
 
 def test_a_norm_by_the_batchs_own_statistics_sees_each_sample_alone() -> None:
@@ -152,13 +197,13 @@ def test_both_ways_to_take_inner_products_give_them() -> None:
 
 def test_a_network_is_looked_over_once_an_image_shape(monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[torch.Size] = []
-    real = per_sample._look
+    real = taps._look
 
     def look(net: nn.Module, x: Tensor) -> frozenset[str]:
         looks.append(x.shape[1:])
         return real(net, x)
 
-    monkeypatch.setattr(per_sample, "_look", look)
+    monkeypatch.setattr(taps, "_look", look)
     net = tiny_net(classes=3, channels=3, dtype=torch.float64)
     for count, side in ((4, 8), (6, 8), (4, 12), (4, 8)):
         gram(net, *images(count, side=side))

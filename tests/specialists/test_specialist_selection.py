@@ -213,20 +213,40 @@ def test_gmeds_edits_stay_with_their_image_and_go_with_it() -> None:
 # ---------------------------------------------------------------------------------------------------------- MetaSP
 
 
-def test_metasps_influence_is_the_derivative_through_the_tried_step() -> None:
-    net = tiny_net(classes=3)
+def judged_batches(dtype: torch.dtype) -> tuple[tuple[Tensor, Tensor], list[tuple[Tensor, Tensor]]]:
+    """A batch to learn from and two to judge by."""
     draw = torch.Generator().manual_seed(1)
-    x, y = torch.randn(6, 1, 8, 8, generator=draw), torch.arange(6) % 3
-    judge_x, judge_y = torch.randn(4, 1, 8, 8, generator=draw), torch.tensor([0, 0, 1, 2])
-    (ours,) = influences(net, (x, y), [(judge_x, judge_y)], 0.1)
+    batches = [(torch.randn(n, 1, 8, 8, generator=draw).to(dtype), torch.arange(n) % 3) for n in (6, 4, 5)]
+    return batches[0], batches[1:]
+
+
+def test_metasps_influence_is_the_derivative_through_the_tried_step() -> None:
+    net = tiny_net(classes=3, dtype=torch.float64)
+    (x, y), judges = judged_batches(torch.float64)
+    ours = influences(net, (x, y), judges, 0.1)
     weights = {name: p.detach().clone().requires_grad_() for name, p in net.named_parameters()}
-    eps = torch.zeros(6, requires_grad=True)
+    eps = torch.zeros(6, requires_grad=True, dtype=torch.float64)
     each = F.cross_entropy(torch.func.functional_call(net, weights, (x,)), y, reduction="none")
     grads = torch.autograd.grad(((1 + eps) * each).sum() / 6, list(weights.values()), create_graph=True)
     ahead = {name: w - 0.1 * g for (name, w), g in zip(weights.items(), grads, strict=True)}
-    loss = F.cross_entropy(torch.func.functional_call(net, ahead, (judge_x,)), judge_y)
-    (raw,) = torch.autograd.grad(loss, eps)
-    assert torch.allclose(ours, raw * loss.detach() / raw.norm(), rtol=1e-3, atol=1e-5)
+    for influence, (judge_x, judge_y) in zip(ours, judges, strict=True):
+        loss = F.cross_entropy(torch.func.functional_call(net, ahead, (judge_x,)), judge_y)
+        (raw,) = torch.autograd.grad(loss, eps, retain_graph=True)
+        assert torch.allclose(influence, raw * loss.detach() / raw.norm(), rtol=1e-10, atol=1e-10)
+
+
+def test_metasps_influence_is_in_full_precision_while_the_network_wears_bf16_weights() -> None:
+    net, (batch, judges) = tiny_net(classes=3), judged_batches(torch.float32)
+    masters = {layer: layer.weight for layer in net.modules() if isinstance(layer, nn.Conv2d | nn.Linear)}
+    for layer in masters:
+        layer._parameters["weight"] = nn.Parameter(layer.weight.detach().bfloat16())
+    with torch.autocast("cpu", torch.bfloat16):
+        ours = influences(net, batch, judges, 0.1)
+    for layer, weight in masters.items():
+        layer._parameters["weight"] = nn.Parameter(weight.detach().bfloat16().float())
+    for one, other in zip(ours, influences(net, batch, judges, 0.1), strict=True):
+        assert one.dtype == torch.float32
+        assert torch.equal(one, other)
 
 
 def test_fused_influence_is_the_shortest_between_the_two() -> None:

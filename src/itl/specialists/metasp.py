@@ -9,12 +9,12 @@ import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
-from torch.func import jvp
 
 from itl.engine.batches import steps_of
 from itl.specialists.base import Options, View, join
 from itl.specialists.er import ER
-from itl.specialists.virtual import Weights, present, said, stepped
+from itl.specialists.per_sample import passed
+from itl.specialists.virtual import descended, judged, present
 
 
 class Influence(Options):
@@ -82,23 +82,17 @@ def influences(
 ) -> list[Tensor]:
     """∂ CE(judge; θ̂) / ∂ ε_i at ε = 0 for θ̂ = θ − lr/n ∇ Σ (1 + ε_i) CE_i, scaled to the judge's loss: each `[n]`.
 
-    That is −lr/n ⟨∇CE_i(θ), ∇CE(judge; θ̂)⟩: one derivative of all the batch's losses along one gradient.
+    That is −lr/n ⟨∇CE_i(θ), ∇CE(judge; θ̂)⟩: the pass that the step is tried by also says how each of the batch's losses
+    changes along any direction.
     """
     x, y = batch
-    weights = present(net)
-    ahead = stepped(net, weights, x, y, lr)
-
-    def losses(at: Weights) -> Tensor:
-        return F.cross_entropy(said(net, at, x), y, reduction="none")
-
-    out = []
-    for judge_x, judge_y in judges:
-        loss = F.cross_entropy(said(net, ahead, judge_x), judge_y)
-        along = dict(zip(ahead, torch.autograd.grad(loss, list(ahead.values())), strict=True))
-        plain = {name: w.detach() for name, w in weights.items()}
-        raw = -lr / len(y) * jvp(losses, (plain,), (along,))[1]  # type: ignore[no-untyped-call]
-        out.append(raw * loss.detach() / raw.norm().clamp(min=1e-12))
-    return out
+    weights, rate = present(net), lr / len(y)
+    with torch.autocast(x.device.type, enabled=False):  # the backward passes would be in bf16 too
+        tried = passed(net, weights, x, y)
+        ahead = descended(weights, tried.gradient, rate)
+        losses, directions = zip(*(judged(net, ahead, *judge) for judge in judges), strict=True)
+        raw = -rate * tried.along(directions)
+    return [each * loss / each.norm().clamp(min=1e-12) for each, loss in zip(raw, losses, strict=True)]
 
 
 def fused(stability: Tensor, plasticity: Tensor) -> Tensor:
