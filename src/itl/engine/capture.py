@@ -14,7 +14,7 @@ from itl.engine.lanes import ETIQUETTE, in_capture_thread
 from itl.engine.loop import Batch, Span, Stage, Stepper
 
 WARM_UP = 1  # eager runs before capture: cuDNN chooses its algorithms, autograd allocates
-WORTH = 8  # a shape that runs fewer steps than this in a stage is not worth a graph
+WORTH = 4  # a shape that runs fewer steps than this in a stage is not worth a graph
 
 
 def shape_of(group: Batch) -> tuple[Any, ...]:
