@@ -196,8 +196,8 @@ def test_seconds_are_the_cells_and_the_memory_tells_what_it_held_and_when_it_cam
 
 
 def test_a_record_of_the_first_format_still_makes_every_figure(tmp_path: Path) -> None:
-    """Made by the code that wrote them: the repository's own records of format 1 have neither starts nor pictures."""
-    old = Path(__file__).parents[2] / "results/seq-digits/test/seq-digits-itl-20-seed0"
+    """Made by the code that wrote it then, for the repository: records of format 1 have neither starts nor pictures."""
+    old = Path(__file__).parent / "format-1"
     assert Folder(old).read("result.json")["format"] == 1
     made = contents(about(old), None)
     assert [tab.name for tab in made.tabs] == ["Stages", "Tasks", "Memory", "Mistakes", "Time"]

@@ -52,7 +52,7 @@ def whole(tmp_path_factory):
 def test_a_search_makes_as_many_trials_as_asked_the_methods_own_settings_first(whole):
     states = [state for *_, state in drawn(whole)]
     assert states == [TrialState.COMPLETE] * 4
-    assert drawn(whole)[0][1] == {"specialist.lr": 0.03, "specialist.momentum": 0.9}
+    assert drawn(whole)[0][1] == {"specialist.lr": 0.015, "specialist.momentum": 0.9}
     assert all(SPACE.choices[0].holds(params["specialist.lr"]) for _, params, *_ in drawn(whole))
     assert list(whole.out.rglob("model")) == []  # nobody goes on with a finished trial
 
