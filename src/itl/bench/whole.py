@@ -66,11 +66,13 @@ class UsualRun:
         self.net.train()
         for _ in range(s.epochs):
             for x, y, _raw in DataLoader(samples, s.batch, shuffle=True, num_workers=1):
+                batches = [(x, y)]
                 if self.memory.images:
-                    past_x, past_y, _ = self.memory.draw(s.replay, "cpu")
-                    x, y = torch.cat([x, past_x]), torch.cat([y, past_y])
+                    batches.append(self.memory.draw(s.replay, "cpu")[:2])
+                if s.name != "er-apart":  # one forward for all of it
+                    batches = [(torch.cat([x for x, _ in batches]), torch.cat([y for _, y in batches]))]
                 optimiser.zero_grad()
-                loss = F.cross_entropy(self.net(x), y)
+                loss = torch.stack([F.cross_entropy(self.net(x), y) for x, y in batches]).sum()
                 loss.backward()
                 optimiser.step()
                 loss.item()
