@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import click
@@ -87,7 +88,7 @@ def _show(record: dict[str, Any]) -> None:
     lanes = ", ".join(f"{row['lanes']}: {row['ms_per_run_step']:.2f} ms" for row in record["lanes"])
     console.print(f"er side by side, a run-step with n lanes: {lanes}")
     if "whole" in record:
-        spent = [sum(run["seconds"] for run in record["whole"][side]) for side in ("ours", "usual")]
+        spent = [mean(run["seconds"] for run in record["whole"][side]) for side in ("ours", "usual")]
         console.print(
             f"a whole seq-digits run: {spent[0]:.0f} s, the usual way {spent[1]:.0f} s: {record['whole']['ratio']:.1f}x"
         )
