@@ -18,7 +18,7 @@ from typing import Any
 HOME = Path(__file__).parents[1]
 sys.path[:0] = [str(HOME / "src"), str(HOME / "benchmarks")]
 
-from runs import on_device, recorded  # noqa: E402
+from runs import not_recorded, on_device  # noqa: E402
 
 from itl.config import Config  # noqa: E402
 
@@ -71,14 +71,12 @@ def main() -> None:
     args = parser.parse_args()
     only = args.only.split(",") if args.only else None
     buffers = [int(size) for size in args.buffers.split(",")] if args.buffers else None
-    done = recorded(RESULTS / args.split, args.split)
-    todo = [
+    asked = [
         c
         for c in configs(args.split)
-        if (only is None or c.method in only)
-        and (buffers is None or c.buffer in buffers)
-        and (c.method, c.variant, c.buffer, c.seed) not in done
+        if (only is None or c.method in only) and (buffers is None or c.buffer in buffers)
     ]
+    todo = not_recorded(asked, RESULTS / args.split, args.split)
     print(f"{len(todo)} runs to do", flush=True)
     if args.list:
         print(*(config.command for config in todo), sep="\n")

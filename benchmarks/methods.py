@@ -24,7 +24,7 @@ from pathlib import Path
 HOME = Path(__file__).parents[1]
 sys.path[:0] = [str(HOME / "src"), str(HOME / "benchmarks")]
 
-from runs import on_device, one, recorded  # noqa: E402
+from runs import not_recorded, on_device, one, recorded  # noqa: E402
 
 from itl import methods  # noqa: E402
 from itl.config import Config  # noqa: E402
@@ -72,8 +72,7 @@ def configs(args: argparse.Namespace) -> list[Config]:
 
 def missing(args: argparse.Namespace) -> list[Config]:
     """The runs that are not recorded yet."""
-    done = recorded(RESULTS / args.stream)
-    return [c for c in configs(args) if (c.method, c.variant, c.buffer, c.seed) not in done]
+    return not_recorded(configs(args), RESULTS / args.stream)
 
 
 def place(config: Config) -> Path:

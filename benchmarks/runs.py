@@ -27,6 +27,12 @@ def recorded(folder: Path, split: str = "test") -> dict[Key, dict[str, Any]]:
     return out
 
 
+def not_recorded(configs: Sequence[Config], folder: Path, split: str = "test") -> list[Config]:
+    """Those of some runs that are not recorded there yet."""
+    done = recorded(folder, split)
+    return [c for c in configs if (c.method, c.variant, c.buffer, c.seed) not in done]
+
+
 def one(config: Config, out: Path, data: str, device: str) -> str:
     """Run and record one, in this process; what came of it in a line. A run that fails leaves nothing behind."""
     from itl.run import run

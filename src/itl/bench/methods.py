@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -27,7 +26,6 @@ SAME: dict[str, Any] = {
     "augment.task": None,
     "augment.memory": None,
 }
-FEWER = 1_280  # images a task, where steps are not captured
 # Options that lengthen what is not timed, or that leave out of most epochs what is (metasp's plain ones).
 SHORT = {"first_epochs": None, "probe_epochs": 1, "bias_epochs": 1, "plain": 0.0}
 
@@ -76,10 +74,6 @@ def row(scale: Scale, stream: Stream, name: str) -> dict[str, Any]:
     """One method's milliseconds a step, and what it computes in one."""
     settings = methods.settings_for(name, None, BUFFER)
     specialist = specialists.build(settings.specialist)
-    captured = specialists.captured(settings)
-    if not captured and scale.device == "cuda":  # shorter epochs: a step takes as long, and there are many of them
-        scale = replace(scale, images=FEWER)
-        stream = scale.stream()
     own = {f"specialist.options.{k}": v for k, v in SHORT.items() if k in specialist.options.model_dump()}
     if specialist.over == "memory":  # an epoch is a few steps
         own["specialist.epochs"] = scale.epochs * max(1, scale.images // BUFFER)
@@ -88,7 +82,11 @@ def row(scale: Scale, stream: Stream, name: str) -> dict[str, Any]:
     learner = Learner(name, BUFFER, 0, outputs, settings=given, device=scale.device, observer=watch)
     for task in stream:
         learner.learn(task)
-    facts = {"forwards": specialist.forwards, "backwards": specialist.backwards, "captured": captured}
+    facts = {
+        "forwards": specialist.forwards,
+        "backwards": specialist.backwards,
+        "captured": specialists.captured(settings),
+    }
     return {"method": name, "ms": watch.ms("specialist"), **facts}
 
 

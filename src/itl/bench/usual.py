@@ -83,12 +83,32 @@ class Buffer:
                 self.labels.append(int(labels[k]))
                 self.logits.append(logits[k])
 
-    def draw(self, count: int, device: str) -> tuple[Tensor, Tensor, Tensor]:
+    def draw(self, count: int, device: str | torch.device) -> tuple[Tensor, Tensor, Tensor]:
         """Some samples without replacement, transformed one by one."""
         picks = random.sample(range(len(self.images)), min(count, len(self.images)))
         views = torch.stack([self.transform(self.images[p].numpy()) for p in picks])
         labels = torch.tensor([self.labels[p] for p in picks])
         return views.to(device), labels.to(device), torch.stack([self.logits[p] for p in picks])
+
+
+def er(net: nn.Module, x: Tensor, y: Tensor, buffer: Buffer, replay: int = 32) -> tuple[Tensor, Tensor]:
+    """The loss of task and memory in one forward, and the task's logits."""
+    own = len(x)
+    if buffer.images:
+        past_x, past_y, _ = buffer.draw(replay, x.device)
+        x, y = torch.cat([x, past_x]), torch.cat([y, past_y])
+    logits = net(x)
+    return F.cross_entropy(logits, y), logits[:own]
+
+
+def apart(net: nn.Module, x: Tensor, y: Tensor, buffer: Buffer, replay: int = 32) -> tuple[Tensor, Tensor]:
+    """The same in a forward each."""
+    logits = net(x)
+    loss = F.cross_entropy(logits, y)
+    if buffer.images:
+        past_x, past_y, _ = buffer.draw(replay, x.device)
+        loss = loss + F.cross_entropy(net(past_x), past_y)
+    return loss, logits
 
 
 def measure(scale: Scale, stream: Stream) -> dict[str, float]:
@@ -97,9 +117,9 @@ def measure(scale: Scale, stream: Stream) -> dict[str, float]:
     torch.manual_seed(0)
     bench = _Usual(scale, stream)
     kinds: dict[str, Callable[[], Iterator[None]]] = {
-        "er": lambda: bench.replay(bench.er),
+        "er": lambda: bench.replay(er),
         "derpp": lambda: bench.replay(bench.derpp),
-        "itl specialist": lambda: bench.replay(bench.apart, frozen=True),
+        "itl specialist": lambda: bench.replay(apart, frozen=True),
         "itl tangent": bench.tangent,
         "itl projection": bench.projection,
     }
@@ -148,24 +168,6 @@ class _Usual:
                 buffer.add(raw, y.cpu(), logits.detach())
             value.item()
             yield
-
-    def er(self, net: nn.Module, x: Tensor, y: Tensor, buffer: Buffer) -> tuple[Tensor, Tensor]:
-        """Task and memory in one forward."""
-        own = len(x)
-        if buffer.images:
-            past_x, past_y, _ = buffer.draw(32, self.device)
-            x, y = torch.cat([x, past_x]), torch.cat([y, past_y])
-        logits = net(x)
-        return F.cross_entropy(logits, y), logits[:own]
-
-    def apart(self, net: nn.Module, x: Tensor, y: Tensor, buffer: Buffer) -> tuple[Tensor, Tensor]:
-        """Task and memory in a forward each."""
-        logits = net(x)
-        loss = F.cross_entropy(logits, y)
-        if buffer.images:
-            past_x, past_y, _ = buffer.draw(32, self.device)
-            loss = loss + F.cross_entropy(net(past_x), past_y)
-        return loss, logits
 
     def derpp(self, net: nn.Module, x: Tensor, y: Tensor, buffer: Buffer) -> tuple[Tensor, Tensor]:
         """Three forwards, two draws."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from itl import nets
-from itl.bench.usual import Buffer, Samples, Transform, tangent_logits
+from itl.bench.usual import Buffer, Samples, Transform, apart, er, tangent_logits
 from itl.learner import Learner
 from itl.settings import Settings
 from itl.streams import Stream
@@ -62,17 +62,13 @@ class UsualRun:
 
     def _specialist(self, samples: Samples) -> None:
         s = self.settings.specialist
+        replayed = apart if s.name == "er-apart" else er
         optimiser = torch.optim.SGD(self.net.parameters(), s.lr, s.momentum, weight_decay=s.weight_decay)
         self.net.train()
         for _ in range(s.epochs):
             for x, y, _raw in DataLoader(samples, s.batch, shuffle=True, num_workers=1):
-                batches = [(x, y)]
-                if self.memory.images:
-                    batches.append(self.memory.draw(s.replay, "cpu")[:2])
-                if s.name != "er-apart":  # one forward for all of it
-                    batches = [(torch.cat([x for x, _ in batches]), torch.cat([y for _, y in batches]))]
                 optimiser.zero_grad()
-                loss = torch.stack([F.cross_entropy(self.net(x), y) for x, y in batches]).sum()
+                loss, _ = replayed(self.net, x, y, self.memory, s.replay)
                 loss.backward()
                 optimiser.step()
                 loss.item()
