@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +31,7 @@ class Engine:
     exact: bool = False
     budget: int = 256 << 20  # bytes of augmented views held at once
     resident: int | None = None  # bytes of images kept on the device; None: what its memory allows
+    kept: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)  # steppers, for the next task
 
     def __post_init__(self) -> None:
         """Set the process-wide switches this engine relies on."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -121,7 +122,8 @@ class Stage:
     stored logits): capturing a step runs it a few times, and these are put back afterwards. `net` is the
     network that is trained, where bf16 may be used for it. `adjust` turns the loss's gradients (in the parameters'
     order) into those to descend by; `after` is called when the parameters are updated. Both are part of the step.
-    `seeds` gives a round's seed for a network that draws by itself, as dropout does.
+    `seeds` gives a round's seed for a network that draws by itself, as dropout does. `like` names a step that is the
+    same from task to task: over the same tensors, a later stage goes on with what the earlier one has captured.
     """
 
     name: str
@@ -136,6 +138,11 @@ class Stage:
     adjust: Callable[[list[Tensor]], list[Tensor]] | None = None
     after: Callable[[], None] | None = None
     seeds: Callable[[int], int] | None = None
+    like: str | None = None
+
+    def moves(self) -> list[Tensor]:
+        """All that its steps change outside the stepper."""
+        return [*self.parameters.values(), *self.changed]
 
 
 class Diverged(RuntimeError):
@@ -249,10 +256,28 @@ class Stepper:
         self.total.zero_()
         return float(total) / max(steps, 1)
 
-    def done(self) -> None:
-        """The stage is over: nothing of it stays behind."""
+    def serves(self, stage: Stage) -> bool:
+        """Whether `stage` has the very step of the one that is over."""
+        old = self.stage
+        same = len(stage.moves()) == len(old.moves()) and all(map(operator.is_, stage.moves(), old.moves()))
+        return same and (stage.name, stage.descent) == (old.name, old.descent)
+
+    def begin_again(self, stage: Stage) -> None:
+        """Go on with `stage`, from its parameters as they are now and no momentum."""
+        self.stage = stage
+        for tensor in (*self.momentum.values(), self.total, self.bad):
+            tensor.zero_()
+        if self.shadow is not None:
+            self.shadow.refresh()
+
+    def rest(self) -> None:
+        """The stage is over; another of its like may follow."""
         for leaf in self.leaves:
             leaf.grad = None
+
+    def done(self) -> None:
+        """The stage is over: nothing of it stays behind."""
+        self.rest()
 
 
 def train(
@@ -271,7 +296,7 @@ def train(
     rounds = stage.rounds
     if start >= rounds.count:
         return
-    stepper = _stepper(stage, engine)
+    stepper = _kept(stage, engine) or _stepper(stage, engine)
     for name, value in (momentum or {}).items():
         stepper.momentum[name].copy_(value)
     plan = rounds.plan(start)
@@ -292,7 +317,23 @@ def train(
         loss = stepper.close(rounds.epoch(index), done - first)
         if after is not None:
             after(index, loss, stepper.momentum)
-    stepper.done()
+    if stage.like is None:
+        stepper.done()
+    else:
+        stepper.rest()
+        engine.kept[stage.like] = stepper
+
+
+def _kept(stage: Stage, engine: Engine) -> Stepper | None:
+    """The stepper of the last stage like this one, if it serves; one that does not, or whose stage fails, is gone."""
+    stepper: Stepper | None = engine.kept.pop(stage.like, None) if stage.like is not None else None
+    if stepper is None:
+        return None
+    if not stepper.serves(stage):
+        stepper.done()
+        return None
+    stepper.begin_again(stage)
+    return stepper
 
 
 def _begun(spans: Iterable[Span]) -> Iterator[Span]:

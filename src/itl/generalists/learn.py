@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from itl.augment import Augment
 from itl.engine.device import Engine
@@ -95,14 +95,33 @@ def descent(settings: OnMemory) -> Descent:
     return Descent(settings.lr, settings.momentum, settings.l2, settings.schedule)
 
 
-class Tangent:
-    """Tangent learning: minimise over w at the fixed point θ, which stays untouched (Algorithm 1, lines 9 and 10)."""
+def shapes(net: nn.Module) -> dict[str, torch.Size]:
+    """Of everything in a network's state."""
+    return {name: t.shape for name, t in net.state_dict().items()}
 
-    def __init__(self, net: Net, ground: Ground) -> None:
+
+class Tangent:
+    """Tangent learning: minimise over w at the fixed point θ, which stays untouched (Algorithm 1, lines 9 and 10).
+
+    Where a network of the same shapes was linearised before, θ and w take its place in memory, and the step goes on
+    with what was captured there.
+    """
+
+    anchor: nn.Module
+    w: dict[str, Tensor]
+
+    def __init__(self, net: Net, ground: Ground, before: Generalist | None = None) -> None:
         settings, self.engine = ground.settings.tangent, ground.engine
-        self.anchor = frozen_copy(net)
-        self.model = TangentModel(self.anchor, settings.layers)  # type: ignore[arg-type]
-        self.w = {name: t.requires_grad_() for name, t in self.model.zero().items()}
+        if isinstance(before, Tangent) and shapes(before.anchor) == shapes(net):
+            self.anchor, self.w = before.anchor, before.w
+            self.anchor.load_state_dict(net.state_dict())
+            self.model = TangentModel(self.anchor, settings.layers)  # type: ignore[arg-type]
+            with torch.no_grad():
+                torch._foreach_zero_(list(self.w.values()))
+        else:
+            self.anchor = frozen_copy(net)
+            self.model = TangentModel(self.anchor, settings.layers)  # type: ignore[arg-type]
+            self.w = {name: t.requires_grad_() for name, t in self.model.zero().items()}
 
         def prepare(views: Tensor) -> Batch:
             with ground.engine.autocast():  # the trunk is frozen and no part of the tangent plane
@@ -114,7 +133,7 @@ class Tangent:
         with torch.no_grad():
             sample = self.model.features(ground.normalise(ground.memory.pixels[:1]))
         rounds = memory_rounds(ground, "tangent", prepare, 4 * sample.numel())
-        self.stage = Stage("tangent", dict(self.w), descent(settings), rounds, loss, autocast=False)
+        self.stage = Stage("tangent", dict(self.w), descent(settings), rounds, loss, autocast=False, like="tangent")
 
     @torch.no_grad()
     def logits(self, x: Tensor) -> Tensor:
@@ -170,11 +189,11 @@ class FineTuning:
         return {f"clone.{name}": t for name, t in self.net.state_dict().items()} if self.cloned else {}
 
 
-def build(net: Net, ground: Ground) -> Generalist:
-    """The generalist that the settings name, at the network's present (half-piped) weights."""
+def build(net: Net, ground: Ground, before: Generalist | None = None) -> Generalist:
+    """The generalist that the settings name, at the network's present (half-piped) weights; `before` was the last."""
     settings = ground.settings
     if settings.generalist == "tangent":
-        return Tangent(net, ground)
+        return Tangent(net, ground, before)
     subject = copy.deepcopy(net) if settings.projects else net
     return FineTuning(subject, ground, settings.generalist == "linear")
 

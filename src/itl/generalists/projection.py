@@ -46,5 +46,12 @@ def projection_stage(
         ground.engine,
     )
     return Stage(
-        "projection", dict(net.named_parameters()), descent(settings), rounds, loss, list(net.buffers()), net=net
+        "projection",
+        dict(net.named_parameters()),
+        descent(settings),
+        rounds,
+        loss,
+        list(net.buffers()),
+        net=net,
+        like="projection",
     )

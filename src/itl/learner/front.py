@@ -75,6 +75,7 @@ class Learner:
         self._ready = False
         self._torn = False  # within a round: weights, memory and position do not belong together
         self._generalist: Generalist | None = None
+        self._before: Generalist | None = None  # the last task's
         self._past: list[Data] = []  # the images of the tasks before, for a method that keeps them
 
     # ------------------------------------------------------------------ Algorithm 1
@@ -158,7 +159,7 @@ class Learner:
             if self.settings.jumps:
                 self.net.redraw_classifier(torch_generator(*self._key(), "half-pipe"))
             with ETIQUETTE.together():
-                self._generalist = generalists.build(self.net, ground)
+                self._generalist = generalists.build(self.net, ground, self._before)
         else:
             with ETIQUETTE.together():
                 self._generalist = generalists.restore(self.net, ground, self.flight)
@@ -168,6 +169,7 @@ class Learner:
         if self._generalist is None or not self._due("generalist"):
             return
         self._run(self._generalist.stage, "tangent")
+        self._before = self._generalist
         self.flight |= self._generalist.tensors()
         self._move("projection")
 
