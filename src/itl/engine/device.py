@@ -32,6 +32,7 @@ class Engine:
     budget: int = 256 << 20  # bytes of augmented views held at once
     resident: int | None = None  # bytes of images kept on the device; None: what its memory allows
     kept: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)  # steppers, for the next task
+    warm: set[Any] = field(default_factory=set, compare=False, repr=False)  # steps like those captured here before
 
     def __post_init__(self) -> None:
         """Set the process-wide switches this engine relies on."""
