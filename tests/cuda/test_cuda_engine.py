@@ -148,21 +148,27 @@ def test_the_fused_norm_is_pytorchs(
         assert (mine - theirs).norm() <= 1e-5 * theirs.norm()
 
 
-def test_the_fused_derivative_is_forward_modes() -> None:
+@pytest.mark.parametrize("ahead", [False, True])
+def test_the_fused_derivative_is_forward_modes(ahead: bool) -> None:
+    """Also with the values known ahead and a second stream, many times over: a race would show."""
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     net = nets.build("resnet18", 10, width=16, generator=torch.Generator().manual_seed(0)).cuda()
     net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    x = torch.randn(8, 3, 32, 32, device="cuda").contiguous(memory_format=torch.channels_last)
-    net(x)
-    model = TangentModel(net, 2)
-    w = {name: 0.01 * torch.randn_like(p) for name, p in model.params.items()}
-    outputs = []
-    for model.written_out in (True, False):
-        moved = {name: t.clone().requires_grad_() for name, t in w.items()}
-        logits = model.logits(moved, model.features(x))
-        outputs.append([logits.detach(), *torch.autograd.grad(logits.square().sum(), list(moved.values()))])
-    for mine, theirs in zip(*outputs, strict=True):
-        assert (mine - theirs).norm() <= 1e-4 * theirs.norm()
+    model, side = TangentModel(net, 2), torch.cuda.Stream()
+    for _ in range(50 if ahead else 1):
+        x = torch.randn(8, 3, 32, 32, device="cuda").contiguous(memory_format=torch.channels_last)
+        net.train()(x)
+        net.eval()
+        w = {name: 0.01 * torch.randn_like(p) for name, p in model.params.items()}
+        outputs, features = [], model.features(x)
+        for model.written_out in (True, False):
+            moved = {name: t.clone().requires_grad_() for name, t in w.items()}
+            known = model.values(features) if ahead and model.written_out else None
+            model.beside = side if ahead else None
+            logits = model.logits(moved, features, known)
+            outputs.append([logits.detach(), *torch.autograd.grad(logits.square().sum(), list(moved.values()))])
+        for mine, theirs in zip(*outputs, strict=True):
+            assert (mine - theirs).norm() <= 1e-4 * theirs.norm()
 
 
 @pytest.mark.parametrize("uses", [1, 2])

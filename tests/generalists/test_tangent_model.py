@@ -140,7 +140,9 @@ def test_the_gradient_in_w_agrees_with_finite_differences(net: ResNet, x: Tensor
 @pytest.mark.parametrize("strided", [False, True])
 @pytest.mark.parametrize("name", nets.names())
 def test_derivatives_written_out_are_those_of_forward_mode(name: str, strided: bool, layers: int | None) -> None:
-    """For every member of the family: the value, the derivative along w, and the gradient in w."""
+    """For every member of the family: the value, the derivative along w, and the gradient in w; values known ahead
+    or not.
+    """
     net = nets.build(name, 3, channels=1, width=2, strided=strided).train()
     size = 32 if strided else 8
     with torch.no_grad():
@@ -151,15 +153,17 @@ def test_derivatives_written_out_are_those_of_forward_mode(name: str, strided: b
     net = net.double()
     x, y = torch.randn(4, 1, size, size, dtype=torch.float64), torch.arange(4) % 3
     results = []
-    for written_out in (True, False):
+    for written_out, ahead in ((False, False), (True, False), (True, True)):
         model = TangentModel(net, layers)
         assert model.written_out
         model.written_out = written_out
         w = {key: t.requires_grad_() for key, t in random_w(model, 1, 0.3).items()}
-        logits = model.logits(w, model.features(x))
+        features = model.features(x)
+        logits = model.logits(w, features, model.values(features) if ahead else None)
         results.append([logits.detach(), *torch.autograd.grad(F.cross_entropy(logits, y), list(w.values()))])
-    for ours, theirs in zip(*results, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-8, atol=1e-10)
+    for theirs, *ours in zip(*results, strict=True):
+        for mine in ours:
+            torch.testing.assert_close(mine, theirs, rtol=1e-8, atol=1e-10)
 
 
 def test_a_network_that_nobody_wrote_out_is_linearised_by_forward_mode(x: Tensor) -> None:

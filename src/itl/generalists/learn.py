@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from itl.augment import Augment
-from itl.engine.device import Engine
+from itl.engine.device import AT_ONCE, Engine
 from itl.engine.loop import Batch, Descent, Stage
 from itl.engine.random import Key
 from itl.engine.views import Normalise
@@ -21,6 +21,8 @@ from itl.memory import Memory
 from itl.nets import Net
 from itl.settings import OnMemory, Settings, TangentSettings
 from itl.specialists.losses import cross_entropy, shares, squared_error
+
+AHEAD = 8  # steps of tangent learning whose values must fit in the engine's budget, for them to be computed ahead
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,11 @@ def shapes(net: nn.Module) -> dict[str, torch.Size]:
     return {name: t.shape for name, t in net.state_dict().items()}
 
 
+def _channels_second(t: Tensor) -> Tensor:
+    """`[n, h, w, c]` seen as `[n, c, h, w]`."""
+    return t.permute(0, 3, 1, 2)
+
+
 class Tangent:
     """Tangent learning: minimise over w at the fixed point θ, which stays untouched (Algorithm 1, lines 9 and 10).
 
@@ -123,17 +130,46 @@ class Tangent:
             self.model = TangentModel(self.anchor, settings.layers)  # type: ignore[arg-type]
             self.w = {name: t.requires_grad_() for name, t in self.model.zero().items()}
 
-        def prepare(views: Tensor) -> Batch:
-            with ground.engine.autocast():  # the trunk is frozen and no part of the tangent plane
-                return {"h": in_parts(self.model.features, views, ground.normalise)}
-
-        def loss(batch: Batch) -> Tensor:
-            return memory_loss(self.model.logits(self.w, batch["h"]), batch, settings)
-
         with torch.no_grad():
             sample = self.model.features(ground.normalise(ground.memory.pixels[:1]))
-        rounds = memory_rounds(ground, "tangent", prepare, 4 * sample.numel())
+        known = self._known(sample, settings.batch)
+
+        def prepare(views: Tensor) -> Batch:
+            with ground.engine.autocast():  # the trunk is frozen and no part of the tangent plane
+                h = in_parts(self.model.features, views, ground.normalise)
+            return self._ahead(h) if known else {"h": h}
+
+        def loss(batch: Batch) -> Tensor:
+            values = [_channels_second(batch[f"z{k}"]) for k in range(known)]
+            h = _channels_second(batch["h"]) if known else batch["h"]
+            return memory_loss(self.model.logits(self.w, h, values or None), batch, settings)
+
+        sizes = [sample, *(self.model.values(sample) if known else [])]
+        rounds = memory_rounds(ground, "tangent", prepare, 4 * sum(t.numel() for t in sizes))
         self.stage = Stage("tangent", dict(self.w), descent(settings), rounds, loss, autocast=False, like="tangent")
+
+    def _known(self, sample: Tensor, batch: int) -> int:
+        """How many of the head's values are computed ahead of the steps: on CUDA all, if a step's take little room.
+
+        With them the chain of a step is half as long, and the convolutions with w go beside it.
+        """
+        engine = self.engine
+        if engine.device.type != "cuda" or not self.model.written_out:
+            return 0
+        values = self.model.values(sample)
+        if AHEAD * batch * 4 * sum(t.numel() for t in values) > engine.budget:
+            return 0
+        self.model.beside = torch.cuda.Stream(engine.device) if engine.capture else None
+        return len(values)
+
+    def _ahead(self, h: Tensor) -> Batch:
+        """Features and values with channels last, as the kernels want them in a step, which reads `[k]` of many."""
+        parts = [[part, *self.model.values(part)] for part in h.split(AT_ONCE)]
+        names = ["h", *(f"z{k}" for k in range(len(parts[0]) - 1))]
+        return {
+            name: torch.cat([t.permute(0, 2, 3, 1) for t in same]).contiguous()
+            for name, same in zip(names, zip(*parts, strict=True), strict=True)
+        }
 
     @torch.no_grad()
     def logits(self, x: Tensor) -> Tensor:

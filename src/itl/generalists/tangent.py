@@ -27,6 +27,7 @@ class TangentModel:
         self.written_out = net.ours and dual.supports(self.head)
         self.params: Vector = {name: p.detach() for name, p in self.head.named_parameters() if net.moves(name, layers)}
         self.buffers: Vector = dict(self.head.named_buffers())
+        self.beside: torch.cuda.Stream | None = None  # for what need not wait for each other in training
 
     def zero(self) -> Vector:
         """w = 0, the point of contact: one tensor for each of the head's parameters."""
@@ -41,14 +42,19 @@ class TangentModel:
         """The head as a pure function of its parameters: logits `[n, classes]`."""
         return functional_call(self.head, {**params, **self.buffers}, (features,))  # type: ignore[no-any-return]
 
-    def logits(self, w: Vector, features: Tensor) -> Tensor:
+    def values(self, features: Tensor) -> list[Tensor]:
+        """What `logits` need not compute again at these features, whatever w is: see `nets.dual`."""
+        return dual.values(self.head, features)
+
+    def logits(self, w: Vector, features: Tensor, known: list[Tensor] | None = None) -> Tensor:
         """g(w; x) `[n, classes]` from the trunk's features, by one forward-mode Jacobian-vector product.
 
-        Written out where the head's layers are known (`nets.dual`), by `torch.func.jvp` where they are not.
+        Written out where the head's layers are known (`nets.dual`), by `torch.func.jvp` where they are not. `known` are
+        the `values` at these features.
         """
         if self.written_out:
-            value, along = dual.along(self.head, "", (features, None), w)
-            assert along is not None
+            beside = self.beside if torch.is_grad_enabled() else None
+            value, along = dual.along(self.head, features, w, known, beside)
             return value + along
         with forward_mode():
             value, along = jvp(lambda p: self.head_at(p, features), (self.params,), (w,))  # type: ignore[misc]

@@ -6,7 +6,8 @@ overhead: the value's side needs no graph at all, and a norm with its derivative
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -27,54 +28,95 @@ def supports(module: nn.Module) -> bool:
     )
 
 
-def along(module: nn.Module, name: str, pair: Pair, w: Vector) -> Pair:
-    """Push (x, dx) through a layer called `name` whose parameters move along w."""
-    return RULES[type(module)](module, name, pair, w)
+@dataclass
+class Walk:
+    """One way through a module: along w, or for the values alone (None).
+
+    `known` holds what an earlier walk over the same input has `seen`: the convolutions' outputs, which do not depend on
+    w. `beside` is a stream for what need not wait in the chain of derivatives: convolutions with w, and its gradients.
+    """
+
+    w: Vector | None
+    known: Iterator[Tensor] | None = None
+    beside: torch.cuda.Stream | None = None
+    seen: list[Tensor] = field(default_factory=list)
 
 
-def _sequential(module: Any, name: str, pair: Pair, w: Vector) -> Pair:
+def along(
+    module: nn.Module,
+    x: Tensor,
+    w: Vector,
+    known: list[Tensor] | None = None,
+    beside: torch.cuda.Stream | None = None,
+) -> tuple[Tensor, Tensor]:
+    """A module's value at x and its derivative along w (names as in `named_parameters`).
+
+    `known` are the `values` at x, if they were computed before.
+    """
+    if beside is not None:
+        w = dict(zip(w, Gate.apply(beside, *w.values()), strict=True))  # type: ignore[no-untyped-call]
+    y, dy = _through(module, "", (x, None), Walk(w, None if known is None else iter(known), beside))
+    assert dy is not None
+    return y, dy
+
+
+@torch.no_grad()
+def values(module: nn.Module, x: Tensor) -> list[Tensor]:
+    """Every convolution's output `[n, c, h, w]` for x, in the order in which `along` comes by them."""
+    walk = Walk(None)
+    _through(module, "", (x, None), walk)
+    return walk.seen
+
+
+def _through(module: nn.Module, name: str, pair: Pair, walk: Walk) -> Pair:
+    """Push (x, dx) through a layer called `name`."""
+    return RULES[type(module)](module, name, pair, walk)
+
+
+def _sequential(module: Any, name: str, pair: Pair, walk: Walk) -> Pair:
     for child_name, child in module.named_children():
-        pair = along(child, f"{name}.{child_name}" if name else child_name, pair, w)
+        pair = _through(child, f"{name}.{child_name}" if name else child_name, pair, walk)
     return pair
 
 
-def _basic(block: Any, name: str, pair: Pair, w: Vector) -> Pair:
-    out = conv_norm(block.conv1, block.bn1, f"{name}.conv1", f"{name}.bn1", pair, w)
-    short = _shortcut(block.shortcut, f"{name}.shortcut", pair, w)
-    return conv_norm(block.conv2, block.bn2, f"{name}.conv2", f"{name}.bn2", out, w, residual=short)
+def _basic(block: Any, name: str, pair: Pair, walk: Walk) -> Pair:
+    out = conv_norm(block.conv1, block.bn1, f"{name}.conv1", f"{name}.bn1", pair, walk)
+    short = _shortcut(block.shortcut, f"{name}.shortcut", pair, walk)
+    return conv_norm(block.conv2, block.bn2, f"{name}.conv2", f"{name}.bn2", out, walk, residual=short)
 
 
-def _bottleneck(block: Any, name: str, pair: Pair, w: Vector) -> Pair:
-    out = conv_norm(block.conv1, block.bn1, f"{name}.conv1", f"{name}.bn1", pair, w)
-    out = conv_norm(block.conv2, block.bn2, f"{name}.conv2", f"{name}.bn2", out, w)
-    short = _shortcut(block.shortcut, f"{name}.shortcut", pair, w)
-    return conv_norm(block.conv3, block.bn3, f"{name}.conv3", f"{name}.bn3", out, w, residual=short)
+def _bottleneck(block: Any, name: str, pair: Pair, walk: Walk) -> Pair:
+    out = conv_norm(block.conv1, block.bn1, f"{name}.conv1", f"{name}.bn1", pair, walk)
+    out = conv_norm(block.conv2, block.bn2, f"{name}.conv2", f"{name}.bn2", out, walk)
+    short = _shortcut(block.shortcut, f"{name}.shortcut", pair, walk)
+    return conv_norm(block.conv3, block.bn3, f"{name}.conv3", f"{name}.bn3", out, walk, residual=short)
 
 
-def _shortcut(module: Any, name: str, pair: Pair, w: Vector) -> Pair:
+def _shortcut(module: Any, name: str, pair: Pair, walk: Walk) -> Pair:
     if not module.changes:
         return pair
-    return conv_norm(module.conv, module.bn, f"{name}.conv", f"{name}.bn", pair, w, relu=False)
+    return conv_norm(module.conv, module.bn, f"{name}.conv", f"{name}.bn", pair, walk, relu=False)
 
 
-def _stem(module: Any, name: str, pair: Pair, w: Vector) -> Pair:
-    y, dy = conv_norm(module.conv, module.bn, f"{name}.conv", f"{name}.bn", pair, w)
+def _stem(module: Any, name: str, pair: Pair, walk: Walk) -> Pair:
+    y, dy = conv_norm(module.conv, module.bn, f"{name}.conv", f"{name}.bn", pair, walk)
     if not module.strided:
         return y, dy
     with torch.no_grad():
         y, where = F.max_pool2d(y, 3, 2, 1, return_indices=True)
-    assert dy is not None
-    return y, dy.flatten(2).gather(2, where.flatten(2)).view_as(where)
+    return y, None if dy is None else dy.flatten(2).gather(2, where.flatten(2)).view_as(where)
 
 
-def _pool(module: Any, name: str, pair: Pair, w: Vector) -> Pair:
+def _pool(module: Any, name: str, pair: Pair, walk: Walk) -> Pair:
     y, dy = pair
     return module(y), None if dy is None else module(dy)
 
 
-def _linear(module: Any, name: str, pair: Pair, w: Vector) -> Pair:
+def _linear(module: Any, name: str, pair: Pair, walk: Walk) -> Pair:
     x, dx = pair
-    bias = f"{name}.bias"
+    if walk.w is None:
+        return module(x), None
+    w, bias = walk.w, f"{name}.bias"
     dy = F.linear(x, w[f"{name}.weight"], w.get(bias))
     if dx is not None:
         dy = dy + F.linear(dx, module.weight.detach())
@@ -83,7 +125,7 @@ def _linear(module: Any, name: str, pair: Pair, w: Vector) -> Pair:
     return y, dy
 
 
-RULES: dict[type[nn.Module], Callable[[Any, str, Pair, Vector], Pair]] = {
+RULES: dict[type[nn.Module], Callable[[Any, str, Pair, Walk], Pair]] = {
     nn.Sequential: _sequential,
     BasicBlock: _basic,
     Bottleneck: _bottleneck,
@@ -100,7 +142,7 @@ def conv_norm(
     conv_name: str,
     bn_name: str,
     pair: Pair,
-    w: Vector,
+    walk: Walk,
     residual: Pair | None = None,
     relu: bool = True,
 ) -> Pair:
@@ -108,11 +150,19 @@ def conv_norm(
     x, dx = pair
     shape: Any = (conv.stride, conv.padding)
     with torch.no_grad():
-        z = F.conv2d(x, conv.weight, None, *shape)
-    a = F.conv2d(x, w[f"{conv_name}.weight"], None, *shape)
-    b = None if dx is None else F.conv2d(dx, conv.weight.detach(), None, *shape)
+        z = next(walk.known) if walk.known is not None else F.conv2d(x, conv.weight, None, *shape)
     short, dshort = residual if residual is not None else (None, None)
-    moved = (w[f"{bn_name}.weight"], w[f"{bn_name}.bias"])
+    if walk.w is None:
+        walk.seen.append(z)
+        return _value(z, short, bn, relu)[0], None
+    weight = walk.w[f"{conv_name}.weight"]
+    ready = None if walk.beside is None else torch.cuda.current_stream(z.device).record_event()
+    b = None if dx is None else F.conv2d(dx, conv.weight.detach(), None, *shape)
+    if ready is None:
+        a = F.conv2d(x, weight, None, *shape)
+    else:
+        a = Beside.apply(x, weight, shape, walk.beside, ready)  # type: ignore[no-untyped-call]
+    moved = (walk.w[f"{bn_name}.weight"], walk.w[f"{bn_name}.bias"])
     if fused_kernels(z, torch.float32) is not None:
         return DualNorm.apply(z, a, b, short, dshort, *moved, bn, relu)  # type: ignore[no-any-return, no-untyped-call]
     return _plain(z, a, b, short, dshort, moved, bn, relu)
@@ -128,24 +178,29 @@ def _plain(
     bn: nn.BatchNorm2d,
     relu: bool,
 ) -> Pair:
-    with torch.no_grad():
-        mean, rstd, weight, bias = (t.view(-1, 1, 1) for t in _statistics(bn))
-        hat = (z - mean) * rstd
-        y = torch.addcmul(bias, hat, weight)
-        y = y if short is None else y + short
+    y, hat, slope = _value(z, short, bn, relu)
     dz = a if b is None else a + b
-    dy = torch.addcmul(torch.addcmul(moved[1].view(-1, 1, 1), hat, moved[0].view(-1, 1, 1)), dz, weight * rstd)
+    dy = torch.addcmul(torch.addcmul(moved[1].view(-1, 1, 1), hat, moved[0].view(-1, 1, 1)), dz, slope)
     dy = dy if dshort is None else dy + dshort
-    if not relu:
-        return y, dy
-    return y.relu(), torch.where(y > 0, dy, 0.0)
+    return y, torch.where(y > 0, dy, 0.0) if relu else dy
+
+
+@torch.no_grad()
+def _value(z: Tensor, short: Tensor | None, bn: nn.BatchNorm2d, relu: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """relu(bn(z) + residual) in evaluation mode; z normalised; the norm's slope `[c, 1, 1]`."""
+    mean, var, weight, bias = (t.view(-1, 1, 1) for t in _statistics(bn))
+    rstd = (var + bn.eps).rsqrt()
+    hat = (z - mean) * rstd
+    y = torch.addcmul(bias, hat, weight)
+    y = y if short is None else y + short
+    return y.relu() if relu else y, hat, weight * rstd
 
 
 def _statistics(bn: nn.BatchNorm2d) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Running mean, 1/deviation, weight and bias `[c]`."""
+    """Running mean and variance, weight and bias `[c]`."""
     assert bn.running_mean is not None
     assert bn.running_var is not None
-    return bn.running_mean, (bn.running_var + bn.eps).rsqrt(), bn.weight.detach(), bn.bias.detach()
+    return bn.running_mean, bn.running_var, bn.weight.detach(), bn.bias.detach()
 
 
 class DualNorm(torch.autograd.Function):
@@ -165,13 +220,13 @@ class DualNorm(torch.autograd.Function):
         relu: bool,
     ) -> tuple[Tensor, Tensor]:
         """(y, dy), channels-last float32."""
-        mean, rstd, weight, bias = _statistics(bn)
-        y, dy = torch.empty_like(z), torch.empty_like(z)
+        mean, var, weight, bias = _statistics(bn)
+        y, dy, rstd = torch.empty_like(z), torch.empty_like(z), torch.empty_like(mean)
         grid, sizes, blocks = elementwise(z, 1)
         given = [None if t is None else t.contiguous(memory_format=torch.channels_last) for t in (a, b, short, dshort)]
         a_, b_, short_, dshort_ = (z if t is None else t for t in given)
         fused_kernels(z, torch.float32).dual_kernel[grid](
-            z, a_, b_, short_, dshort_, y, dy, mean, rstd, weight, bias, dweight, dbias, *sizes,
+            z, a_, b_, short_, dshort_, y, dy, mean, var, weight, bias, dweight, dbias, rstd, *sizes, bn.eps,
             HAS_B=b is not None, HAS_RESIDUAL=short is not None, HAS_DRESIDUAL=dshort is not None, RELU=relu, **blocks,
         )  # fmt: skip
         ctx.save_for_backward(z, y, mean, rstd, weight)
@@ -201,3 +256,53 @@ class DualNorm(torch.autograd.Function):
             HAS_RESIDUAL=dshort is not None, RELU=ctx.relu, **blocks,
         )  # fmt: skip
         return None, da, da if ctx.has[0] else None, None, dshort, affine[0], affine[1], None, None
+
+
+class Beside(torch.autograd.Function):
+    """A convolution of a constant with a moving weight, both ways on another stream."""
+
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any, x: Tensor, weight: Tensor, shape: Any, beside: torch.cuda.Stream, ready: torch.cuda.Event
+    ) -> Tensor:
+        """`[n, outputs, h, w]`, begun once x was `ready`, whatever came after; the present stream waits for it."""
+        ctx.save_for_backward(x, weight)
+        ctx.shape, ctx.beside = shape, beside
+        here = torch.cuda.current_stream(x.device)
+        beside.wait_event(ready)
+        with torch.cuda.stream(beside):
+            out = F.conv2d(x, weight, None, *shape)
+        here.wait_stream(beside)
+        x.record_stream(beside)
+        weight.record_stream(beside)
+        out.record_stream(here)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        """The weight's gradient; the `Gate` that it goes through waits for it."""
+        x, weight = ctx.saved_tensors
+        here = torch.cuda.current_stream(dy.device)
+        ctx.beside.wait_stream(here)
+        how = (*ctx.shape, (1, 1), False, (0, 0), 1, (False, True, False))
+        with torch.cuda.stream(ctx.beside):
+            dweight = torch.ops.aten.convolution_backward(dy, x, weight, None, *how)[1]
+        dy.record_stream(ctx.beside)
+        dweight.record_stream(here)
+        return None, dweight, None, None, None
+
+
+class Gate(torch.autograd.Function):
+    """Tensors as they are; their gradients are taken when the stream `beside` has them all."""
+
+    @staticmethod
+    def forward(ctx: Any, beside: torch.cuda.Stream, *tensors: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
+        """Views of the tensors."""
+        ctx.beside = beside
+        return tuple(t.view_as(t) for t in tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        """The gradients, waited for."""
+        torch.cuda.current_stream(grads[0].device).wait_stream(ctx.beside)
+        return None, *grads

@@ -199,15 +199,19 @@ def backward_apply_kernel(dy, y, x, dx, dresidual, kept_mean, kept_rstd, weight,
 
 
 @triton.jit(do_not_specialize=("rows",))
-def dual_kernel(z, a, b, residual, dresidual, y, dy, mean, rstd, weight, bias, dweight, dbias, C, rows,
+def dual_kernel(z, a, b, residual, dresidual, y, dy, mean, var, weight, bias, dweight, dbias, rstd, C, rows, eps,
                 HAS_B: tl.constexpr, HAS_RESIDUAL: tl.constexpr, HAS_DRESIDUAL: tl.constexpr, RELU: tl.constexpr,
                 BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr):  # fmt: skip
-    """y = relu(norm(z) + residual) in evaluation mode, and dy, its derivative along (dz = a + b, dresidual, dγ, dβ)."""
+    """y = relu(norm(z) + residual) in evaluation mode, and dy, its derivative along (dz = a + b, dresidual, dγ, dβ).
+
+    1/deviation is left in `rstd` `[C]` for the way back.
+    """
     row = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     cols = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
     inside = (row < rows)[:, None]
     at = row[:, None] * C + cols[None, :]
-    gamma, spread = tl.load(weight + cols), tl.load(rstd + cols)
+    gamma, spread = tl.load(weight + cols), 1.0 / tl.sqrt(tl.load(var + cols) + eps)
+    tl.store(rstd + cols, spread, mask=(tl.program_id(0) == 0) & (cols < C))
     hat = (tl.load(z + at, mask=inside, other=0.0) - tl.load(mean + cols)[None, :]) * spread[None, :]
     value = hat * gamma[None, :] + tl.load(bias + cols)[None, :]
     along = tl.load(a + at, mask=inside, other=0.0)
