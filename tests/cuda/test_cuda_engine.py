@@ -148,27 +148,44 @@ def test_the_fused_norm_is_pytorchs(
         assert (mine - theirs).norm() <= 1e-5 * theirs.norm()
 
 
-@pytest.mark.parametrize("ahead", [False, True])
-def test_the_fused_derivative_is_forward_modes(ahead: bool) -> None:
-    """Also with the values known ahead and a second stream, many times over: a race would show."""
+def a_tangent_model() -> tuple[TangentModel, Tensor]:
+    """Over the last two layers of a small network in channels-last, with statistics of its own; and images."""
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     net = nets.build("resnet18", 10, width=16, generator=torch.Generator().manual_seed(0)).cuda()
     net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    model, side = TangentModel(net, 2), torch.cuda.Stream()
-    for _ in range(50 if ahead else 1):
-        x = torch.randn(8, 3, 32, 32, device="cuda").contiguous(memory_format=torch.channels_last)
-        net.train()(x)
-        net.eval()
+    x = torch.randn(8, 3, 32, 32, device="cuda").contiguous(memory_format=torch.channels_last)
+    net(x)
+    return TangentModel(net, 2), x
+
+
+def moved_along(model: TangentModel, w: dict[str, Tensor], features: Tensor, ahead: bool = False) -> list[Tensor]:
+    """Logits, and the gradient of their square in w."""
+    leaves = {name: t.clone().requires_grad_() for name, t in w.items()}
+    logits = model.logits(leaves, features, model.values(features) if ahead else None)
+    return [logits.detach(), *torch.autograd.grad(logits.square().sum(), list(leaves.values()))]
+
+
+def test_the_fused_derivative_is_forward_modes() -> None:
+    model, x = a_tangent_model()
+    w = {name: 0.01 * torch.randn_like(p) for name, p in model.params.items()}
+    ours = moved_along(model, w, model.features(x))
+    model.written_out = False
+    for mine, theirs in zip(ours, moved_along(model, w, model.features(x)), strict=True):
+        assert (mine - theirs).norm() <= 1e-4 * theirs.norm()
+
+
+def test_derivatives_with_values_known_ahead_and_a_second_stream_are_the_same() -> None:
+    """Many times over: a race would show."""
+    model, x = a_tangent_model()
+    side = torch.cuda.Stream()
+    for _ in range(50):
         w = {name: 0.01 * torch.randn_like(p) for name, p in model.params.items()}
-        outputs, features = [], model.features(x)
-        for model.written_out in (True, False):
-            moved = {name: t.clone().requires_grad_() for name, t in w.items()}
-            known = model.values(features) if ahead and model.written_out else None
-            model.beside = side if ahead else None
-            logits = model.logits(moved, features, known)
-            outputs.append([logits.detach(), *torch.autograd.grad(logits.square().sum(), list(moved.values()))])
-        for mine, theirs in zip(*outputs, strict=True):
-            assert (mine - theirs).norm() <= 1e-4 * theirs.norm()
+        features = model.features(torch.randn_like(x))
+        model.beside = None
+        expected = moved_along(model, w, features)
+        model.beside = side
+        for mine, theirs in zip(moved_along(model, w, features, ahead=True), expected, strict=True):
+            assert (mine - theirs).norm() <= 1e-5 * theirs.norm()
 
 
 @pytest.mark.parametrize("uses", [1, 2])
