@@ -148,6 +148,25 @@ def test_the_fused_norm_is_pytorchs(
         assert (mine - theirs).norm() <= 1e-5 * theirs.norm()
 
 
+@pytest.mark.parametrize(("dtype", "within"), [(torch.float32, 1e-6), (torch.bfloat16, 1e-2)])
+@pytest.mark.parametrize("residual", [False, True])
+def test_the_norm_on_running_statistics_is_pytorchs(residual: bool, dtype: torch.dtype, within: float) -> None:
+    torch.manual_seed(0)
+    x, r = (torch.randn(9, 64, 7, 7, device="cuda", dtype=dtype) for _ in range(2))
+    x, r = (t.contiguous(memory_format=torch.channels_last) for t in (x, r))
+    bn = nn.BatchNorm2d(64).cuda()
+    with torch.no_grad():
+        for t in (bn.weight, bn.bias, bn.running_mean, bn.running_var):
+            assert t is not None
+            t.uniform_(0.5, 1.5)
+    bn.eval()
+    with torch.no_grad():
+        ours = norm.norm(bn, x, r if residual else None)
+    theirs = norm.norm(bn, x, r if residual else None).detach()  # with a gradient: not fused
+    assert ours.dtype == dtype
+    assert (ours.float() - theirs.float()).norm() <= within * theirs.float().norm()
+
+
 def a_tangent_model() -> tuple[TangentModel, Tensor]:
     """Over the last two layers of a small network in channels-last, with statistics of its own; and images."""
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False

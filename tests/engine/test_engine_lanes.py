@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 
+from itl.engine import lanes
 from itl.engine.lanes import ETIQUETTE, Etiquette
 from tiny_world import tiny_learner, tiny_stream
 
@@ -64,3 +67,30 @@ def test_whoever_asks_a_network_does_so_while_no_lane_captures(method: str, poli
         hook.remove()
     assert len(seen) > 100
     assert min(seen) > 0
+
+
+class Ring:
+    """PyTorch's streams as they are handed out: 32 in turn for each priority."""
+
+    def __init__(self) -> None:
+        self.given = {0: 0, -1: 0}
+
+    def __call__(self, device: torch.device, priority: int = 0) -> SimpleNamespace:
+        self.given[priority] += 1
+        return SimpleNamespace(cuda_stream=(priority, self.given[priority] % 32))
+
+
+def test_no_lane_has_a_stream_of_another_or_of_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many were handed out before: a lane whose stream is captured by another could launch nothing."""
+    ring, device = Ring(), torch.device("cuda")
+    monkeypatch.setattr(torch.cuda, "Stream", ring)
+    monkeypatch.setattr(lanes, "_own", {})
+    own = lanes.own_streams(device)
+    mine = {stream.cuda_stream for stream in (own.capture, own.beside, own.ahead)}
+    assert len(mine) == 3
+    for _ in range(40):
+        ring(device)
+        streams = {stream.cuda_stream for stream in lanes.different_streams(lanes.MOST, device)}
+        assert len(streams) == lanes.MOST
+        assert not streams & mine
+    assert lanes.own_streams(device) is own

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from dataclasses import dataclass
 from threading import Condition, Event, local
 from typing import TypeVar
 
@@ -126,8 +127,9 @@ def _in_lane(job: Callable[[], Result], free: list[torch.cuda.Stream], device: t
 
 
 def different_streams(count: int, device: torch.device) -> list[torch.cuda.Stream]:
-    """`count` streams no two of which are the same one of PyTorch's ring, nor the one that captures."""
-    taken = {capture_stream(device).cuda_stream}
+    """`count` streams no two of which are the same one of PyTorch's ring, nor one of the engine's own."""
+    own = own_streams(device)
+    taken = {own.capture.cuda_stream, own.beside.cuda_stream, own.ahead.cuda_stream}
     out: list[torch.cuda.Stream] = []
     while len(out) < count:
         stream = torch.cuda.Stream(device)
@@ -137,7 +139,21 @@ def different_streams(count: int, device: torch.device) -> list[torch.cuda.Strea
     return out
 
 
-_capture: dict[torch.device, torch.cuda.Stream] = {}
+@dataclass(frozen=True)
+class OwnStreams:
+    """What the engine keeps of a device's streams. A graph has the shape of a capture, not its streams: two serve all.
+
+    A stream taken anew for every capture would be a lane's own sooner or later: PyTorch has a ring of 32, and the lane
+    could launch nothing while it was captured. The kernels of a graph keep the priority of the streams they were
+    captured on: they go before whatever else is queued.
+    """
+
+    capture: torch.cuda.Stream
+    beside: torch.cuda.Stream  # the second branch of a captured step
+    ahead: torch.cuda.Stream  # for the next round's inputs
+
+
+_own: dict[torch.device, OwnStreams] = {}
 # All captures are made in one thread: what cuDNN's search has found is kept for each thread, and is found once so.
 _capturer = ThreadPoolExecutor(1, thread_name_prefix="capture")
 
@@ -146,15 +162,16 @@ def in_capture_thread(work: Callable[[], Result], device: torch.device) -> Resul
     """Do `work` in the thread that captures, on the stream kept for it, while no other lane may disturb it."""
 
     def there() -> Result:
-        with torch.cuda.device(device), torch.cuda.stream(capture_stream(device)):
+        with torch.cuda.device(device), torch.cuda.stream(own_streams(device).capture):
             return work()
 
     with ETIQUETTE.capturing():
         return _capturer.submit(there).result()
 
 
-def capture_stream(device: torch.device) -> torch.cuda.Stream:
-    """The one stream on which graphs of a device are captured; ask `ETIQUETTE` before using it."""
-    if device not in _capture:
-        _capture[device] = torch.cuda.Stream(device)
-    return _capture[device]
+def own_streams(device: torch.device) -> OwnStreams:
+    """The engine's own; ask `ETIQUETTE` before using the first two."""
+    if device not in _own:
+        first, second = (torch.cuda.Stream(device, priority=-1) for _ in range(2))
+        _own[device] = OwnStreams(first, second, torch.cuda.Stream(device))
+    return _own[device]

@@ -12,14 +12,14 @@ import math
 import operator
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from itl.engine.device import Engine
-from itl.engine.lanes import ETIQUETTE
+from itl.engine.lanes import ETIQUETTE, own_streams
 from itl.engine.shadow import Shadow
 from itl.engine.update import Update, available
 
@@ -36,6 +36,7 @@ class Span:
 
     groups: list[Batch]
     order: list[tuple[int, int]]
+    ready: torch.cuda.Event | None = None  # where they are made on another stream: when they are
 
     @property
     def steps(self) -> int:
@@ -92,6 +93,7 @@ class Rounds(Protocol):
 
     count: int  # rounds
     total: int  # steps in all of them
+    apart: bool  # whether no step, and no round, changes what another is made of
 
     def plan(self, index: int) -> Any:
         """Everything random or sequential about a round, as index arrays."""
@@ -181,12 +183,12 @@ class Stepper:
         self.beside = self._beside()
 
     def _beside(self) -> torch.cuda.Stream | None:
-        """The stream for the gradients of the twins: one of its own in a captured step, else the one the rest is on."""
+        """The stream for the gradients of the twins: a second one in a captured step, else the one the rest is on."""
         device = self.engine.device
         if self.shadow is None or device.type != "cuda":
             return None
         captured = self.engine.capture and self.stage.capturable
-        return torch.cuda.Stream(device) if captured else torch.cuda.current_stream(device)
+        return own_streams(device).beside if captured else torch.cuda.current_stream(device)
 
     def _fused_update(self, shadow: Shadow) -> Update | None:
         """One kernel for the weights that have twins: if all are trained, by the loss's own gradients, with Triton."""
@@ -299,13 +301,15 @@ def train(
     stepper = _kept(stage, engine) or _stepper(stage, engine)
     for name, value in (momentum or {}).items():
         stepper.momentum[name].copy_(value)
+    loader = _Loader(rounds, engine)
     plan = rounds.plan(start)
-    spans = _begun(rounds.load(plan))
+    spans = loader.begun(plan)
     for index in range(start, rounds.count):
         first = done = rounds.first(index)
         if stage.seeds is not None:
             torch.manual_seed(stage.seeds(index))
         for span in spans:
+            loader.wait(span)
             rates = stage.descent.rates(done, span.steps, rounds.total)
             stepper.run(span.with_rates(rates, engine.send))
             done += span.steps
@@ -313,7 +317,7 @@ def train(
         if index + 1 < rounds.count:
             # The device is busy with this round now: the host draws the next one and queues its views meanwhile.
             plan = rounds.plan(index + 1)
-            spans = _begun(rounds.load(plan))
+            spans = loader.begun(plan)
         loss = stepper.close(rounds.epoch(index), done - first)
         if after is not None:
             after(index, loss, stepper.momentum)
@@ -336,22 +340,46 @@ def _kept(stage: Stage, engine: Engine) -> Stepper | None:
     return stepper
 
 
-def _begun(spans: Iterable[Span]) -> Iterator[Span]:
-    """The same spans, the first of them made at once instead of when it is asked for."""
-    rest = _politely(spans)
-    first = next(rest)
-    return itertools.chain([first], rest)
+class _Loader:
+    """Makes a round's spans while the one before trains.
 
+    Where nothing depends on its steps, and no lanes share the device, on a stream of their own: the steps leave most of
+    a GPU idle.
+    """
 
-def _politely(spans: Iterable[Span]) -> Iterator[Span]:
-    """The same spans, each made while no other lane captures a graph."""
-    rest = iter(spans)
-    while True:
-        with ETIQUETTE.together():
-            span = next(rest, None)
-        if span is None:
+    def __init__(self, rounds: Rounds, engine: Engine) -> None:
+        self.rounds, self.stream = rounds, None
+        if engine.device.type == "cuda" and rounds.apart:
+            here = torch.cuda.current_stream(engine.device)
+            if here == torch.cuda.default_stream(engine.device):
+                self.stream = own_streams(engine.device).ahead
+                self.stream.wait_stream(here)
+
+    def begun(self, plan: Any) -> Iterator[Span]:
+        """A planned round's spans, the first of them made at once instead of when it is asked for."""
+        rest = self._made(plan)
+        first = next(rest)
+        return itertools.chain([first], rest)
+
+    def wait(self, span: Span) -> None:
+        """Let the present stream wait for a span's inputs."""
+        if span.ready is None:
             return
-        yield span
+        here = torch.cuda.current_stream()
+        here.wait_event(span.ready)
+        for group in span.groups:
+            for tensor in group.values():
+                tensor.record_stream(here)
+
+    def _made(self, plan: Any) -> Iterator[Span]:
+        """Each made while no other lane captures a graph."""
+        rest = iter(self.rounds.load(plan))
+        while True:
+            with ETIQUETTE.together(), torch.cuda.stream(self.stream):
+                span = next(rest, None)
+            if span is None:
+                return
+            yield span if self.stream is None else replace(span, ready=self.stream.record_event())
 
 
 def _stepper(stage: Stage, engine: Engine) -> Stepper:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from itl.augment import Augment
 from itl.engine.device import AT_ONCE, Engine
+from itl.engine.lanes import own_streams
 from itl.engine.loop import Batch, Descent, Stage
 from itl.engine.random import Key
 from itl.engine.views import Normalise
@@ -159,7 +160,7 @@ class Tangent:
         values = self.model.values(sample)
         if AHEAD * batch * 4 * sum(t.numel() for t in values) > engine.budget:
             return 0
-        self.model.beside = torch.cuda.Stream(engine.device) if engine.capture else None
+        self.model.beside = own_streams(engine.device).beside if engine.capture else None
         return len(values)
 
     def _ahead(self, h: Tensor) -> Batch:

@@ -51,6 +51,7 @@ class SampleRounds:
     prepare: Callable[[Tensor, Tensor], Batch]
     weight: int
     engine: Engine
+    apart: bool = True  # neither the source nor what prepares its views changes meanwhile
 
     def __post_init__(self) -> None:
         """Count steps and rounds."""

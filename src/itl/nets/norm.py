@@ -26,6 +26,8 @@ def norm(bn: nn.BatchNorm2d, x: Tensor, residual: Tensor | None = None, relu: bo
     groups = getattr(bn, "groups", 1)
     if bn.training and not _single(x, groups) and fusable(x, bn):
         return FusedNorm.apply(x, residual, bn.weight, bn.bias, bn, relu)  # type: ignore[no-any-return, no-untyped-call]
+    if not bn.training and fusable(x, bn) and _constant(bn):
+        return _frozen(x, residual, bn, relu)
     if bn.training and groups > 1:
         out = torch.cat([_batch_norm(bn, part) for part in x.chunk(groups)])
     else:
@@ -40,6 +42,25 @@ def _batch_norm(bn: nn.BatchNorm2d, x: Tensor) -> Tensor:
     momentum = bn.momentum if bn.momentum is not None else 0.1
     training = bn.training and not _single(x)
     return F.batch_norm(x, bn.running_mean, bn.running_var, bn.weight, bn.bias, training, momentum, bn.eps)
+
+
+def _constant(bn: nn.BatchNorm2d) -> bool:
+    """Whether nothing is to be differentiated: neither backwards nor, by `torch.func`, forwards."""
+    wrapped: bool = torch._C._functorch.is_functorch_wrapped_tensor(bn.weight)
+    return not (torch.is_grad_enabled() or wrapped)
+
+
+def _frozen(x: Tensor, residual: Tensor | None, bn: nn.BatchNorm2d, relu: bool) -> Tensor:
+    """relu(bn(x) + residual) on running statistics, in one kernel."""
+    assert bn.running_var is not None
+    y, rstd = torch.empty_like(x), (bn.running_var + bn.eps).rsqrt()
+    other = x if residual is None else residual.contiguous(memory_format=torch.channels_last)
+    grid, sizes, blocks = elementwise(x, 1)
+    _kernels().apply_kernel[grid](
+        x, other, y, bn.running_mean, rstd, bn.weight, bn.bias, *sizes,
+        HAS_RESIDUAL=residual is not None, RELU=relu, **blocks,
+    )  # fmt: skip
+    return y
 
 
 def _single(x: Tensor, groups: int = 1) -> bool:

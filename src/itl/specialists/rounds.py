@@ -43,6 +43,7 @@ class ReplayRounds:
     phase: Phase
     pool: Source
     labels: np.ndarray
+    apart = False  # a round may replay what the one before put into the memory
 
     def __post_init__(self) -> None:
         """Count the rounds and their steps; planning begins where the memory is now."""
