@@ -15,7 +15,7 @@ from itl.streams import Images, Stream
 
 if TYPE_CHECKING:
     from itl.config import Config
-    from itl.engine.loop import Stage
+    from itl.engine.stage import Stage
     from itl.learner import Learner
     from itl.streams import Task
 

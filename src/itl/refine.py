@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from itl import saving
-from itl.engine.loop import Diverged
+from itl.engine.stage import Diverged
 from itl.errors import UserError, unknown
 from itl.observer import Observer, Observers
 from itl.results import FORMAT, Folder
@@ -22,7 +22,7 @@ from itl.settings import names
 from itl.streams import Stream
 
 if TYPE_CHECKING:
-    from itl.engine.loop import Stage
+    from itl.engine.stage import Stage
     from itl.learner import Learner
 
 

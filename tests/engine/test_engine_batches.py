@@ -10,7 +10,7 @@ import torch
 
 from itl import saving
 from itl.engine.batches import sizes_of, steps_of, taken
-from itl.engine.loop import Stage
+from itl.engine.stage import Stage
 from itl.learner import Learner
 from itl.learner.legs import GENERALIST, legs_of
 from itl.observer import Observer

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from itl.engine.device import Engine
-from itl.engine.loop import Batch, Descent, Diverged, Span, Stage, train
+from itl.engine.loop import train
 from itl.engine.shadow import Shadow
+from itl.engine.stage import Batch, Descent, Diverged, Span, Stage
 from itl.settings import SpecialistSettings
 from itl.specialists import View, build
 from tiny_world import tiny_net

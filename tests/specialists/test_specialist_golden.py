@@ -18,7 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from itl.engine.device import choose_engine
-from itl.engine.loop import Batch, Descent, Stage, Stepper
+from itl.engine.stage import Batch, Descent, Stage
+from itl.engine.stepper import Stepper
 from itl.settings import SpecialistSettings
 from itl.specialists import Specialist, View, build
 

@@ -73,7 +73,7 @@ class Nosy(Specialist):
         return [self.steps, *self.twins["slow"].parameters()]
 
     def closing(self) -> Phase:
-        from itl.engine.loop import Descent
+        from itl.engine.stage import Descent
 
         classifier = dict(self.here.net.classifier.named_parameters())
         return Phase("closing", "both", 2, 8, Descent(0.1), self._probe, classifier, training=False, replays=False)

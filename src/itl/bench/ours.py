@@ -13,7 +13,7 @@ import torch
 
 from itl.bench.scale import Scale
 from itl.engine.lanes import side_by_side
-from itl.engine.loop import Stage
+from itl.engine.stage import Stage
 from itl.learner import Learner
 from itl.observer import Observer
 from itl.streams import Stream

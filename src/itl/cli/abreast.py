@@ -17,7 +17,7 @@ from itl.observer import Observer
 
 if TYPE_CHECKING:
     from itl.config import Config
-    from itl.engine.loop import Stage
+    from itl.engine.stage import Stage
     from itl.learner import Learner
 
 

@@ -18,7 +18,7 @@ from itl.learner.legs import Leg
 from itl.observer import Observer
 
 if TYPE_CHECKING:
-    from itl.engine.loop import Stage
+    from itl.engine.stage import Stage
     from itl.learner import Learner
     from itl.run import Config
     from itl.streams import Stream

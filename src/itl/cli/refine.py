@@ -18,7 +18,7 @@ from itl.observer import Observer
 if TYPE_CHECKING:
     from rich.status import Status
 
-    from itl.engine.loop import Stage
+    from itl.engine.stage import Stage
     from itl.learner import Learner
     from itl.results import Folder
 

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from itl.engine.device import Engine
 from itl.engine.lanes import ETIQUETTE, in_capture_thread
-from itl.engine.loop import Batch, Span, Stage, Stepper
+from itl.engine.stage import Batch, Span, Stage
+from itl.engine.stepper import Stepper
 
 WARM_UP = 1  # eager runs before capture: cuDNN chooses its algorithms, autograd allocates
 WORTH = 4  # a shape that runs fewer steps than this in a stage is not worth a graph

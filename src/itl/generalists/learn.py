@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from itl.augment import Augment
 from itl.engine.device import AT_ONCE, Engine
 from itl.engine.lanes import own_streams
-from itl.engine.loop import Batch, Descent, Stage
 from itl.engine.random import Key
+from itl.engine.stage import Batch, Descent, Stage
 from itl.engine.views import Normalise
 from itl.generalists.rounds import SampleRounds, in_parts
 from itl.generalists.tangent import TangentModel, frozen_copy

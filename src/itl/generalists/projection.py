@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from itl.augment import Augment
-from itl.engine.loop import Batch, Stage
 from itl.engine.pool import Source
+from itl.engine.stage import Batch, Stage
 from itl.generalists.learn import Ground, descent
 from itl.generalists.rounds import SampleRounds, in_parts
 from itl.nets import Net

@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from itl.engine.loop import Descent
+from itl.engine.stage import Descent
 from itl.generalists.tangent import TangentModel
 from itl.nets import Net
 from itl.settings import OnMemory, Settings

@@ -16,9 +16,9 @@ from torch import Tensor
 from itl.augment import Augment, Draws
 from itl.engine.batches import sizes_of, steps_of, taken
 from itl.engine.device import AT_ONCE, Engine
-from itl.engine.loop import Batch, Span
 from itl.engine.pool import Source
 from itl.engine.random import Key, generator
+from itl.engine.stage import Batch, Span
 
 STEPS_A_ROUND = 200  # enough to hide what a round costs beside its steps
 POINTS = 8  # rounds a stage has at least: the points of its curve

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from itl.engine.loop import Diverged
+from itl.engine.stage import Diverged
 from itl.errors import UserError
 from itl.settings import MemorySettings
 from itl.streams import Task

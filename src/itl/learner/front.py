@@ -14,9 +14,10 @@ from itl import generalists, methods, metrics, nets, specialists
 from itl.augment import Augment
 from itl.engine.device import Engine, choose_engine
 from itl.engine.lanes import ETIQUETTE
-from itl.engine.loop import Diverged, Stage, train
+from itl.engine.loop import train
 from itl.engine.pool import Pool
 from itl.engine.random import generator, torch_generator
+from itl.engine.stage import Diverged, Stage
 from itl.engine.views import Normalise
 from itl.errors import UserError
 from itl.generalists import Generalist, Ground

@@ -1,4 +1,4 @@
-"""A convolution whose weight's gradient is computed beside the backward pass, on a stream of its own.
+"""Convolutions that go beside the chain of a step, on a stream of their own: a weight's gradient, a derivative along w.
 
 The chain of a backward pass is data gradients and norms; a weight's gradient is needed only at its end. With batches of
 64 neither fills a GPU alone.
@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 
@@ -55,3 +56,53 @@ class Apart(torch.autograd.Function):
             dweight.record_stream(here)
         dx = backward(dy, x, weight, None, *how, (True, False, False))[0] if ctx.needs_input_grad[0] else None
         return dx, dweight, None, None
+
+
+class Beside(torch.autograd.Function):
+    """A convolution of a constant with a moving weight, both ways on another stream."""
+
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any, x: Tensor, weight: Tensor, shape: Any, beside: torch.cuda.Stream, ready: torch.cuda.Event
+    ) -> Tensor:
+        """`[n, outputs, h, w]`, begun once x was `ready`, whatever came after; the present stream waits for it."""
+        ctx.save_for_backward(x, weight)
+        ctx.shape, ctx.beside = shape, beside
+        here = torch.cuda.current_stream(x.device)
+        beside.wait_event(ready)
+        with torch.cuda.stream(beside):
+            out = F.conv2d(x, weight, None, *shape)
+        here.wait_stream(beside)
+        x.record_stream(beside)
+        weight.record_stream(beside)
+        out.record_stream(here)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        """The weight's gradient; the `Gate` that it goes through waits for it."""
+        x, weight = ctx.saved_tensors
+        here = torch.cuda.current_stream(dy.device)
+        ctx.beside.wait_stream(here)
+        how = (*ctx.shape, (1, 1), False, (0, 0), 1, (False, True, False))
+        with torch.cuda.stream(ctx.beside):
+            dweight = torch.ops.aten.convolution_backward(dy, x, weight, None, *how)[1]
+        dy.record_stream(ctx.beside)
+        dweight.record_stream(here)
+        return None, dweight, None, None, None
+
+
+class Gate(torch.autograd.Function):
+    """Tensors as they are; their gradients are taken when the stream `beside` has them all."""
+
+    @staticmethod
+    def forward(ctx: Any, beside: torch.cuda.Stream, *tensors: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
+        """Views of the tensors."""
+        ctx.beside = beside
+        return tuple(t.view_as(t) for t in tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        """The gradients, waited for."""
+        torch.cuda.current_stream(grads[0].device).wait_stream(ctx.beside)
+        return None, *grads

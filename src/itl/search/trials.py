@@ -13,8 +13,8 @@ import optuna
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from itl.config import Config
-from itl.engine.loop import Diverged
 from itl.engine.random import generator
+from itl.engine.stage import Diverged
 from itl.errors import UserError
 from itl.observer import Observer
 from itl.results import Folder, read_config

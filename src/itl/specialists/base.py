@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from itl.augment import Augment
 from itl.engine.device import Engine
 from itl.engine.lanes import ETIQUETTE
-from itl.engine.loop import Descent
 from itl.engine.pool import Source
 from itl.engine.random import Key
+from itl.engine.stage import Descent
 from itl.engine.views import Normalise
 from itl.memory import Memory, Sight
 from itl.nets import Net

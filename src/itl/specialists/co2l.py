@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from itl.engine.loop import Descent
 from itl.engine.random import torch_generator
+from itl.engine.stage import Descent
 from itl.nets import Net, draw
 from itl.settings import Count, Rate, Weight
 from itl.specialists.base import Options, Phase, Specialist, View

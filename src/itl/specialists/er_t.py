@@ -9,7 +9,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from itl.engine.loop import Descent
+from itl.engine.stage import Descent
 from itl.nets import Net
 from itl.settings import Rate
 from itl.specialists.base import Options, Phase, View

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from itl.augment import Augment, Draws
-from itl.engine.loop import Batch
+from itl.engine.stage import Batch
 from itl.memory import Memory
 from itl.memory.live import Live
 from itl.specialists.base import View

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from itl.augment import Augment, Draws
 from itl.engine.batches import steps_of
-from itl.engine.loop import Batch, Span, Stage
 from itl.engine.pool import Joined, Source
 from itl.engine.random import Key, generator
+from itl.engine.stage import Batch, Span, Stage
 from itl.memory.plan import ReplayPlan, balanced, plan_epoch
 from itl.specialists.base import Phase, Specialist, View
 from itl.specialists.live import DRAWS, LiveStep, numbered, under

@@ -24,7 +24,7 @@ from itl.teach.lesson import Lesson, Material
 from itl.teach.options import SIZES, Options, check_model, check_path
 
 if TYPE_CHECKING:
-    from itl.engine.loop import Stage
+    from itl.engine.stage import Stage
     from itl.learner import Learner
 
 

@@ -1,0 +1,147 @@
+"""One training step: forward, backward, update, on static shapes, without ever waiting for the host.
+
+The loss and a flag for non-finite ones stay on the device, and are read once a round.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from itl.engine.device import Engine
+from itl.engine.lanes import ETIQUETTE, own_streams
+from itl.engine.shadow import Shadow
+from itl.engine.stage import Batch, Diverged, Span, Stage
+from itl.engine.update import Update, available
+
+
+class Stepper:
+    """One step of a stage, and the device-side state it needs."""
+
+    def __init__(self, stage: Stage, engine: Engine) -> None:
+        self.stage, self.engine = stage, engine
+        device = engine.device
+        self.leaves = list(stage.parameters.values())
+        self.lr = torch.tensor(stage.descent.lr, device=device)
+        self.total = torch.zeros((), device=device)
+        self.bad = torch.zeros((), device=device)
+        self.optimiser = torch.optim.SGD(
+            self.leaves, lr=self.lr, momentum=stage.descent.momentum, weight_decay=2 * stage.descent.l2, fused=True
+        )
+        # The fused kernel leaves weights and momentum alone where this flag is 1: no update after a non-finite loss.
+        self.optimiser.found_inf = self.bad  # type: ignore[attr-defined]
+        self.momentum: dict[str, Tensor] = {}
+        if stage.descent.momentum:
+            for name, leaf in stage.parameters.items():
+                self.momentum[name] = torch.zeros_like(leaf)
+                self.optimiser.state[leaf]["momentum_buffer"] = self.momentum[name]
+        self.shadow: Shadow | None = None
+        self.update: Update | None = None
+        if stage.net is not None and engine.precision == "bf16":
+            self.shadow = Shadow(stage.net)
+            self.update = self._fused_update(self.shadow)
+        self.beside = self._beside()
+
+    def _beside(self) -> torch.cuda.Stream | None:
+        """The stream for the gradients of the twins: a second one in a captured step, else the one the rest is on."""
+        device = self.engine.device
+        if self.shadow is None or device.type != "cuda":
+            return None
+        captured = self.engine.capture and self.stage.capturable
+        return own_streams(device).beside if captured else torch.cuda.current_stream(device)
+
+    def _fused_update(self, shadow: Shadow) -> Update | None:
+        """One kernel for the weights that have twins: if all are trained, by the loss's own gradients, with Triton."""
+        names = {id(leaf): name for name, leaf in self.stage.parameters.items()}
+        whole = self.stage.adjust is None and all(id(master) in names for master in shadow.masters)
+        if not whole or not available(shadow):
+            return None
+        momenta = [self.momentum[names[id(m)]] for m in shadow.masters] if self.momentum else []
+        descent = self.stage.descent
+        return Update(shadow, momenta, self.lr, self.bad, descent.momentum, 2 * descent.l2)
+
+    def step(self, batch: Batch) -> None:
+        """Forward, backward, update; nothing here waits for the device."""
+        self.lr.copy_(batch["lr"])
+        loss, grads = self._gradients(batch)
+        loss = loss.detach().float()
+        torch.maximum(self.bad, (~torch.isfinite(loss)).float(), out=self.bad)
+        if self.stage.adjust is not None:
+            grads = self.stage.adjust(grads)
+        if self.update is not None:
+            grads = self.update(self.leaves, grads)
+        for leaf, grad in zip(self.leaves, grads, strict=True):
+            # The optimiser's fused kernel reads a gradient's memory as if it were laid out like the weight's.
+            alike = grad is None or grad.stride() == leaf.stride()
+            leaf.grad = grad if alike else torch.empty_like(leaf).copy_(grad)
+        self.optimiser.step()
+        if self.shadow is not None and self.update is None:
+            self.shadow.refresh()
+        if self.stage.after is not None:
+            self.stage.after()
+        self.total.add_(loss)
+
+    def _gradients(self, batch: Batch) -> tuple[Tensor, list[Any]]:
+        """The loss, and its gradients in the precision of the parameters (of the twins, for the fused update)."""
+        if self.shadow is None:
+            with self.engine.autocast() if self.stage.autocast else nullcontext():
+                loss = self.stage.loss(batch)
+            return loss, list(torch.autograd.grad(loss, self.leaves))
+        if self.beside is not None:  # whether or not a layer uses it: a captured stream must be joined to the first
+            self.beside.wait_stream(torch.cuda.current_stream(self.engine.device))
+        with self.shadow.worn(self.beside), self.engine.autocast():
+            loss = self.stage.loss(batch)
+        grads = list(torch.autograd.grad(loss, self.shadow.stand_in(self.leaves)))
+        if self.beside is not None:
+            torch.cuda.current_stream(self.engine.device).wait_stream(self.beside)
+        return loss, grads if self.update is not None else self.shadow.widen(self.leaves, grads)
+
+    def run(self, span: Span) -> None:
+        """All steps of a span, in its order, none while another lane captures."""
+        for group, k in span.walk():
+            with ETIQUETTE.together():
+                self.step({name: t[k] for name, t in span.groups[group].items()})
+
+    def touched(self) -> list[Tensor]:
+        """Every tensor a step changes."""
+        twins = self.shadow.twins if self.shadow is not None else []
+        return [*self.leaves, *self.momentum.values(), *twins, *self.stage.changed, self.lr, self.total, self.bad]
+
+    def close(self, epoch: int, steps: int) -> float:
+        """The round's mean loss; raises `Diverged` if one, or a weight or statistic, is not finite. Its one wait."""
+        # Nothing would tell of the last update, and a batch norm's statistics can overflow while the loss is finite.
+        state = [t.detach() for t in (*self.leaves, *self.stage.changed) if t.is_floating_point()]
+        length = torch.nn.utils.get_total_norm(state).float()
+        total, bad, norm = torch.stack([self.total, self.bad, length]).tolist()
+        if bad or not math.isfinite(norm):
+            raise Diverged(self.stage.name, epoch)
+        self.total.zero_()
+        return float(total) / max(steps, 1)
+
+    def serves(self, stage: Stage) -> bool:
+        """Whether `stage` has the very step of the one that is over."""
+        old = self.stage
+        same = len(stage.moves()) == len(old.moves()) and all(map(operator.is_, stage.moves(), old.moves()))
+        return same and (stage.name, stage.descent) == (old.name, old.descent)
+
+    def begin_again(self, stage: Stage) -> None:
+        """Go on with `stage`, from its parameters as they are now and no momentum."""
+        self.stage = stage
+        for tensor in (*self.momentum.values(), self.total, self.bad):
+            tensor.zero_()
+        if self.shadow is not None:
+            self.shadow.refresh()
+
+    def rest(self) -> None:
+        """The stage is over; another of its like may follow."""
+        for leaf in self.leaves:
+            leaf.grad = None
+
+    def done(self) -> None:
+        """The stage is over: nothing of it stays behind."""
+        self.rest()
