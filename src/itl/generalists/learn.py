@@ -98,14 +98,14 @@ def descent(settings: OnMemory) -> Descent:
     return Descent(settings.lr, settings.momentum, settings.l2, settings.schedule)
 
 
+def _in_order(batch: Batch) -> list[Tensor]:
+    """A batch's features, then its values as they were found."""
+    return [batch["h"], *(batch[f"z{k}"] for k in range(sum(name.startswith("z") for name in batch)))]
+
+
 def shapes(net: nn.Module) -> dict[str, torch.Size]:
     """Of everything in a network's state."""
     return {name: t.shape for name, t in net.state_dict().items()}
-
-
-def _channels_second(t: Tensor) -> Tensor:
-    """`[n, h, w, c]` seen as `[n, c, h, w]`."""
-    return t.permute(0, 3, 1, 2)
 
 
 class Tangent:
@@ -117,60 +117,51 @@ class Tangent:
 
     anchor: nn.Module
     w: dict[str, Tensor]
+    ahead: bool  # whether a step's values are computed ahead of it
 
     def __init__(self, net: Net, ground: Ground, before: Generalist | None = None) -> None:
-        settings, self.engine = ground.settings.tangent, ground.engine
-        if isinstance(before, Tangent) and shapes(before.anchor) == shapes(net):
-            self.anchor, self.w = before.anchor, before.w
-            self.anchor.load_state_dict(net.state_dict())
-            self.model = TangentModel(self.anchor, settings.layers)  # type: ignore[arg-type]
-            with torch.no_grad():
-                torch._foreach_zero_(list(self.w.values()))
-        else:
-            self.anchor = frozen_copy(net)
-            self.model = TangentModel(self.anchor, settings.layers)  # type: ignore[arg-type]
-            self.w = {name: t.requires_grad_() for name, t in self.model.zero().items()}
+        settings, self.ground, self.engine = ground.settings.tangent, ground, ground.engine
+        kept = before if isinstance(before, Tangent) and shapes(before.anchor) == shapes(net) else None
+        self.anchor = kept.anchor if kept is not None else frozen_copy(net)
+        self.anchor.load_state_dict(net.state_dict())
+        self.model = TangentModel(self.anchor, settings.layers)  # type: ignore[arg-type]
+        self.w = kept.w if kept is not None else {name: t.requires_grad_() for name, t in self.model.zero().items()}
+        with torch.no_grad():
+            torch._foreach_zero_(list(self.w.values()))
+
+        def loss(batch: Batch) -> Tensor:
+            h, *values = (t.permute(0, 3, 1, 2) for t in _in_order(batch)) if self.ahead else (batch["h"],)
+            return memory_loss(self.model.logits(self.w, h, values or None), batch, settings)
 
         with torch.no_grad():
             sample = self.model.features(ground.normalise(ground.memory.pixels[:1]))
-        known = self._known(sample, settings.batch)
-
-        def prepare(views: Tensor) -> Batch:
-            with ground.engine.autocast():  # the trunk is frozen and no part of the tangent plane
-                h = in_parts(self.model.features, views, ground.normalise)
-            return self._ahead(h) if known else {"h": h}
-
-        def loss(batch: Batch) -> Tensor:
-            values = [_channels_second(batch[f"z{k}"]) for k in range(known)]
-            h = _channels_second(batch["h"]) if known else batch["h"]
-            return memory_loss(self.model.logits(self.w, h, values or None), batch, settings)
-
-        sizes = [sample, *(self.model.values(sample) if known else [])]
-        rounds = memory_rounds(ground, "tangent", prepare, 4 * sum(t.numel() for t in sizes))
+        weight = self._plan_ahead(sample, settings.batch)
+        rounds = memory_rounds(ground, "tangent", self._prepare, weight)
         self.stage = Stage("tangent", dict(self.w), descent(settings), rounds, loss, autocast=False, like="tangent")
 
-    def _known(self, sample: Tensor, batch: int) -> int:
-        """How many of the head's values are computed ahead of the steps: on CUDA all, if a step's take little room.
+    def _plan_ahead(self, sample: Tensor, batch: int) -> int:
+        """Decide `ahead`; the bytes a sample's inputs take.
 
-        With them the chain of a step is half as long, and the convolutions with w go beside it.
+        On CUDA they are, if they take little room: without them the chain of a step is half as long, and the
+        convolutions with w go beside it.
         """
-        engine = self.engine
-        if engine.device.type != "cuda" or not self.model.written_out:
-            return 0
-        values = self.model.values(sample)
-        if AHEAD * batch * 4 * sum(t.numel() for t in values) > engine.budget:
-            return 0
-        self.model.beside = own_streams(engine.device).beside if engine.capture else None
-        return len(values)
+        engine, model = self.engine, self.model
+        values = model.values(sample) if engine.device.type == "cuda" and model.written_out else []
+        more = 4 * sum(t.numel() for t in values)
+        self.ahead = 0 < AHEAD * batch * more <= engine.budget
+        if self.ahead and engine.capture:
+            model.beside = own_streams(engine.device).beside
+        return 4 * sample.numel() + (more if self.ahead else 0)
 
-    def _ahead(self, h: Tensor) -> Batch:
-        """Features and values with channels last, as the kernels want them in a step, which reads `[k]` of many."""
+    def _prepare(self, views: Tensor) -> Batch:
+        """The trunk's features of views, `h`; where planned, the head's values too: all with channels last then."""
+        with self.engine.autocast():  # the trunk is frozen and no part of the tangent plane
+            h = in_parts(self.model.features, views, self.ground.normalise)
+        if not self.ahead:
+            return {"h": h}
         parts = [[part, *self.model.values(part)] for part in h.split(AT_ONCE)]
-        names = ["h", *(f"z{k}" for k in range(len(parts[0]) - 1))]
-        return {
-            name: torch.cat([t.permute(0, 2, 3, 1) for t in same]).contiguous()
-            for name, same in zip(names, zip(*parts, strict=True), strict=True)
-        }
+        whole = [torch.cat([t.permute(0, 2, 3, 1) for t in same]).contiguous() for same in zip(*parts, strict=True)]
+        return {"h": whole[0], **{f"z{k}": t for k, t in enumerate(whole[1:])}}
 
     @torch.no_grad()
     def logits(self, x: Tensor) -> Tensor:
