@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from digits import mean_std, put
+from digits import mean_std
+from pages import put
 
 HOME = Path(__file__).parents[1]
 RESULTS = HOME / "results" / "seq-digits"

@@ -4,12 +4,15 @@ python benchmarks/digits.py [--write]
 """
 
 import json
-import re
 import statistics
 import sys
 from pathlib import Path
 
 HOME = Path(__file__).parents[1]
+sys.path.insert(0, str(HOME / "benchmarks"))
+
+from pages import put  # noqa: E402
+
 RESULTS = HOME / "results" / "seq-digits"
 ABOUT = {
     "itl": "offline ER, then half-pipe, tangent learning, projection",
@@ -50,12 +53,6 @@ def validation_table() -> str:
         seconds = statistics.mean(r["seconds"]["total"] for r in runs)
         lines.append(f"| `{method}` | {variant} | {each} | {mean:.1f} | {seconds:.0f} |")
     return "\n".join(lines)
-
-
-def put(page: Path, name: str, text: str) -> None:
-    """Replace what stands between a page's markers."""
-    pattern = rf"(<!-- results:{name} -->\n).*?(<!-- /results -->)"
-    page.write_text(re.sub(pattern, lambda m: f"{m[1]}{text}\n{m[2]}", page.read_text(), flags=re.DOTALL))
 
 
 def main() -> None:

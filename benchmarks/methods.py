@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import statistics
 import subprocess
 import sys
@@ -24,6 +23,7 @@ from pathlib import Path
 HOME = Path(__file__).parents[1]
 sys.path[:0] = [str(HOME / "src"), str(HOME / "benchmarks")]
 
+from pages import put  # noqa: E402
 from runs import not_recorded, on_device, one, recorded  # noqa: E402
 
 from itl import methods  # noqa: E402
@@ -148,12 +148,6 @@ def validation() -> str:
         scores = f"{run['class_il']:.1f} | {run['task_il']:.1f}"
         lines.append(f"| `{run['method']}` | {run['variant']} | {own or 'as published'} | {scores} |")
     return f"{VALIDATION}\n\n" + "\n".join(lines)
-
-
-def put(page: Path, name: str, text: str) -> None:
-    """Replace what stands between a page's markers."""
-    pattern = rf"(<!-- results:{name} -->\n).*?(<!-- /results -->)"
-    page.write_text(re.sub(pattern, lambda m: f"{m[1]}{text}\n{m[2]}", page.read_text(), flags=re.DOTALL))
 
 
 DIGITS = """## On seq-digits

@@ -1,0 +1,209 @@
+"""Where the reproduction of Seq-CIFAR-10 stands: the tables of docs/reproduction.md from the records in results/.
+
+python benchmarks/reproduction.py            print them
+python benchmarks/reproduction.py --write    put them into the page
+
+What a cell must reach is said before it is run: one of ITL's, the published mean less one published standard deviation
+(less 1.0 where that is larger), in both measures; `er`, `der`, `derpp` and `joint`, the published mean less 3.0.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+HOME = Path(__file__).parents[1]
+sys.path[:0] = [str(HOME / "src"), str(HOME / "benchmarks")]
+
+from cifar10 import ABLATION, BASELINES, ITL, OPEN, RESULTS, SEEDS, STREAM  # noqa: E402
+from pages import put  # noqa: E402
+
+from itl.results.cells import Cell, Mean, cells  # noqa: E402
+from itl.results.published import Published, published  # noqa: E402
+from itl.results.runs import Run, find  # noqa: E402
+
+PAGE = HOME / "docs" / "reproduction.md"
+MEASURES = ("class_il", "task_il")
+HELD = ("er", "der", "derpp", "joint")  # baselines that must come near the published figure
+# Of the ablation: the first is to be below the second.
+ORDER = (
+    *(("b", "b+ff"), ("b", "b+lf"), ("b+ff", "b+hp+lf"), ("b+lf", "b+hp+lf")),
+    *(("b+hp+lf", "b+hp+ff+pd"), ("b+hp+ff+pd", "itl")),
+)
+WORDS = {
+    "reservoir": "a reservoir instead of a stratified memory",
+    "plain": "no AutoAugment, neither on tasks nor on the memory",
+    "all-layers": "the tangent plane over all layers, not the last two",
+    "over-task": "projection over the task (3 epochs), not the memory",
+    "joined": "one forward for the specialist's two batches",
+}
+
+
+class Found:
+    """The finished runs on the test split, by cell. A cell of settings other than the method's own is none of these."""
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        test = [run for run in runs if run.facts["split"] == "test" and run.facts["stream"] == STREAM]
+        self.cells = [cell for cell in cells(test) if not cell.recut]
+
+    def cell(self, method: str, buffer: int | None, variant: str | None = None) -> Cell | None:
+        """The cell of a method and buffer; where there are two of other defaults, the one with more seeds."""
+        mine = [
+            cell
+            for cell in self.cells
+            if cell.facts["method"] == method
+            and buffer in (None, cell.facts["buffer"])
+            and cell.facts.get("variant") == variant
+        ]
+        return max(mine, key=lambda cell: len(cell.seeds), default=None)
+
+
+def needed(row: Published, measure: str) -> float | None:
+    """The least that our mean must be."""
+    mean, std = getattr(row, measure), getattr(row, f"{measure}_std")
+    if mean is None or row.method not in (*ITL, *HELD):
+        return None
+    return float(mean - (3.0 if row.method in HELD else max(std or 0.0, 1.0)))
+
+
+def verdict(row: Published, ours: Cell | None) -> str:
+    """Whether a cell has reached what it must."""
+    if ours is None:
+        return "not run yet"
+    asked = {measure: needed(row, measure) for measure in MEASURES}
+    if all(least is None for least in asked.values()):
+        return ""
+    short = []
+    for measure, least in asked.items():
+        mean = ours.mean(measure).mean
+        if least is not None and mean is not None and mean < least:
+            short.append(f"{'Class' if measure == 'class_il' else 'Task'}-IL {least - mean:.2f} short")
+    word = f"**not reached**: {', '.join(short)}" if short else "reached"
+    wanted = len(SEEDS) if row.method in ITL else 1
+    return word if len(ours.seeds) >= wanted else f"{word} so far"
+
+
+def measured(ours: Cell | None, measure: str) -> str:
+    """A mean ± standard deviation, a dash where nothing was run."""
+    return "–" if ours is None else ours.mean(measure).text()
+
+
+def against(found: Found, methods: Iterable[str], buffers: Iterable[int | None]) -> list[str]:
+    """Rows of published cells beside ours."""
+    rows = ["| method | \\|B\\| | Class-IL, published | ours | Task-IL, published | ours | seeds | |"]
+    rows.append("|---|---|---|---|---|---|---|---|")
+    for buffer in buffers:
+        for method in methods:
+            for row in published():
+                if (row.stream, row.method, row.buffer) != (STREAM, method, buffer) or row.source == "ablation":
+                    continue
+                ours = found.cell(method, buffer)
+                words = [f"`{method}`", "–" if buffer is None else str(buffer)]
+                for m in MEASURES:
+                    words += [Mean(getattr(row, m), getattr(row, f"{m}_std"), 0).text(), measured(ours, m)]
+                words += ["–" if ours is None else str(len(ours.seeds)), verdict(row, ours)]
+                rows.append(f"| {' | '.join(words)} |")
+    return rows
+
+
+def ablation(found: Found) -> list[str]:
+    """The paper's ablation beside ours, and whether its order is ours."""
+    reported = {row.method: row.class_il for row in published() if row.source == "ablation"}
+    rows = ["| | Class-IL, published | ours | Task-IL, ours | seeds |", "|---|---|---|---|---|"]
+    for method in (*ABLATION, "itl"):
+        ours = found.cell(method, 200)
+        words = [measured(ours, "class_il"), measured(ours, "task_il"), "–" if ours is None else str(len(ours.seeds))]
+        rows.append(f"| `{method}` | {reported[method]:.2f} | {' | '.join(words)} |")
+    lines = [f"- {line}" for line in (ordered(found, low, high) for low, high in ORDER) if line]
+    return [*rows, *(["", *lines] if lines else [])]
+
+
+def ordered(found: Found, low: str, high: str) -> str:
+    """Whether one stage more is better, with the difference's standard error; nothing where one was not run."""
+    cells_ = [found.cell(method, 200) for method in (low, high)]
+    below, above = (Mean(None, None, 0) if cell is None else cell.mean("class_il") for cell in cells_)
+    if below.mean is None or above.mean is None:
+        return ""
+    gain = above.mean - below.mean
+    if below.std is None or above.std is None:
+        return f"`{high}` over `{low}`: {gain:+.1f} (too few seeds for an error)"
+    error = math.sqrt(below.std**2 / below.count + above.std**2 / above.count)
+    word = "as in the paper" if gain > error else "**the other way round**" if gain < -error else "within the noise"
+    return f"`{high}` over `{low}`: {gain:+.1f} ± {error:.1f}, {word}"
+
+
+def questions(found: Found) -> list[str]:
+    """What the paper leaves open, as variants of itl at 200."""
+    rows = ["| `itl` with | Class-IL | Task-IL | seeds |", "|---|---|---|---|"]
+    for variant, words in {None: "its defaults", **{name: WORDS[name] for name in OPEN}}.items():
+        ours = found.cell("itl", 200, variant)
+        seeds = "–" if ours is None else str(len(ours.seeds))
+        rows.append(f"| {words} | {measured(ours, 'class_il')} | {measured(ours, 'task_il')} | {seeds} |")
+    return rows
+
+
+def seconds(found: Found) -> list[str]:
+    """Where the time of ITL's runs goes."""
+    rows = ["| method | \\|B\\| | specialist, s | tangent, s | projection, s | total, s | generalist's share |"]
+    rows.append("|---|---|---|---|---|---|---|")
+    for buffer in (200, 500, 5120):
+        for method in ITL:
+            ours = found.cell(method, buffer)
+            if ours is None:
+                continue
+            spent, share = ours.seconds(), ours.share()
+            words = [f"{spent.get(name, 0.0):.1f}" for name in ("specialist", "tangent", "projection", "total")]
+            rows.append(f"| `{method}` | {buffer} | {' | '.join(words)} | {100 * (share or 0):.1f} % |")
+    return rows if len(rows) > 2 else ["No run yet."]
+
+
+def page(found: Found) -> str:
+    """All of it."""
+    parts = [
+        "## Where every cell stands",
+        "",
+        "Test split, percent after the last task, mean ± standard deviation over seeds. Records are in",
+        "[`results/seq-cifar10`](../results/seq-cifar10); `itl table --stream seq-cifar10` shows their commands.",
+        "",
+        *against(found, ITL, (200, 500, 5120)),
+        "",
+        "**Baselines**, with the published settings:",
+        "",
+        *against(found, [m for m in BASELINES if m != "joint"], (200, 500, 5120)),
+        *against(found, ["joint"], (None,))[2:],
+        "",
+        "**The ablation** at 200 images, the same specialist throughout:",
+        "",
+        *ablation(found),
+        "",
+        "**What the paper leaves open**, at 200 images:",
+        "",
+        *questions(found),
+        "",
+        "**Seconds** of a run, several side by side on one GPU:",
+        "",
+        *seconds(found),
+    ]
+    return "\n".join(parts)
+
+
+def recorded() -> Found:
+    """What the repository holds."""
+    return Found(find([RESULTS / "test"])[0] if (RESULTS / "test").exists() else [])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--write", action="store_true", help="put them into docs/reproduction.md")
+    text = page(recorded())
+    if parser.parse_args().write:
+        put(PAGE, "cifar10", text)
+    else:
+        print(text)
+
+
+if __name__ == "__main__":
+    main()

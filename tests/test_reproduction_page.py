@@ -1,0 +1,87 @@
+"""`benchmarks/reproduction.py`: what is held against what, and a page that shows what is recorded."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from itl.results.cells import Mean
+from itl.results.published import published
+
+HOME = Path(__file__).parents[1]
+NAMES = runpy.run_path(str(HOME / "benchmarks" / "reproduction.py"))
+
+
+def row(method: str, buffer: int | None = 200) -> Any:
+    """A published cell of the tables."""
+    return next(p for p in published() if (p.stream, p.method, p.buffer) == ("seq-cifar10", method, buffer))
+
+
+def cell(class_il: list[float], task_il: list[float] | None = None) -> Any:
+    """Ours, with these accuracies, a seed each."""
+    values = {"class_il": class_il, "task_il": task_il or [99.0] * len(class_il)}
+    return SimpleNamespace(mean=lambda name: Mean.of(values[name]), seeds=list(range(len(class_il))))
+
+
+class Fake:
+    """Cells by method."""
+
+    def __init__(self, **cells: Any) -> None:
+        self.cells = cells
+
+    def cell(self, method: str, buffer: int | None, variant: str | None = None) -> Any:
+        return self.cells.get(method)
+
+
+@pytest.mark.parametrize(
+    ("method", "ours", "says"),
+    [
+        ("itl", cell([65.06, 65.05, 65.07]), "reached"),  # 66.05 ± 0.64: less 1.0
+        ("itl", cell([65.04, 65.04, 65.04]), "**not reached**: Class-IL 0.01 short"),
+        ("itl", cell([70.0, 70.0, 70.0], [92.0, 92.0, 92.0]), "**not reached**: Task-IL 0.05 short"),
+        ("itl", cell([66.0]), "reached so far"),
+        ("itl-l", cell([67.76, 67.76, 67.76]), "reached"),  # 69.02 ± 1.27: less that
+        (
+            "itl-l",
+            cell([67.5, 67.5, 67.5], [90.0, 90.0, 90.0]),
+            "**not reached**: Class-IL 0.25 short, Task-IL 2.47 short",
+        ),
+        ("er", cell([41.8]), "reached"),  # 44.79: less 3
+        ("er", cell([41.7]), "**not reached**: Class-IL 0.09 short"),
+        ("agem", cell([1.0]), ""),
+        ("itl", None, "not run yet"),
+    ],
+)
+def test_a_cell_is_held_against_what_was_asked(method: str, ours: Any, says: str) -> None:
+    assert NAMES["verdict"](row(method), ours) == says
+
+
+def test_the_ablations_order_is_told_with_its_error() -> None:
+    found = Fake(**{"b": cell([57.0, 58.0, 59.0]), "b+ff": cell([60.0, 61.0, 62.0]), "b+lf": cell([57.1, 58.1, 59.1])})
+    assert NAMES["ordered"](found, "b", "b+ff") == "`b+ff` over `b`: +3.0 ± 0.8, as in the paper"
+    assert NAMES["ordered"](found, "b", "b+lf") == "`b+lf` over `b`: +0.1 ± 0.8, within the noise"
+    assert NAMES["ordered"](found, "b+ff", "b") == "`b` over `b+ff`: -3.0 ± 0.8, **the other way round**"
+    assert NAMES["ordered"](found, "b", "itl") == ""
+    assert NAMES["ordered"](Fake(b=cell([57.0]), itl=cell([66.0])), "b", "itl").endswith(
+        "+9.0 (too few seeds for an error)"
+    )
+
+
+def test_every_cell_is_on_the_page_run_or_not() -> None:
+    text = NAMES["page"](NAMES["Found"]([]))
+    for method in (*NAMES["ITL"], *NAMES["ABLATION"], *NAMES["BASELINES"]):
+        assert f"| `{method}` |" in text or method == "sgd"  # the paper has no sgd
+    assert text.count("not run yet") == 4 * 3 + 4 * 3 + 1
+    assert set(NAMES["WORDS"]) == set(NAMES["OPEN"])
+
+
+def test_the_page_shows_what_is_recorded() -> None:
+    page = (HOME / "docs" / "reproduction.md").read_text()
+    section = NAMES["page"](NAMES["recorded"]())
+    assert f"<!-- results:cifar10 -->\n{section}\n<!-- /results -->" in page, (
+        "run python benchmarks/reproduction.py --write"
+    )
