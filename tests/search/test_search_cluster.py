@@ -205,7 +205,7 @@ def noting(notes: Path, together: int):
 
         import ray
 
-        from itl.search.cluster import carry_out
+        from itl.search.courier import carry_out
 
         here = ray.get_runtime_context()
         note = {"device": device, "node": here.get_node_id(), "has": here.get_assigned_resources()}
