@@ -16,6 +16,7 @@ from itl.config import Config
 from itl.engine.lanes import side_by_side
 from itl.engine.shadow import Shadow
 from itl.engine.update import Update
+from itl.generalists.rounds import SampleRounds
 from itl.generalists.tangent import TangentModel
 from itl.nets import conv, norm
 from itl.run import run
@@ -41,10 +42,12 @@ def stream() -> Stream:
     return from_arrays(pixels, labels, pixels[::8], labels[::8], tasks=2, policy="cifar10", layout="NCHW")
 
 
-def taught(method: str, seed: int = 0, **settings: Any) -> dict[str, Tensor]:
+def taught(method: str, seed: int = 0, forget: bool = False, **settings: Any) -> dict[str, Tensor]:
     learner = Learner(method, 50, seed, 4, settings={**SHORT, "exact": True, **settings}, device="cuda")
     for task in stream():
         learner.learn(task)
+        if forget:
+            learner._resting, learner._before = {}, None
     state = {name: t.clone() for name, t in learner.net.state_dict().items()}
     return state | {"memory": learner.memory.pixels[:-1].clone()}
 
@@ -58,7 +61,37 @@ def same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
 def test_captured_and_eager_training_give_the_same_bits(method: str, precision: str) -> None:
     captured = taught(method, precision=precision, capture=True)
     assert same(captured, taught(method, precision=precision, capture=False))
-    assert same(captured, taught(method, precision=precision, capture=True))
+    assert same(captured, taught(method, precision=precision, capture=True, forget=True))
+
+
+@pytest.mark.parametrize("classes", [4, None])
+def test_kept_steps_serve_task_after_task_while_cudnn_searches(classes: int | None) -> None:
+    """Not in exact mode, and with a classifier and a memory that grow: another shape of step at every task."""
+    learner = Learner("itl", 400, 0, classes, settings=SHORT, device="cuda")
+    for task in (*stream(), *stream()):
+        learner.learn(task)
+    assert all(torch.isfinite(t).all() for t in learner.net.state_dict().values())
+
+
+@pytest.mark.parametrize("capture", [True, False])
+def test_inputs_that_are_late_are_waited_for(capture: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The generalist's are made on a stream of their own; here it is kept busy for a while before each of them."""
+    expected = taught("itl", capture=capture)
+    load = SampleRounds.load
+
+    def late(self: SampleRounds, plan: Any) -> Any:
+        for span in load(self, plan):
+            torch.cuda._sleep(20_000_000)
+            for group in span.groups:
+                for name, t in group.items():
+                    right = t.clone()
+                    t.zero_()
+                    torch.cuda._sleep(20_000_000)
+                    group[name] = t.copy_(right)
+            yield span
+
+    monkeypatch.setattr(SampleRounds, "load", late)
+    assert same(expected, taught("itl", capture=capture))
 
 
 OWN: dict[str, dict[str, Any]] = {
@@ -203,6 +236,8 @@ def test_derivatives_with_values_known_ahead_and_a_second_stream_are_the_same() 
         model.beside = None
         expected = moved_along(model, w, features)
         model.beside = side
+        with torch.cuda.stream(side):
+            torch.cuda._sleep(2_000_000)
         for mine, theirs in zip(moved_along(model, w, features, ahead=True), expected, strict=True):
             assert (mine - theirs).norm() <= 1e-5 * theirs.norm()
 

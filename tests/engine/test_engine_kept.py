@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import gc
+import pickle
+import weakref
 from typing import Any
 
 import pytest
+import torch
 
 from itl import Learner
 from itl.errors import UserError
+from itl.observer import Observer
 from tiny_world import Teller, differing, photograph, tiny_learner, tiny_stream
 
 CASES: dict[str, dict[str, Any]] = {
@@ -28,13 +32,11 @@ class Forgetful(dict[str, Any]):
 
 
 def taught(case: str, forget: bool) -> Learner:
-    stream = tiny_stream(classes=6, tasks=3)
     learner = tiny_learner(case.partition(",")[0], **{"classes": 6, **CASES[case]})
-    for task in stream:
-        learner.prepare(task)
-        if forget:
-            learner.engine = replace(learner.engine, kept=Forgetful())
+    learner._resting = Forgetful() if forget else {}
+    for task in tiny_stream(classes=6, tasks=3):
         learner.learn(task)
+        learner._before = None if forget else learner._before
     return learner
 
 
@@ -49,9 +51,9 @@ def test_a_step_is_kept_while_its_tensors_are(case: str, kept: bool) -> None:
 
     def listen(event: str, learner: Learner, stage: str | None, epoch: int) -> None:
         if event == "task_ends":
-            assert set(learner.engine.kept) == {"tangent", "projection"}
-            held.append(learner.engine.kept.copy())
-            steppers.append((id(learner.engine.kept["tangent"]), id(learner.engine.kept["projection"])))
+            assert set(learner._resting) == {"tangent", "projection"}
+            held.append(learner._resting.copy())
+            steppers.append((id(learner._resting["tangent"]), id(learner._resting["projection"])))
 
     held: list[Any] = []  # so that no two of them are at one place
     learner = tiny_learner("itl", observer=Teller(listen), **{"classes": 6, **CASES[case]})
@@ -60,14 +62,80 @@ def test_a_step_is_kept_while_its_tensors_are(case: str, kept: bool) -> None:
     assert len(set(steppers)) == (1 if kept else 3)
 
 
+def changed(learner: Learner, section: str, **values: Any) -> None:
+    """Other settings from here on."""
+    part = getattr(learner.settings, section).model_copy(update=values)
+    learner.settings = learner.settings.model_copy(update={section: part})
+
+
 def test_a_step_whose_stage_fails_is_not_kept() -> None:
     learner = tiny_learner("itl", classes=6)
     first, second, _ = tiny_stream(classes=6, tasks=3)
     learner.learn(first)
-    before = dict(learner.engine.kept)
-    learner.settings = learner.settings.model_copy(
-        update={"projection": learner.settings.projection.model_copy(update={"lr": 1e30})}
-    )
+    before = dict(learner._resting)
+    changed(learner, "projection", lr=1e30)
     with pytest.raises(UserError, match="not finite"):
         learner.learn(second)
-    assert learner.engine.kept == {"tangent": before["tangent"]}
+    assert learner._resting == {"tangent": before["tangent"]}
+
+
+@pytest.mark.parametrize(
+    ("section", "values"),
+    [("tangent", {"layers": 3}), ("tangent", {"beta": 0.5}), ("projection", {"reduction": "sum", "lr": 1e-4})],
+)
+def test_no_step_of_other_settings_is_gone_on_with(section: str, values: dict[str, Any]) -> None:
+    """It has them within it, on a GPU."""
+    learner = tiny_learner("itl", classes=6)
+    first, second, _ = tiny_stream(classes=6, tasks=3)
+    learner.learn(first)
+    before = dict(learner._resting)
+    changed(learner, section, **values)
+    learner.learn(second)
+    assert {name for name in before if learner._resting[name] is before[name]} == {"tangent", "projection"} - {section}
+
+
+class Looking(Observer):
+    """Sees which images a projection goes over, and which of them are still there when the next task is trained."""
+
+    def __init__(self) -> None:
+        self.sources: list[weakref.ref[Any]] = []
+        self.there: list[bool] = []
+
+    def stage_begins(self, learner: Learner, stage: Any) -> None:
+        if stage.name == "projection":
+            self.sources.append(weakref.ref(stage.rounds.source))
+        elif stage.name == "specialist" and self.sources:
+            gc.collect()
+            self.there.append(self.sources[-1]() is not None)
+
+
+def test_what_rests_holds_nothing_of_its_task() -> None:
+    """A task's images must not lie in a GPU's memory while the next one is trained."""
+    look = Looking()
+    learner = tiny_learner("itl", classes=6, observer=look, projection__over="task")
+    for task in tiny_stream(classes=6, tasks=3):
+        learner.learn(task)
+    assert "projection" in learner._resting
+    assert look.there == [False, False]
+
+
+def test_a_learner_that_keeps_steps_can_be_pickled() -> None:
+    learner = tiny_learner("itl", classes=6)
+    first, second, _ = tiny_stream(classes=6, tasks=3)
+    learner.learn(first)
+    twin = pickle.loads(pickle.dumps(learner))
+    learner.learn(second)
+    twin.learn(second)
+    assert differing(photograph(learner), photograph(twin)) == set()
+
+
+def test_training_on_a_cpu_does_not_touch_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    def touched(*args: Any, **kwargs: Any) -> None:
+        raise AssertionError("CUDA was asked for")
+
+    for name in ("stream", "current_stream", "current_device", "device", "Stream", "_lazy_init"):
+        monkeypatch.setattr(torch.cuda, name, touched)
+    learner = tiny_learner("itl", classes=6)
+    for task in tiny_stream(classes=6, tasks=2):
+        learner.learn(task)
+    learner.evaluate(tiny_stream(classes=6, tasks=2))

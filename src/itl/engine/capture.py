@@ -83,25 +83,18 @@ class CapturedStepper(Stepper):
 
         kept = [t.detach().clone() for t in self.touched()]
         here = torch.cuda.current_stream(self.engine.device)
-        like = (self.stage.name, shape_of(group), *(leaf.shape for leaf in self.leaves))
-        first = 0 if like in self.engine.warm else WARM_UP
-        graph = in_capture_thread(lambda: self._record(body, counter, here, first), self.engine.device)
-        self.engine.warm.add(like)
+        graph = in_capture_thread(lambda: self._record(body, counter, here), self.engine.device)
         if self.update is not None:
             self.update.settle()
         with torch.no_grad():
             torch._foreach_copy_([t.detach() for t in self.touched()], kept)
         return Captured(graph, inputs, counter)
 
-    def _record(
-        self, body: Callable[[], None], counter: Tensor, here: torch.cuda.Stream, first: int
-    ) -> torch.cuda.CUDAGraph:
-        """Warm up by so many runs, then capture `body` and the counter's advance, on the present stream; `here` waits
-        for it. What a learner has captured once is warm at its next task: algorithms chosen, kernels compiled.
-        """
+    def _record(self, body: Callable[[], None], counter: Tensor, here: torch.cuda.Stream) -> torch.cuda.CUDAGraph:
+        """Warm up, then capture `body` and the counter's advance, on the present stream; `here` waits for it."""
         stream = torch.cuda.current_stream(self.engine.device)
         stream.wait_stream(here)
-        for _ in range(first):
+        for _ in range(WARM_UP):
             body()
         here.wait_stream(stream)
         for leaf in self.leaves:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -31,8 +31,6 @@ class Engine:
     exact: bool = False
     budget: int = 256 << 20  # bytes of augmented views held at once
     resident: int | None = None  # bytes of images kept on the device; None: what its memory allows
-    kept: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)  # steppers, for the next task
-    warm: set[Any] = field(default_factory=set, compare=False, repr=False)  # steps like those captured here before
 
     def __post_init__(self) -> None:
         """Set the process-wide switches this engine relies on."""
@@ -42,6 +40,10 @@ class Engine:
             torch.backends.cudnn.allow_tf32 = tf32
             torch.backends.cudnn.benchmark = not self.exact
             torch.backends.cudnn.deterministic = self.exact
+
+    def here(self) -> contextlib.AbstractContextManager[object]:
+        """Within, the device is the present one, to which kernels that are not PyTorch's own go."""
+        return torch.cuda.device(self.device) if self.device.type == "cuda" else contextlib.nullcontext()
 
     def autocast(self) -> contextlib.AbstractContextManager[object]:
         """The context of a full-precision or bf16 forward pass."""

@@ -6,7 +6,9 @@ A step reads its batch out of tensors that hold the whole round; the host draws 
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -29,16 +31,19 @@ def train(
     start: int = 0,
     momentum: dict[str, Tensor] | None = None,
     after: Callable[[int, float, dict[str, Tensor]], None] | None = None,
+    resting: dict[str, Stepper] | None = None,
 ) -> None:
     """Run a stage from round `start` (with the momentum it had there) to its end.
 
-    `after(round, mean loss, momentum)` is called when a round is done and committed. Raises `Diverged` within the
-    round in which a loss was not finite.
+    `after(round, mean loss, momentum)` is called when a round is done and committed. `resting` are the steppers of
+    earlier stages by name, for those that are like them. Raises `Diverged` within the round in which a loss was not
+    finite.
     """
     rounds = stage.rounds
     if start >= rounds.count:
         return
-    stepper = _kept(stage, engine) or _stepper(stage, engine)
+    resting = {} if resting is None else resting
+    stepper = _woken(stage, resting) or _stepper(stage, engine)
     for name, value in (momentum or {}).items():
         stepper.momentum[name].copy_(value)
     loader = _Loader(rounds, engine)
@@ -52,6 +57,7 @@ def train(
             loader.wait(span)
             rates = stage.descent.rates(done, span.steps, rounds.total)
             stepper.run(span.with_rates(rates, engine.send))
+            loader.used()
             done += span.steps
         rounds.commit(plan)
         if index + 1 < rounds.count:
@@ -65,12 +71,12 @@ def train(
         stepper.done()
     else:
         stepper.rest()
-        engine.kept[stage.like] = stepper
+        resting[stage.name] = stepper
 
 
-def _kept(stage: Stage, engine: Engine) -> Stepper | None:
-    """The stepper of the last stage like this one, if it serves; one that does not, or whose stage fails, is gone."""
-    stepper: Stepper | None = engine.kept.pop(stage.like, None) if stage.like is not None else None
+def _woken(stage: Stage, resting: dict[str, Stepper]) -> Stepper | None:
+    """The stepper of the last stage of this name, if it serves; one that does not, or whose stage fails, is gone."""
+    stepper = resting.pop(stage.name, None)
     if stepper is None:
         return None
     if not stepper.serves(stage):
@@ -83,12 +89,16 @@ def _kept(stage: Stage, engine: Engine) -> Stepper | None:
 class _Loader:
     """Makes a round's spans while the one before trains.
 
-    Where nothing depends on its steps, and no lanes share the device, on a stream of their own: the steps leave most of
-    a GPU idle.
+    Where nothing depends on its steps, on a stream of their own, for the steps leave most of a GPU idle; but not for
+    lanes (which have streams other than the default one): what one of them leaves idle, another takes.
     """
 
+    MOST = 3  # spans in memory: one that trains, one that waits, one that is made
+
     def __init__(self, rounds: Rounds, engine: Engine) -> None:
-        self.rounds, self.stream = rounds, None
+        self.rounds, self.device = rounds, engine.device
+        self.stream: torch.cuda.Stream | None = None
+        self.over: deque[torch.cuda.Event] = deque()
         if engine.device.type == "cuda" and rounds.apart:
             here = torch.cuda.current_stream(engine.device)
             if here == torch.cuda.default_stream(engine.device):
@@ -105,17 +115,24 @@ class _Loader:
         """Let the present stream wait for a span's inputs."""
         if span.ready is None:
             return
-        here = torch.cuda.current_stream()
+        here = torch.cuda.current_stream(self.device)
         here.wait_event(span.ready)
         for group in span.groups:
             for tensor in group.values():
                 tensor.record_stream(here)
 
+    def used(self) -> None:
+        """The steps of a span are queued: when they are done, it is no longer needed."""
+        if self.stream is not None:
+            self.over.append(torch.cuda.current_stream(self.device).record_event())
+
     def _made(self, plan: Any) -> Iterator[Span]:
-        """Each made while no other lane captures a graph."""
+        """Each made while no other lane captures a graph, and no more in memory than `MOST`."""
         rest = iter(self.rounds.load(plan))
         while True:
-            with ETIQUETTE.together(), torch.cuda.stream(self.stream):
+            if len(self.over) >= self.MOST:
+                self.over.popleft().synchronize()
+            with ETIQUETTE.together(), nullcontext() if self.stream is None else torch.cuda.stream(self.stream):
                 span = next(rest, None)
             if span is None:
                 return

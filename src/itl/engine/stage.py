@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
@@ -110,8 +110,9 @@ class Stage:
     stored logits): capturing a step runs it a few times, and these are put back afterwards. `net` is the
     network that is trained, where bf16 may be used for it. `adjust` turns the loss's gradients (in the parameters'
     order) into those to descend by; `after` is called when the parameters are updated. Both are part of the step.
-    `seeds` gives a round's seed for a network that draws by itself, as dropout does. `like` names a step that is the
-    same from task to task: over the same tensors, a later stage goes on with what the earlier one has captured.
+    `seeds` gives a round's seed for a network that draws by itself, as dropout does. `like` is all that its step
+    depends on but its tensors: a later stage of the same name, with the same tensors and an equal `like`, goes on with
+    what this one has captured. None: no other will.
     """
 
     name: str
@@ -126,11 +127,15 @@ class Stage:
     adjust: Callable[[list[Tensor]], list[Tensor]] | None = None
     after: Callable[[], None] | None = None
     seeds: Callable[[int], int] | None = None
-    like: str | None = None
+    like: Any = None
 
     def moves(self) -> list[Tensor]:
         """All that its steps change outside the stepper."""
         return [*self.parameters.values(), *self.changed]
+
+    def over(self) -> Stage:
+        """What is left to tell whether a later one is like it: nothing of the data it was trained on."""
+        return replace(self, rounds=None, loss=None, adjust=None, after=None, seeds=None)  # type: ignore[arg-type]
 
 
 class Diverged(RuntimeError):

@@ -127,7 +127,7 @@ class Stepper:
         """Whether `stage` has the very step of the one that is over."""
         old = self.stage
         same = len(stage.moves()) == len(old.moves()) and all(map(operator.is_, stage.moves(), old.moves()))
-        return same and (stage.name, stage.descent) == (old.name, old.descent)
+        return same and (stage.name, stage.like) == (old.name, old.like)
 
     def begin_again(self, stage: Stage) -> None:
         """Go on with `stage`, from its parameters as they are now and no momentum."""
@@ -141,6 +141,7 @@ class Stepper:
         """The stage is over; another of its like may follow."""
         for leaf in self.leaves:
             leaf.grad = None
+        self.stage = self.stage.over()
 
     def done(self) -> None:
         """The stage is over: nothing of it stays behind."""

@@ -121,37 +121,35 @@ class Tangent:
 
     def __init__(self, net: Net, ground: Ground, before: Generalist | None = None) -> None:
         settings, self.ground, self.engine = ground.settings.tangent, ground, ground.engine
-        kept = before if isinstance(before, Tangent) and shapes(before.anchor) == shapes(net) else None
-        self.anchor = kept.anchor if kept is not None else frozen_copy(net)
+        last = before if isinstance(before, Tangent) and before.fits(net, ground) else None
+        self.anchor = last.anchor if last is not None else frozen_copy(net)
         self.anchor.load_state_dict(net.state_dict())
         self.model = TangentModel(self.anchor, settings.layers)  # type: ignore[arg-type]
-        self.w = kept.w if kept is not None else {name: t.requires_grad_() for name, t in self.model.zero().items()}
+        self.w = last.w if last is not None else {name: t.requires_grad_() for name, t in self.model.zero().items()}
         with torch.no_grad():
             torch._foreach_zero_(list(self.w.values()))
 
         def loss(batch: Batch) -> Tensor:
-            h, *values = (t.permute(0, 3, 1, 2) for t in _in_order(batch)) if self.ahead else (batch["h"],)
-            return memory_loss(self.model.logits(self.w, h, values or None), batch, settings)
+            h, values = batch["h"], None
+            if self.ahead:
+                h, *values = (t.permute(0, 3, 1, 2) for t in _in_order(batch))
+            return memory_loss(self.model.logits(self.w, h, values), batch, settings)
 
         with torch.no_grad():
             sample = self.model.features(ground.normalise(ground.memory.pixels[:1]))
-        weight = self._plan_ahead(sample, settings.batch)
-        rounds = memory_rounds(ground, "tangent", self._prepare, weight)
-        self.stage = Stage("tangent", dict(self.w), descent(settings), rounds, loss, autocast=False, like="tangent")
-
-    def _plan_ahead(self, sample: Tensor, batch: int) -> int:
-        """Decide `ahead`; the bytes a sample's inputs take.
-
-        On CUDA they are, if they take little room: without them the chain of a step is half as long, and the
-        convolutions with w go beside it.
-        """
-        engine, model = self.engine, self.model
-        values = model.values(sample) if engine.device.type == "cuda" and model.written_out else []
+        values = self.model.values(sample) if self.engine.device.type == "cuda" and self.model.written_out else []
         more = 4 * sum(t.numel() for t in values)
-        self.ahead = 0 < AHEAD * batch * more <= engine.budget
-        if self.ahead and engine.capture:
-            model.beside = own_streams(engine.device).beside
-        return 4 * sample.numel() + (more if self.ahead else 0)
+        # Without the values the chain of a step is half as long, and the convolutions with w can go beside it.
+        self.ahead = 0 < AHEAD * settings.batch * more <= self.engine.budget
+        if self.ahead and self.engine.capture:
+            self.model.beside = own_streams(self.engine.device).beside
+        rounds = memory_rounds(ground, "tangent", self._prepare, 4 * sample.numel() + self.ahead * more)
+        self.stage = Stage("tangent", dict(self.w), descent(settings), rounds, loss, autocast=False, like=settings)
+
+    def fits(self, net: Net, ground: Ground) -> bool:
+        """Whether another network can be linearised in the place of this one."""
+        alike = ground.settings.tangent == self.ground.settings.tangent and ground.engine is self.engine
+        return net.ours and alike and shapes(self.anchor) == shapes(net)
 
     def _prepare(self, views: Tensor) -> Batch:
         """The trunk's features of views, `h`; where planned, the head's values too: all with channels last then."""

@@ -53,5 +53,5 @@ def projection_stage(
         loss,
         list(net.buffers()),
         net=net,
-        like="projection",
+        like=settings,
     )

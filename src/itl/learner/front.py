@@ -18,6 +18,7 @@ from itl.engine.loop import train
 from itl.engine.pool import Pool
 from itl.engine.random import generator, torch_generator
 from itl.engine.stage import Diverged, Stage
+from itl.engine.stepper import Stepper
 from itl.engine.views import Normalise
 from itl.errors import UserError
 from itl.generalists import Generalist, Ground
@@ -77,7 +78,12 @@ class Learner:
         self._torn = False  # within a round: weights, memory and position do not belong together
         self._generalist: Generalist | None = None
         self._before: Generalist | None = None  # the last task's
+        self._resting: dict[str, Stepper] = {}  # steps that may be the same at the next task
         self._past: list[Data] = []  # the images of the tasks before, for a method that keeps them
+
+    def __getstate__(self) -> dict[str, Any]:
+        """To be copied or pickled: without what only saves time at the next task."""
+        return {**self.__dict__, "_before": None, "_resting": {}}
 
     # ------------------------------------------------------------------ Algorithm 1
 
@@ -93,6 +99,12 @@ class Learner:
         if not isinstance(task, Task):
             task = lesson(task, labels, len(self.tasks), self.traits if self._ready else None)
         self._begin(task)
+        with self.engine.here():
+            self._learn(task)
+        self._finish()
+
+    def _learn(self, task: Task) -> None:
+        """What is left to do of a task."""
         try:
             self._train_specialist(task)  # p_t = argmin L(f_{t-1}; B_{t-1} ∪ D_t)
             self._update_memory(task)  # B_t = B_{t-1} ⊕ D_t
@@ -101,7 +113,6 @@ class Learner:
             self._project(task)  # f_t = π(p_t + V(w_t); B_t)
         except Diverged as error:
             raise UserError(checks.explain(self, error)) from error
-        self._finish()
 
     def _train_specialist(self, task: Task) -> None:
         if self._due("specialist"):
@@ -227,7 +238,7 @@ class Learner:
         out, batch = [], BATCH[self.engine.device.type]
         for first in range(0, max(len(images), 1), batch):  # no images: one empty batch
             rows = torch.arange(first, min(first + batch, len(images)))
-            with ETIQUETTE.together():
+            with ETIQUETTE.together(), self.engine.here():
                 out.append(self._logits(self.normalise(self.engine.send(images.gather(rows)))))
         self.net.train(training)
         return torch.cat(out).cpu()
@@ -374,7 +385,7 @@ class Learner:
             self._take_as_it_is(stage)
         with self.clock.section(section):
             self._torn = True
-            train(stage, self.engine, start=start, momentum=momentum, after=after)
+            train(stage, self.engine, start=start, momentum=momentum, after=after, resting=self._resting)
             self._torn = False
         self.flight = {n: t for n, t in self.flight.items() if not n.startswith("momentum.")}
         with self.clock.section("evaluation"):

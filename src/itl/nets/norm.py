@@ -26,7 +26,7 @@ def norm(bn: nn.BatchNorm2d, x: Tensor, residual: Tensor | None = None, relu: bo
     groups = getattr(bn, "groups", 1)
     if bn.training and not _single(x, groups) and fusable(x, bn):
         return FusedNorm.apply(x, residual, bn.weight, bn.bias, bn, relu)  # type: ignore[no-any-return, no-untyped-call]
-    if not bn.training and fusable(x, bn) and _constant(bn):
+    if not bn.training and _constant(x, bn) and fusable(x, bn):
         return _frozen(x, residual, bn, relu)
     if bn.training and groups > 1:
         out = torch.cat([_batch_norm(bn, part) for part in x.chunk(groups)])
@@ -44,10 +44,10 @@ def _batch_norm(bn: nn.BatchNorm2d, x: Tensor) -> Tensor:
     return F.batch_norm(x, bn.running_mean, bn.running_var, bn.weight, bn.bias, training, momentum, bn.eps)
 
 
-def _constant(bn: nn.BatchNorm2d) -> bool:
+def _constant(x: Tensor, bn: nn.BatchNorm2d) -> bool:
     """Whether nothing is to be differentiated: neither backwards nor, by `torch.func`, forwards."""
-    wrapped: bool = torch._C._functorch.is_functorch_wrapped_tensor(bn.weight)
-    return not (torch.is_grad_enabled() or wrapped)
+    wrapped = torch._C._functorch.is_functorch_wrapped_tensor
+    return not (torch.is_grad_enabled() or wrapped(x) or wrapped(bn.weight))
 
 
 def _frozen(x: Tensor, residual: Tensor | None, bn: nn.BatchNorm2d, relu: bool) -> Tensor:
@@ -106,6 +106,7 @@ def fused_kernels(x: Tensor, *dtypes: torch.dtype) -> Any:
         x.device.type == "cuda"
         and x.dtype in dtypes
         and (channels % BLOCK_C == 0 or channels in (8, 16))
+        and x.numel() < 2**31  # they count in 32 bits
         and x.is_contiguous(memory_format=torch.channels_last)
     )
     return _kernels() if fits else None
