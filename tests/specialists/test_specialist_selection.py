@@ -249,6 +249,15 @@ def test_metasps_influence_is_in_full_precision_while_the_network_wears_bf16_wei
         assert torch.equal(one, other)
 
 
+def test_a_step_tried_too_far_says_nothing_of_its_samples() -> None:
+    """In evaluation mode a step may overflow that in training mode would not: it must not stop the run."""
+    net, (batch, judges) = tiny_net(classes=3), judged_batches(torch.float32)
+    each = influences(net, batch, judges, 1e30)
+    assert [t.tolist() for t in each] == [[0.0] * 6] * 2
+    assert step_weights(fused(*each)).tolist() == pytest.approx([1 / 6] * 6)
+    assert any(t.abs().sum() > 0 for t in influences(net, batch, judges, 0.1))
+
+
 def test_fused_influence_is_the_shortest_between_the_two() -> None:
     draw = torch.Generator().manual_seed(0)
     for _ in range(20):

@@ -83,7 +83,7 @@ def influences(
     """∂ CE(judge; θ̂) / ∂ ε_i at ε = 0 for θ̂ = θ − lr/n ∇ Σ (1 + ε_i) CE_i, scaled to the judge's loss: each `[n]`.
 
     That is −lr/n ⟨∇CE_i(θ), ∇CE(judge; θ̂)⟩: the pass that the step is tried by also says how each of the batch's losses
-    changes along any direction.
+    changes along any direction. A step that leads where no loss is finite says nothing of its samples: 0.
     """
     x, y = batch
     weights, rate = present(net), lr / len(y)
@@ -92,7 +92,8 @@ def influences(
         ahead = descended(weights, tried.gradient, rate)
         losses, directions = zip(*(judged(net, ahead, *judge) for judge in judges), strict=True)
         raw = -rate * tried.along(directions)
-    return [each * loss / each.norm().clamp(min=1e-12) for each, loss in zip(raw, losses, strict=True)]
+    scaled = [each * loss / each.norm().clamp(min=1e-12) for each, loss in zip(raw, losses, strict=True)]
+    return [torch.where(each.isfinite(), each, 0.0) for each in scaled]
 
 
 def fused(stability: Tensor, plasticity: Tensor) -> Tensor:
