@@ -97,6 +97,8 @@ MISTAKES = {
     "wrong type": ({"buffers": ["many"]}, "buffer.*not valid"),
     "negative": ({"seeds": [-1]}, "0 or more"),
     "same names": ({"cells": [{"tasks": 2}, {"tasks": 5}]}, "variant"),
+    "too many tasks": ({"tasks": 11}, "11.*10 classes|10 classes.*11"),
+    "an order with a class twice": ({"order": [0, 1, 2, 3, 4, 5, 6, 7, 8, 8]}, "order must hold every class number"),
     "settings are no mapping": ({"settings": [1]}, "mapping"),
     "a list of lists": ({"seeds": [[0]]}, "seeds.*single values"),
     "a list of mappings": ({"methods": [{"er": 1}]}, "methods.*single values"),

@@ -19,7 +19,7 @@ from itl.methods import METHODS, settings_for
 from itl.results.published import SOURCES, published
 from itl.search.extras import need
 from itl.settings import flatten
-from itl.streams import names
+from itl.streams import check
 
 AXES = ("stream", "method", "buffer", "seed")  # one value, or several under the plural
 FIXED = ("tasks", "order", "order_seed", "split", "variant", "keep_specialists", "curves")
@@ -228,10 +228,8 @@ def _config(values: dict[str, Any], name: str) -> Config:
         raise UserError(f"the grid {name} holds a value that is none of a run's: {error}") from None
     if config.variant is not None and not re.fullmatch(r"[\w+][\w.+-]*", config.variant):
         raise UserError(f"variant is part of a folder's name: letters, digits and . _ + - only, not '{config.variant}'")
-    if config.stream not in names():
-        raise unknown("stream", config.stream, names())
-    if config.split not in ("test", "validation"):
-        raise unknown("split", config.split, ("test", "validation"))
+    cut = {key: getattr(config, key) for key in ("tasks", "order", "order_seed", "split")}
+    check(config.stream, **cut)
     if config.seed < 0 or config.buffer < 0 or (config.curves or 0) < 0:
         raise UserError(f"seed, buffer and curves of the grid {name} must be 0 or more; {config.name} is not")
     settings_for(config.method, config.stream, config.buffer, config.settings)

@@ -21,12 +21,28 @@ __all__ = [
     "Task",
     "Traits",
     "build",
+    "check",
     "describe",
     "from_arrays",
     "from_dataset",
     "load",
     "names",
 ]
+
+
+def check(
+    name: str,
+    *,
+    tasks: int | None = None,
+    order: Sequence[int] | None = None,
+    order_seed: int | None = None,
+    split: str = "test",
+) -> None:
+    """Whether `load` could make such a stream of the right files: what is wrong is said before minutes of reading."""
+    source = find(name)
+    check_split(split)
+    class_order(source.classes, order, order_seed)
+    task_sizes(source.classes, source.traits.tasks if tasks is None else tasks)
 
 
 def load(
@@ -48,11 +64,8 @@ def load(
     download: fetch the official files if they are not there; progress: called with (done, total) while that, or the
     first decoding of images, goes on.
     """
+    check(name, tasks=tasks, order=order, order_seed=order_seed, split=split)
     source = find(name)
-    # What is wrong with the call is said before minutes of reading.
-    check_split(split)
-    class_order(source.classes, order, order_seed)
-    task_sizes(source.classes, source.traits.tasks if tasks is None else tasks)
     root = Path(root).expanduser()
     try:
         data = source.read(root, download, progress)
