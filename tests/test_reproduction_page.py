@@ -79,9 +79,15 @@ def test_every_cell_is_on_the_page_run_or_not() -> None:
     assert set(NAMES["WORDS"]) == set(NAMES["OPEN"])
 
 
-def test_the_page_shows_what_is_recorded() -> None:
-    page = (HOME / "docs" / "reproduction.md").read_text()
-    section = NAMES["page"](NAMES["recorded"]())
-    assert f"<!-- results:cifar10 -->\n{section}\n<!-- /results -->" in page, (
-        "run python benchmarks/reproduction.py --write"
-    )
+@pytest.mark.parametrize(("page", "made"), [("docs/reproduction.md", "page"), ("README.md", "summary")])
+def test_the_pages_show_what_is_recorded(page: str, made: str) -> None:
+    section = f"<!-- results:cifar10 -->\n{NAMES[made](NAMES['recorded']())}\n<!-- /results -->"
+    assert section in (HOME / page).read_text(), "run python benchmarks/reproduction.py --write"
+
+
+def test_the_readme_shows_what_was_run_alone() -> None:
+    assert "still to be run" in NAMES["summary"](Fake())
+    told = NAMES["summary"](Fake(itl=cell([66.0, 66.5, 67.0], [93.0, 93.0, 93.0]))).splitlines()
+    assert [line.split("|")[1:3] for line in told[4:]] == [[" `itl` ", f" {size} "] for size in (200, 500, 5120)]
+    assert "66.50 ± 0.50" in told[4]
+    assert told[4].endswith("| 3 | reached |")
