@@ -10,6 +10,7 @@ What a cell must reach is said before it is run: one of ITL's, the published mea
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 import sys
 from collections.abc import Iterable, Sequence
@@ -21,12 +22,13 @@ sys.path[:0] = [str(HOME / "src"), str(HOME / "benchmarks")]
 from cifar10 import ABLATION, BASELINES, ITL, OPEN, RESULTS, SEEDS, STREAM  # noqa: E402
 from pages import put  # noqa: E402
 
-from itl.results.cells import Cell, Mean, cells  # noqa: E402
+from itl.results.cells import Mean  # noqa: E402
 from itl.results.published import Published, published  # noqa: E402
+from itl.results.render import NAMES  # noqa: E402
 from itl.results.runs import Run, find  # noqa: E402
+from itl.results.table import MEASURES, Row, build  # noqa: E402
 
 PAGE = HOME / "docs" / "reproduction.md"
-MEASURES = ("class_il", "task_il")
 HELD = ("er", "der", "derpp", "joint")  # baselines that must come near the published figure
 # Of the ablation: the first is to be below the second.
 ORDER = (
@@ -43,22 +45,33 @@ WORDS = {
 
 
 class Found:
-    """The finished runs on the test split, by cell. A cell of settings other than the method's own is none of these."""
+    """What `itl table` makes of the runs on the test split: published cells beside ours, and our variants."""
 
     def __init__(self, runs: Sequence[Run]) -> None:
-        test = [run for run in runs if run.facts["split"] == "test" and run.facts["stream"] == STREAM]
-        self.cells = [cell for cell in cells(test) if not cell.recut]
+        sections = build(runs, stream=STREAM).sections
+        self.published = [row for section in sections if section.kind == "published" for row in section.rows]
+        self.variants = [row for section in sections if section.kind == "variant" for row in section.rows]
 
-    def cell(self, method: str, buffer: int | None, variant: str | None = None) -> Cell | None:
-        """The cell of a method and buffer; where there are two of other defaults, the one with more seeds."""
-        mine = [
-            cell
-            for cell in self.cells
-            if cell.facts["method"] == method
-            and buffer in (None, cell.facts["buffer"])
-            and cell.facts.get("variant") == variant
-        ]
-        return max(mine, key=lambda cell: len(cell.seeds), default=None)
+    def row(self, method: str, buffer: int | None, variant: str | None = None) -> Row | None:
+        """That of a method and buffer, a table's before the ablation's; of two of other defaults, that of more seeds."""
+        rows = self.published if variant is None else [r for r in self.variants if r.ours and r.label == variant]
+        mine = [row for row in rows if (row.method, row.buffer) == (method, buffer)]
+        return max(mine, key=seeds, default=None)
+
+
+def seeds(row: Row | None) -> int:
+    """How many of ours."""
+    return 0 if row is None or row.ours is None else len(row.ours.seeds)
+
+
+def counted(row: Row | None) -> str:
+    """The same in a table."""
+    return str(seeds(row)) if seeds(row) else "–"
+
+
+def reached(row: Row | None, measure: str) -> str:
+    """Our mean ± standard deviation, a dash where nothing was run."""
+    return "–" if row is None else row.reached(measure).text()
 
 
 def needed(row: Published, measure: str) -> float | None:
@@ -69,43 +82,35 @@ def needed(row: Published, measure: str) -> float | None:
     return float(mean - (3.0 if row.method in HELD else max(std or 0.0, 1.0)))
 
 
-def verdict(row: Published, ours: Cell | None) -> str:
+def verdict(row: Row) -> str:
     """Whether a cell has reached what it must."""
-    if ours is None:
+    if row.ours is None or row.published is None:
         return "not run yet"
-    asked = {measure: needed(row, measure) for measure in MEASURES}
+    asked = {measure: needed(row.published, measure) for measure in MEASURES}
     if all(least is None for least in asked.values()):
         return ""
     short = []
     for measure, least in asked.items():
-        mean = ours.mean(measure).mean
+        mean = row.reached(measure).mean
         if least is not None and mean is not None and mean < least:
-            short.append(f"{'Class' if measure == 'class_il' else 'Task'}-IL {least - mean:.2f} short")
+            short.append(f"{NAMES[measure]} {least - mean:.2f} short")
     word = f"**not reached**: {', '.join(short)}" if short else "reached"
     wanted = len(SEEDS) if row.method in ITL else 1
-    return word if len(ours.seeds) >= wanted else f"{word} so far"
-
-
-def measured(ours: Cell | None, measure: str) -> str:
-    """A mean ± standard deviation, a dash where nothing was run."""
-    return "–" if ours is None else ours.mean(measure).text()
+    return word if seeds(row) >= wanted else f"{word} so far"
 
 
 def against(found: Found, methods: Iterable[str], buffers: Iterable[int | None]) -> list[str]:
     """Rows of published cells beside ours."""
     rows = ["| method | \\|B\\| | Class-IL, published | ours | Task-IL, published | ours | seeds | |"]
     rows.append("|---|---|---|---|---|---|---|---|")
-    for buffer in buffers:
-        for method in methods:
-            for row in published():
-                if (row.stream, row.method, row.buffer) != (STREAM, method, buffer) or row.source == "ablation":
-                    continue
-                ours = found.cell(method, buffer)
-                words = [f"`{method}`", "–" if buffer is None else str(buffer)]
-                for m in MEASURES:
-                    words += [Mean(getattr(row, m), getattr(row, f"{m}_std"), 0).text(), measured(ours, m)]
-                words += ["–" if ours is None else str(len(ours.seeds)), verdict(row, ours)]
-                rows.append(f"| {' | '.join(words)} |")
+    for buffer, method in itertools.product(buffers, methods):
+        row = found.row(method, buffer)
+        if row is None:
+            continue
+        words = [f"`{method}`", "–" if buffer is None else str(buffer)]
+        for m in MEASURES:
+            words += [row.reported(m).text(), reached(row, m)]
+        rows.append(f"| {' | '.join([*words, counted(row), verdict(row)])} |")
     return rows
 
 
@@ -114,8 +119,8 @@ def ablation(found: Found) -> list[str]:
     reported = {row.method: row.class_il for row in published() if row.source == "ablation"}
     rows = ["| | Class-IL, published | ours | Task-IL, ours | seeds |", "|---|---|---|---|---|"]
     for method in (*ABLATION, "itl"):
-        ours = found.cell(method, 200)
-        words = [measured(ours, "class_il"), measured(ours, "task_il"), "–" if ours is None else str(len(ours.seeds))]
+        row = found.row(method, 200)
+        words = [*(reached(row, m) for m in MEASURES), counted(row)]
         rows.append(f"| `{method}` | {reported[method]:.2f} | {' | '.join(words)} |")
     lines = [f"- {line}" for line in (ordered(found, low, high) for low, high in ORDER) if line]
     return [*rows, *(["", *lines] if lines else [])]
@@ -123,8 +128,8 @@ def ablation(found: Found) -> list[str]:
 
 def ordered(found: Found, low: str, high: str) -> str:
     """Whether one stage more is better, with the difference's standard error; nothing where one was not run."""
-    cells_ = [found.cell(method, 200) for method in (low, high)]
-    below, above = (Mean(None, None, 0) if cell is None else cell.mean("class_il") for cell in cells_)
+    rows = [found.row(method, 200) for method in (low, high)]
+    below, above = (Mean(None, None, 0) if row is None else row.reached("class_il") for row in rows)
     if below.mean is None or above.mean is None:
         return ""
     gain = above.mean - below.mean
@@ -139,9 +144,8 @@ def questions(found: Found) -> list[str]:
     """What the paper leaves open, as variants of itl at 200."""
     rows = ["| `itl` with | Class-IL | Task-IL | seeds |", "|---|---|---|---|"]
     for variant, words in {None: "its defaults", **{name: WORDS[name] for name in OPEN}}.items():
-        ours = found.cell("itl", 200, variant)
-        seeds = "–" if ours is None else str(len(ours.seeds))
-        rows.append(f"| {words} | {measured(ours, 'class_il')} | {measured(ours, 'task_il')} | {seeds} |")
+        row = found.row("itl", 200, variant)
+        rows.append(f"| {words} | {reached(row, 'class_il')} | {reached(row, 'task_il')} | {counted(row)} |")
     return rows
 
 
@@ -149,14 +153,13 @@ def seconds(found: Found) -> list[str]:
     """Where the time of ITL's runs goes."""
     rows = ["| method | \\|B\\| | specialist, s | tangent, s | projection, s | total, s | generalist's share |"]
     rows.append("|---|---|---|---|---|---|---|")
-    for buffer in (200, 500, 5120):
-        for method in ITL:
-            ours = found.cell(method, buffer)
-            if ours is None:
-                continue
-            spent, share = ours.seconds(), ours.share()
-            words = [f"{spent.get(name, 0.0):.1f}" for name in ("specialist", "tangent", "projection", "total")]
-            rows.append(f"| `{method}` | {buffer} | {' | '.join(words)} | {100 * (share or 0):.1f} % |")
+    for buffer, method in itertools.product((200, 500, 5120), ITL):
+        row = found.row(method, buffer)
+        if row is None or row.ours is None:
+            continue
+        spent, share = row.ours.seconds(), row.ours.share()
+        words = [f"{spent.get(name, 0.0):.1f}" for name in ("specialist", "tangent", "projection", "total")]
+        rows.append(f"| `{method}` | {buffer} | {' | '.join(words)} | {100 * (share or 0):.1f} % |")
     return rows if len(rows) > 2 else ["No run yet."]
 
 
