@@ -124,10 +124,10 @@ class Stepper:
         return float(total) / max(steps, 1)
 
     def serves(self, stage: Stage) -> bool:
-        """Whether `stage` has the very step of the one that is over."""
+        """Whether `stage`, of the same name, has the very step of the one that is over."""
         old = self.stage
         same = len(stage.moves()) == len(old.moves()) and all(map(operator.is_, stage.moves(), old.moves()))
-        return same and (stage.name, stage.like) == (old.name, old.like)
+        return same and stage.like == old.like
 
     def begin_again(self, stage: Stage) -> None:
         """Go on with `stage`, from its parameters as they are now and no momentum."""

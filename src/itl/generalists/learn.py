@@ -23,6 +23,7 @@ from itl.nets import Net
 from itl.settings import OnMemory, Settings, TangentSettings
 from itl.specialists.losses import cross_entropy, shares, squared_error
 
+VALUE = "value."  # in a step's inputs, before a convolution's name
 AHEAD = 8  # steps of tangent learning whose values must fit in the engine's budget, for them to be computed ahead
 
 
@@ -98,9 +99,9 @@ def descent(settings: OnMemory) -> Descent:
     return Descent(settings.lr, settings.momentum, settings.l2, settings.schedule)
 
 
-def _in_order(batch: Batch) -> list[Tensor]:
-    """A batch's features, then its values as they were found."""
-    return [batch["h"], *(batch[f"z{k}"] for k in range(sum(name.startswith("z") for name in batch)))]
+def _channels_second(t: Tensor) -> Tensor:
+    """`[n, h, w, c]` seen as `[n, c, h, w]`."""
+    return t.permute(0, 3, 1, 2)
 
 
 def shapes(net: nn.Module) -> dict[str, torch.Size]:
@@ -122,27 +123,34 @@ class Tangent:
     def __init__(self, net: Net, ground: Ground, before: Generalist | None = None) -> None:
         settings, self.ground, self.engine = ground.settings.tangent, ground, ground.engine
         last = before if isinstance(before, Tangent) and before.fits(net, ground) else None
-        self.anchor = last.anchor if last is not None else frozen_copy(net)
-        self.anchor.load_state_dict(net.state_dict())
+        if last is None:
+            self.anchor = frozen_copy(net)
+        else:
+            self.anchor = last.anchor
+            self.anchor.load_state_dict(net.state_dict())
         self.model = TangentModel(self.anchor, settings.layers)  # type: ignore[arg-type]
-        self.w = last.w if last is not None else {name: t.requires_grad_() for name, t in self.model.zero().items()}
-        with torch.no_grad():
-            torch._foreach_zero_(list(self.w.values()))
-
-        def loss(batch: Batch) -> Tensor:
-            h, values = batch["h"], None
-            if self.ahead:
-                h, *values = (t.permute(0, 3, 1, 2) for t in _in_order(batch))
-            return memory_loss(self.model.logits(self.w, h, values), batch, settings)
+        if last is None:
+            self.w = {name: t.requires_grad_() for name, t in self.model.zero().items()}
+        else:
+            self.w = last.w
+            with torch.no_grad():
+                torch._foreach_zero_(list(self.w.values()))
 
         with torch.no_grad():
             sample = self.model.features(ground.normalise(ground.memory.pixels[:1]))
-        values = self.model.values(sample) if self.engine.device.type == "cuda" and self.model.written_out else []
-        more = 4 * sum(t.numel() for t in values)
+        values = self.model.values(sample) if self.engine.device.type == "cuda" and self.model.written_out else {}
+        more = 4 * sum(t.numel() for t in values.values())
         # Without the values the chain of a step is half as long, and the convolutions with w can go beside it.
         self.ahead = 0 < AHEAD * settings.batch * more <= self.engine.budget
         if self.ahead and self.engine.capture:
             self.model.beside = own_streams(self.engine.device).beside
+
+        def loss(batch: Batch) -> Tensor:
+            h, known = batch["h"], None
+            if self.ahead:
+                h, known = _channels_second(h), {n: _channels_second(batch[VALUE + n]) for n in values}
+            return memory_loss(self.model.logits(self.w, h, known), batch, settings)
+
         rounds = memory_rounds(ground, "tangent", self._prepare, 4 * sample.numel() + self.ahead * more)
         self.stage = Stage("tangent", dict(self.w), descent(settings), rounds, loss, autocast=False, like=settings)
 
@@ -157,9 +165,9 @@ class Tangent:
             h = in_parts(self.model.features, views, self.ground.normalise)
         if not self.ahead:
             return {"h": h}
-        parts = [[part, *self.model.values(part)] for part in h.split(AT_ONCE)]
-        whole = [torch.cat([t.permute(0, 2, 3, 1) for t in same]).contiguous() for same in zip(*parts, strict=True)]
-        return {"h": whole[0], **{f"z{k}": t for k, t in enumerate(whole[1:])}}
+        parts = [{"": part, **self.model.values(part)} for part in h.split(AT_ONCE)]
+        whole = {n: torch.cat([part[n].permute(0, 2, 3, 1) for part in parts]).contiguous() for n in parts[0]}
+        return {"h": whole.pop(""), **{VALUE + n: t for n, t in whole.items()}}
 
     @torch.no_grad()
     def logits(self, x: Tensor) -> Tensor:

@@ -42,11 +42,11 @@ class TangentModel:
         """The head as a pure function of its parameters: logits `[n, classes]`."""
         return functional_call(self.head, {**params, **self.buffers}, (features,))  # type: ignore[no-any-return]
 
-    def values(self, features: Tensor) -> list[Tensor]:
+    def values(self, features: Tensor) -> Vector:
         """What `logits` need not compute again at these features, whatever w is: see `nets.dual`."""
         return dual.values(self.head, features)
 
-    def logits(self, w: Vector, features: Tensor, known: list[Tensor] | None = None) -> Tensor:
+    def logits(self, w: Vector, features: Tensor, known: Vector | None = None) -> Tensor:
         """g(w; x) `[n, classes]` from the trunk's features, by one forward-mode Jacobian-vector product.
 
         Written out where the head's layers are known (`nets.dual`), by `torch.func.jvp` where they are not. `known` are

@@ -6,8 +6,8 @@ overhead: the value's side needs no graph at all, and a norm with its derivative
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -31,23 +31,22 @@ def supports(module: nn.Module) -> bool:
 
 @dataclass
 class Walk:
-    """One way through a module: along w, or for the values alone (None).
+    """One way through a module along w.
 
-    `known` holds what an earlier walk over the same input has `seen`: the convolutions' outputs, which do not depend on
-    w. `beside` is a stream for what need not wait in the chain of derivatives: convolutions with w, and its gradients.
+    `known` are the convolutions' outputs by name, which do not depend on w, where they were computed before. `beside`
+    is a stream for what need not wait in the chain of derivatives: convolutions with w, and its gradients.
     """
 
-    w: Vector | None
-    known: Iterator[Tensor] | None = None
-    beside: torch.cuda.Stream | None = None
-    seen: list[Tensor] = field(default_factory=list)
+    w: Vector
+    known: Vector | None
+    beside: torch.cuda.Stream | None
 
 
 def along(
     module: nn.Module,
     x: Tensor,
     w: Vector,
-    known: list[Tensor] | None = None,
+    known: Vector | None = None,
     beside: torch.cuda.Stream | None = None,
 ) -> tuple[Tensor, Tensor]:
     """A module's value at x and its derivative along w (names as in `named_parameters`).
@@ -56,17 +55,26 @@ def along(
     """
     if beside is not None:
         w = dict(zip(w, Gate.apply(beside, *w.values()), strict=True))  # type: ignore[no-untyped-call]
-    y, dy = _through(module, "", (x, None), Walk(w, None if known is None else iter(known), beside))
+    y, dy = _through(module, "", (x, None), Walk(w, known, beside))
     assert dy is not None
     return y, dy
 
 
 @torch.no_grad()
-def values(module: nn.Module, x: Tensor) -> list[Tensor]:
-    """Every convolution's output `[n, c, h, w]` for x, in the order in which `along` comes by them."""
-    walk = Walk(None)
-    _through(module, "", (x, None), walk)
-    return walk.seen
+def values(module: nn.Module, x: Tensor) -> Vector:
+    """Every convolution's output `[n, c, h, w]` for x, by its name: what `along` need not compute again."""
+    found: Vector = {}
+    hooks = [
+        layer.register_forward_hook(lambda _, given, out, name=name: found.update({name: out}))
+        for name, layer in module.named_modules()
+        if isinstance(layer, nn.Conv2d)
+    ]
+    try:
+        module(x)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return found
 
 
 def _through(module: nn.Module, name: str, pair: Pair, walk: Walk) -> Pair:
@@ -105,7 +113,8 @@ def _stem(module: Any, name: str, pair: Pair, walk: Walk) -> Pair:
         return y, dy
     with torch.no_grad():
         y, where = F.max_pool2d(y, 3, 2, 1, return_indices=True)
-    return y, None if dy is None else dy.flatten(2).gather(2, where.flatten(2)).view_as(where)
+    assert dy is not None
+    return y, dy.flatten(2).gather(2, where.flatten(2)).view_as(where)
 
 
 def _pool(module: Any, name: str, pair: Pair, walk: Walk) -> Pair:
@@ -115,8 +124,6 @@ def _pool(module: Any, name: str, pair: Pair, walk: Walk) -> Pair:
 
 def _linear(module: Any, name: str, pair: Pair, walk: Walk) -> Pair:
     x, dx = pair
-    if walk.w is None:
-        return module(x), None
     w, bias = walk.w, f"{name}.bias"
     dy = F.linear(x, w[f"{name}.weight"], w.get(bias))
     if dx is not None:
@@ -151,11 +158,8 @@ def conv_norm(
     x, dx = pair
     shape: Any = (conv.stride, conv.padding)
     with torch.no_grad():
-        z = next(walk.known) if walk.known is not None else F.conv2d(x, conv.weight, None, *shape)
+        z = walk.known[conv_name] if walk.known is not None else F.conv2d(x, conv.weight, None, *shape)
     short, dshort = residual if residual is not None else (None, None)
-    if walk.w is None:
-        walk.seen.append(z)
-        return _value(z, short, bn, relu)[0], None
     weight = walk.w[f"{conv_name}.weight"]
     ready = None if walk.beside is None else torch.cuda.current_stream(z.device).record_event()
     b = None if dx is None else F.conv2d(dx, conv.weight.detach(), None, *shape)
@@ -179,22 +183,18 @@ def _plain(
     bn: nn.BatchNorm2d,
     relu: bool,
 ) -> Pair:
-    y, hat, slope = _value(z, short, bn, relu)
+    with torch.no_grad():
+        mean, var, weight, bias = (t.view(-1, 1, 1) for t in _statistics(bn))
+        rstd = (var + bn.eps).rsqrt()
+        hat = (z - mean) * rstd
+        y = torch.addcmul(bias, hat, weight)
+        y = y if short is None else y + short
     dz = a if b is None else a + b
-    dy = torch.addcmul(torch.addcmul(moved[1].view(-1, 1, 1), hat, moved[0].view(-1, 1, 1)), dz, slope)
+    dy = torch.addcmul(torch.addcmul(moved[1].view(-1, 1, 1), hat, moved[0].view(-1, 1, 1)), dz, weight * rstd)
     dy = dy if dshort is None else dy + dshort
-    return y, torch.where(y > 0, dy, 0.0) if relu else dy
-
-
-@torch.no_grad()
-def _value(z: Tensor, short: Tensor | None, bn: nn.BatchNorm2d, relu: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """relu(bn(z) + residual) in evaluation mode; z normalised; the norm's slope `[c, 1, 1]`."""
-    mean, var, weight, bias = (t.view(-1, 1, 1) for t in _statistics(bn))
-    rstd = (var + bn.eps).rsqrt()
-    hat = (z - mean) * rstd
-    y = torch.addcmul(bias, hat, weight)
-    y = y if short is None else y + short
-    return y.relu() if relu else y, hat, weight * rstd
+    if not relu:
+        return y, dy
+    return y.relu(), torch.where(y > 0, dy, 0.0)
 
 
 def _statistics(bn: nn.BatchNorm2d) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -52,14 +52,21 @@ def _constant(x: Tensor, bn: nn.BatchNorm2d) -> bool:
 
 def _frozen(x: Tensor, residual: Tensor | None, bn: nn.BatchNorm2d, relu: bool) -> Tensor:
     """relu(bn(x) + residual) on running statistics, in one kernel."""
+    assert bn.running_mean is not None
     assert bn.running_var is not None
-    y, rstd = torch.empty_like(x), (bn.running_var + bn.eps).rsqrt()
+    rstd = (bn.running_var + bn.eps).rsqrt()
+    return _applied(x, residual, (bn.running_mean, rstd, bn.weight, bn.bias), relu)
+
+
+def _applied(x: Tensor, residual: Tensor | None, known: tuple[Tensor, ...], relu: bool, groups: int = 1) -> Tensor:
+    """relu((x − mean) / deviation · weight + bias + residual) in one kernel.
+
+    `known` are mean and 1/deviation, `[groups, c]` each, weight and bias `[c]`.
+    """
+    y = torch.empty_like(x)
     other = x if residual is None else residual.contiguous(memory_format=torch.channels_last)
-    grid, sizes, blocks = elementwise(x, 1)
-    _kernels().apply_kernel[grid](
-        x, other, y, bn.running_mean, rstd, bn.weight, bn.bias, *sizes,
-        HAS_RESIDUAL=residual is not None, RELU=relu, **blocks,
-    )  # fmt: skip
+    grid, sizes, blocks = elementwise(x, groups)
+    _kernels().apply_kernel[grid](x, other, y, *known, *sizes, HAS_RESIDUAL=residual is not None, RELU=relu, **blocks)
     return y
 
 
@@ -159,20 +166,13 @@ class FusedNorm(torch.autograd.Function):
         kernels, groups = _kernels(), getattr(bn, "groups", 1)
         grid, sizes, blocks = layout(x, groups)
         channels = x.shape[1]
-        if residual is not None:
-            residual = residual.contiguous(memory_format=torch.channels_last)
-        y = torch.empty_like(x)
         parts = x.new_empty((2, grid[0], channels), dtype=torch.float32)
         kept = x.new_empty((2, groups, channels), dtype=torch.float32)
         running = (bn.running_mean, bn.running_var)
         kernels.statistics_kernel[grid](
             x, parts[0], parts[1], kept[0], kept[1], *running, tickets(bn)[0], *sizes, bn.eps, bn.momentum, **blocks
         )
-        grid, sizes, blocks = elementwise(x, groups)
-        kernels.apply_kernel[grid](
-            x, x if residual is None else residual, y, kept[0], kept[1], weight, bias, *sizes,
-            HAS_RESIDUAL=residual is not None, RELU=relu, **blocks,
-        )  # fmt: skip
+        y = _applied(x, residual, (kept[0], kept[1], weight, bias), relu, groups)
         # Without a residual, x alone tells where the ReLU let through: y need not be read again.
         ctx.save_for_backward(x, x if residual is None else y, weight, bias, kept)
         ctx.has_residual, ctx.relu, ctx.groups, ctx.tickets = residual is not None, relu, groups, tickets(bn)[1]
