@@ -53,7 +53,7 @@ class Found:
         self.variants = [row for section in sections if section.kind == "variant" for row in section.rows]
 
     def row(self, method: str, buffer: int | None, variant: str | None = None) -> Row | None:
-        """That of a method and buffer, a table's before the ablation's; of two of other defaults, that of more seeds."""
+        """That of a method and buffer, a table's before the ablation's; of two of other defaults, the fuller."""
         rows = self.published if variant is None else [r for r in self.variants if r.ours and r.label == variant]
         mine = [row for row in rows if (row.method, row.buffer) == (method, buffer)]
         return max(mine, key=seeds, default=None)
