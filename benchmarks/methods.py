@@ -162,9 +162,9 @@ CIFAR = """## On a shortened Seq-CIFAR-10
 seed, on a GPU: these figures compare methods with each other, not with published ones. One epoch makes weak
 specialists, and nothing here was fitted to them: the settings are those of the full benchmark, and several methods are
 better alone. With the generalist at its defaults the losses of `er-ace`, `x-der` and `itl-l` were not finite, which
-stopped them; these three are shown with `tangent.lr=0.01` and `projection.lr=0.03`. Of the dashes, `metasp` alone was
-not finite at its learning rate of 0.1 in the fourth task, and `gcr` with the generalist is still to be run. Raw
-records: [`results/seq-cifar10/methods`](../results/seq-cifar10/methods)."""
+stopped them; these three, and `gcr`, are shown with `tangent.lr=0.01` and `projection.lr=0.03` (each record has its
+settings). The dash: `itl-l`'s specialist alone is `derpp`. Raw records:
+[`results/seq-cifar10/methods`](../results/seq-cifar10/methods)."""
 
 
 VALIDATION = """## How settings for seq-digits were chosen

@@ -200,8 +200,8 @@ def summary(found: Found) -> str:
     where = "[where every cell stands](docs/reproduction.md)"
     if not run:
         return f"The paper's tables on Seq-CIFAR-10 are still to be run: {where}."
-    words = f"Seq-CIFAR-10, ResNet-18, 50 epochs a task, percent on the test images: {where}, and how it was run."
-    return "\n".join([words, "", head, ruler, *run])
+    words = ["Seq-CIFAR-10, ResNet-18, 50 epochs a task, percent on the test images:", f"{where}, and how it was run."]
+    return "\n".join([*words, "", head, ruler, *run])
 
 
 def recorded() -> Found:
