@@ -17,6 +17,7 @@ from PIL import Image
 from torch import Tensor
 
 from itl.augment.device import send
+from itl.augment.policy import magnitudes as bins_of
 
 
 @lru_cache(maxsize=256)
@@ -28,13 +29,28 @@ def _blend_table(factor: float) -> Tensor:
     return torch.from_numpy(np.array(Image.blend(degenerate, image, factor)))
 
 
-def blend_tables(magnitudes: Tensor) -> tuple[Tensor, Tensor]:
+@lru_cache(maxsize=16)
+def _usual(device: torch.device) -> tuple[np.ndarray, Tensor]:
+    """The policies' magnitudes in order `[k]`, and the tables of their factors on the device `[k, 256, 256]`."""
+    bins = bins_of("Color", 1, 1).numpy()
+    values = np.unique(np.concatenate([-bins, bins]))
+    tables = torch.stack([_blend_table(1.0 + value) for value in values.tolist()]).to(device)
+    if device.type == "cuda":
+        torch.cuda.current_stream(device).synchronize()  # other streams will use them too
+    return values, tables
+
+
+def blend_tables(magnitudes: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
     """The tables of the factors 1 + magnitude (host [n]) and which of them each sample uses.
 
-    Both stay on the host: uint8 [k, 256 degenerate, 256 image], int64 [n].
+    The tables are on the device, uint8 [k, 256 degenerate, 256 image]; the others stay on the host, int64 [n].
     """
-    values, which = torch.unique(magnitudes, return_inverse=True)
-    return torch.stack([_blend_table(1.0 + value) for value in values.tolist()]), which
+    values, tables = _usual(device)
+    which = np.searchsorted(values, magnitudes.numpy()).clip(max=len(values) - 1)
+    if (values[which] == magnitudes.numpy()).all():
+        return tables, torch.from_numpy(which)
+    others, places = torch.unique(magnitudes, return_inverse=True)
+    return send(torch.stack([_blend_table(1.0 + value) for value in others.tolist()]), device), places
 
 
 def grey(images: Tensor) -> Tensor:
@@ -62,11 +78,11 @@ def smooth(images: Tensor) -> Tensor:
 
 def blend(degenerate: Tensor, images: Tensor, magnitudes: Tensor) -> Tensor:
     """Moves images (uint8 [n, C, H, W]) away from `degenerate` (int32, broadcastable) by the factor 1 + magnitude."""
-    tables, which = blend_tables(magnitudes)
+    tables, which = blend_tables(magnitudes, images.device)
     n = len(images)
     start = send((which * 65536).int(), images.device).view(n, 1, 1, 1)
     index = torch.add(images.int(), degenerate, alpha=256).add_(start).long()
-    flat = send(tables, images.device).view(1, -1).expand(n, -1)
+    flat = tables.view(1, -1).expand(n, -1)
     return flat.gather(1, index.view(n, -1)).view_as(images)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from itl.augment import blend, tone
 from itl.augment.device import pick
 from itl.augment.geometry import GEOMETRY, affine, coefficients
-from itl.augment.policy import NAMES, magnitudes
+from itl.augment.policy import BINS, NAMES, magnitudes
 
 
 def geometric(name: str, images: Tensor, magnitudes: Tensor, fill: int = 0) -> Tensor:
@@ -55,6 +55,14 @@ def _meaning(height: int, width: int) -> Tensor:
     return torch.stack([magnitudes(name, height, width) for name in NAMES])
 
 
+@lru_cache(maxsize=64)
+def _moves(height: int, width: int) -> Tensor:
+    """The coefficients of every geometric operation at every signed bin: int32 [operations, 2 * BINS - 1, 6]."""
+    bins = {name: magnitudes(name, height, width) for name in GEOMETRY}
+    signed = {name: torch.cat([-values[1:].flip(0), values]) for name, values in bins.items()}
+    return torch.stack([coefficients(name, values, height, width) for name, values in signed.items()])
+
+
 def _step(images: Tensor, op: Tensor, level: Tensor, fill: int) -> Tensor:
     """One step on samples sorted by operation: first those left alone, then the geometric ones, then the others."""
     height, width = images.shape[2:]
@@ -63,8 +71,8 @@ def _step(images: Tensor, op: Tensor, level: Tensor, fill: int) -> Tensor:
     parts = dict(zip(NAMES, zip(torch.split(images, sizes), torch.split(magnitude, sizes), strict=True), strict=True))
 
     # The geometric operations differ in their coefficients only, so all of them are one gather.
-    fixed = torch.cat([coefficients(name, parts[name][1], height, width) for name in GEOMETRY])
-    still = sizes[0]
-    done = [images[:still], affine(images[still : still + len(fixed)], fixed, fill)]
+    still, moved = sizes[0], slice(sizes[0], sum(sizes[: 1 + len(GEOMETRY)]))
+    fixed = _moves(height, width)[op[moved] - 1, level[moved] + BINS - 1]
+    done = [images[:still], affine(images[moved], fixed, fill)]
     done += [OPS[name](*parts[name]) for name in NAMES[1 + len(GEOMETRY) :] if len(parts[name][0])]
     return torch.cat(done)

@@ -22,17 +22,17 @@ def look_up(images: Tensor, tables: Tensor) -> Tensor:
 
 def brightness(images: Tensor, magnitudes: Tensor) -> Tensor:
     """Away from black by the factor 1 + magnitude."""
-    tables, which = blend_tables(magnitudes)
-    return look_up(images, send(tables[:, 0][which], images.device).unsqueeze(1))
+    tables, which = blend_tables(magnitudes, images.device)
+    return look_up(images, tables[:, :1].index_select(0, send(which, images.device)))
 
 
 def contrast(images: Tensor, magnitudes: Tensor) -> Tensor:
     """Away from the picture's mean grey (rounded half up) by the factor 1 + magnitude."""
-    tables, which = blend_tables(magnitudes)
+    tables, which = blend_tables(magnitudes, images.device)
     pixels = images.shape[2] * images.shape[3]
     total = grey(images).sum(dim=(1, 2, 3), dtype=torch.int64)
     mean = (total * 2 + pixels).div(2 * pixels, rounding_mode="floor")
-    rows = send(tables, images.device).view(-1, 256)
+    rows = tables.view(-1, 256)
     return look_up(images, rows.index_select(0, send(which * 256, images.device) + mean).unsqueeze(1))
 
 
