@@ -15,7 +15,9 @@ from itl import Learner, nets
 from itl.config import Config
 from itl.engine.lanes import side_by_side
 from itl.engine.shadow import Shadow
+from itl.engine.stepper import Stepper
 from itl.engine.update import Update
+from itl.errors import UserError
 from itl.generalists.rounds import SampleRounds
 from itl.generalists.tangent import TangentModel
 from itl.nets import conv, norm
@@ -71,6 +73,37 @@ def test_kept_steps_serve_task_after_task_while_cudnn_searches(classes: int | No
     for task in (*stream(), *stream()):
         learner.learn(task)
     assert all(torch.isfinite(t).all() for t in learner.net.state_dict().values())
+
+
+@pytest.mark.parametrize("capture", [True, False])
+@pytest.mark.parametrize(
+    ("method", "rate"), [("er", "specialist.lr"), ("itl-l", "tangent.lr"), ("itl", "projection.lr")]
+)
+def test_a_loss_that_is_not_finite_stops_it(method: str, rate: str, capture: bool) -> None:
+    learner = Learner(method, 50, 0, 4, settings={**SHORT, rate: 100.0, "capture": capture}, device="cuda")
+    with pytest.raises(UserError, match="the loss is not finite"):
+        learner.learn(stream().tasks[0])
+
+
+def test_cudnn_searches_for_captured_steps_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An evaluation in one lane must not wait until all that the others have queued is done."""
+    seen: dict[str, set[bool]] = {"captured": set(), "else": set()}
+    step, logits = Stepper.step, Learner._logits
+
+    def watched(where: str, inner: Any) -> Any:
+        def call(*given: Any) -> Any:
+            seen[where].add(torch.backends.cudnn.benchmark)
+            return inner(*given)
+
+        return call
+
+    monkeypatch.setattr(Stepper, "step", watched("captured", step))
+    monkeypatch.setattr(Learner, "_logits", watched("else", logits))
+    learner = Learner("itl", 50, 0, 4, settings=SHORT, device="cuda")
+    learner.learn(stream().tasks[0])
+    learner.scores(stream().tasks[:1], [stream().tasks[0].test])
+    assert True in seen["captured"]
+    assert seen["else"] == {False}
 
 
 @pytest.mark.parametrize("capture", [True, False])

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from itl.engine.device import Engine
 from itl.engine.lanes import ETIQUETTE, in_capture_thread
+from itl.engine.packed import Packed
 from itl.engine.stage import Batch, Span, Stage
 from itl.engine.stepper import Stepper
 
@@ -25,21 +26,20 @@ def shape_of(group: Batch) -> tuple[Any, ...]:
 
 @dataclass
 class Captured:
-    """A graph, the inputs `[capacity, ...]` it reads, and the counter `[1]` of which of them its next replay takes."""
+    """A graph, the inputs it reads, and the counter `[1]` of which of them its next replay takes."""
 
     graph: torch.cuda.CUDAGraph
-    inputs: Batch
+    inputs: Packed
     counter: Tensor
 
     def fill(self, group: Batch) -> None:
         """Put a group's inputs where the graph reads them."""
-        for name, tensor in group.items():
-            self.inputs[name][: tensor.shape[0]].copy_(tensor)
+        self.inputs.fill(group)
         self.counter.zero_()
 
     def holds(self, group: Batch) -> bool:
         """Whether the group's steps fit."""
-        return group["lr"].shape[0] <= self.inputs["lr"].shape[0]
+        return group["lr"].shape[0] <= len(self.inputs)
 
 
 class CapturedStepper(Stepper):
@@ -75,11 +75,11 @@ class CapturedStepper(Stepper):
         return self.graphs[shape]
 
     def _capture(self, group: Batch) -> Captured:
-        inputs = {name: t.clone() for name, t in group.items()}
+        inputs = Packed(group)
         counter = torch.zeros(1, dtype=torch.int64, device=self.engine.device)
 
         def body() -> None:
-            self.step({name: t.index_select(0, counter).squeeze(0) for name, t in inputs.items()})
+            self.step(inputs.at(counter))
 
         kept = [t.detach().clone() for t in self.touched()]
         here = torch.cuda.current_stream(self.engine.device)
@@ -94,8 +94,9 @@ class CapturedStepper(Stepper):
         """Warm up, then capture `body` and the counter's advance, on the present stream; `here` waits for it."""
         stream = torch.cuda.current_stream(self.engine.device)
         stream.wait_stream(here)
-        for _ in range(WARM_UP):
-            body()
+        with self.engine.searching():
+            for _ in range(WARM_UP):
+                body()
         here.wait_stream(stream)
         for leaf in self.leaves:
             leaf.grad = None

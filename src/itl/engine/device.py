@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -13,6 +14,8 @@ from itl.errors import UserError
 
 Module = TypeVar("Module", bound=nn.Module)
 PRECISIONS = ("bf16", "tf32", "fp32")
+BUDGET = 256 << 20  # bytes of a step's inputs held at once, or more on a device with memory to spare
+SPARE = 128  # of a device's memory, one part in so many
 AT_ONCE = 1024  # images a frozen model is asked about at once: its activations must not outgrow the device
 
 
@@ -29,7 +32,7 @@ class Engine:
     precision: str = "fp32"
     capture: bool = False
     exact: bool = False
-    budget: int = 256 << 20  # bytes of augmented views held at once
+    budget: int = BUDGET  # bytes of augmented views held at once
     resident: int | None = None  # bytes of images kept on the device; None: what its memory allows
 
     def __post_init__(self) -> None:
@@ -38,12 +41,26 @@ class Engine:
             tf32 = self.precision != "fp32"
             torch.backends.cuda.matmul.allow_tf32 = tf32
             torch.backends.cudnn.allow_tf32 = tf32
-            torch.backends.cudnn.benchmark = not self.exact
+            torch.backends.cudnn.benchmark = not self.exact and not self.capture  # else: see `searching`
             torch.backends.cudnn.deterministic = self.exact
 
     def here(self) -> contextlib.AbstractContextManager[object]:
         """Within, the device is the present one, to which kernels that are not PyTorch's own go."""
         return torch.cuda.device(self.device) if self.device.type == "cuda" else contextlib.nullcontext()
+
+    @contextlib.contextmanager
+    def searching(self) -> Iterator[None]:
+        """Within, cuDNN tries its algorithms for every shape that is new, which pays for a step that will be repeated.
+
+        It tries them on the device as it is, and waits for all that is queued there each time: what is done between
+        steps (an evaluation, a frozen network's features) takes what cuDNN thinks best instead.
+        """
+        before = torch.backends.cudnn.benchmark
+        torch.backends.cudnn.benchmark = not self.exact
+        try:
+            yield
+        finally:
+            torch.backends.cudnn.benchmark = before
 
     def autocast(self) -> contextlib.AbstractContextManager[object]:
         """The context of a full-precision or bf16 forward pass."""
@@ -85,4 +102,7 @@ def choose_engine(
         raise UserError(f"precision must be one of {', '.join(PRECISIONS)}, not '{precision}'")
     if capture is None:
         capture = where.type == "cuda"
-    return Engine(where, precision, capture and where.type == "cuda", exact)
+    if where.type == "cpu":
+        return Engine(where, precision, exact=exact)
+    budget = max(BUDGET, torch.cuda.get_device_properties(where).total_memory // SPARE)
+    return Engine(where, precision, capture, exact, budget)

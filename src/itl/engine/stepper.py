@@ -70,7 +70,7 @@ class Stepper:
         self.lr.copy_(batch["lr"])
         loss, grads = self._gradients(batch)
         loss = loss.detach().float()
-        torch.maximum(self.bad, (~torch.isfinite(loss)).float(), out=self.bad)
+        self.bad.add_(loss, alpha=0).nan_to_num_(nan=1.0)  # nothing times a loss that is not finite is not a number
         if self.stage.adjust is not None:
             grads = self.stage.adjust(grads)
         if self.update is not None:

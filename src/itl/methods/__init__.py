@@ -50,7 +50,10 @@ ITL_L_TUNED: Tuned = {
     ("seq-cifar10", None): {"tangent.lr": 0.01, "projection.lr": 0.03},
     ("seq-cifar10", 200): {
         **DERPP_TUNED["seq-cifar10", 200],
-        **{"specialist.lr": 0.1, "tangent.lr": 0.01, "tangent.momentum": 0.9, "projection.lr": 0.05},
+        "specialist.lr": 0.1,
+        "tangent.lr": 0.01,
+        "tangent.momentum": 0.9,
+        "projection.lr": 0.05,
     },
 }
 HUNDRED: Tuned = {
