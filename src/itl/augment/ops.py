@@ -56,7 +56,7 @@ def _meaning(height: int, width: int) -> Tensor:
 
 
 @lru_cache(maxsize=64)
-def _moves(height: int, width: int) -> Tensor:
+def moves(height: int, width: int) -> Tensor:
     """The coefficients of every geometric operation at every signed bin: int32 [operations, 2 * BINS - 1, 6]."""
     bins = {name: magnitudes(name, height, width) for name in GEOMETRY}
     signed = {name: torch.cat([-values[1:].flip(0), values]) for name, values in bins.items()}
@@ -72,7 +72,7 @@ def _step(images: Tensor, op: Tensor, level: Tensor, fill: int) -> Tensor:
 
     # The geometric operations differ in their coefficients only, so all of them are one gather.
     still, moved = sizes[0], slice(sizes[0], sum(sizes[: 1 + len(GEOMETRY)]))
-    fixed = _moves(height, width)[op[moved] - 1, level[moved] + BINS - 1]
+    fixed = moves(height, width)[op[moved] - 1, level[moved] + BINS - 1]
     done = [images[:still], affine(images[moved], fixed, fill)]
     done += [OPS[name](*parts[name]) for name in NAMES[1 + len(GEOMETRY) :] if len(parts[name][0])]
     return torch.cat(done)

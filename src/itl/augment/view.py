@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from itl.augment import fused
 from itl.augment import policy as policies
 from itl.augment.geometry import crop_and_flip
 from itl.augment.ops import autoaugment
@@ -88,6 +89,8 @@ class Augment:
         never made to wait for a CUDA device. AutoAugment takes one channel (grey) or three (RGB).
         """
         self._check(images, draws)
+        if fused.fits(images, draws.ops.shape[1] if self.policy is not None else 0):
+            return fused.views(images, self._drawn(draws), self.fill)
         views = images.clone(memory_format=torch.contiguous_format)
         if self.padding or self.flip:
             for part in _chunks(images, CROP_CHUNK):
@@ -96,6 +99,12 @@ class Augment:
             for part in _chunks(images, POLICY_CHUNK):
                 views[part] = autoaugment(views[part], draws.ops[part], draws.levels[part], self.fill)
         return views
+
+    def _drawn(self, draws: Draws) -> Tensor:
+        """The draws side by side, int64 [n, 3 or 7], as the kernel takes them."""
+        flip = draws.flip.long().unsqueeze(1)
+        steps = () if self.policy is None else (draws.ops, draws.levels)
+        return torch.cat([draws.shift - self.padding, flip, *steps], 1)
 
     def _check(self, images: Tensor, draws: Draws) -> None:
         if images.dtype != torch.uint8 or images.ndim != 4:

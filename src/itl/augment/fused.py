@@ -1,0 +1,93 @@
+"""Views by one kernel, where there is a GPU with Triton: the bits of `itl.augment.ops` in one launch."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from itl.augment import tone
+from itl.augment.blend import blend_tables
+from itl.augment.device import send
+from itl.augment.ops import moves
+from itl.augment.policy import BINS, NAMES, SIGNED, magnitudes
+
+PIXELS = 64 * 64  # of an image at most: a program holds all of one
+STEPS = (0, 2)  # of a policy
+# Operations that send each grey level to another, whatever the picture.
+TABLED = {
+    "Brightness": tone.brightness,
+    "Posterize": tone.posterize,
+    "Solarize": tone.solarize,
+    "Invert": tone.invert,
+}
+EACH = 8  # pixels of a channel that a thread holds
+LEAST = 128  # places in a block: four warps of threads at least, each with its own
+
+
+@functools.cache
+def _kernels() -> Any:
+    try:
+        from itl.augment import kernels
+    except ImportError:  # no Triton here
+        return None
+    return kernels
+
+
+def fits(images: Tensor, steps: int) -> bool:
+    """Whether the kernel can make views of these, with so many steps of a policy."""
+    _, channels, height, width = images.shape
+    sizes = channels in (1, 3) and 0 < height * width <= PIXELS and len(images) > 0
+    return images.is_cuda and sizes and steps in STEPS and _kernels() is not None
+
+
+def views(images: Tensor, drawn: Tensor, fill: int) -> Tensor:
+    """Views (uint8 [n, C, H, W]) of images of that shape.
+
+    `drawn` int64 [n, 3 + 2 steps]: top and left corner of the crop in the image, 1 where it is mirrored, the steps'
+    operations, then their signed bins.
+    """
+    n, channels, height, width = images.shape
+    steps = (drawn.shape[1] - 3) // 2
+    drawn = drawn.int()
+    drawn[:, 3 + steps :] += BINS - 1
+    device = images.device
+    images = images.contiguous()
+    out = torch.empty_like(images)
+    other, rooms = (torch.empty_like(images), images.new_empty((n, channels, 256))) if steps else (out, out)
+    how, tables = _tables(height, width, device) if steps else (out, out)
+    block = max(LEAST, 1 << (height * width - 1).bit_length())
+    warps = min(16, max(4, block // (32 * EACH)))
+    with torch.cuda.device(device):
+        _kernels().views_kernel[(n,)](
+            images, out, other, rooms, send(drawn.contiguous(), device), how, tables, fill,
+            C=channels, H=height, W=width, STEPS=steps, BLOCK=block, num_warps=warps, enable_fp_fusion=False,
+        )  # fmt: skip
+    return out
+
+
+@functools.lru_cache(maxsize=64)
+def _tables(height: int, width: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """What the kernel looks up: moves int32 [5, levels, 6]; bytes [operations, levels, 256] and [levels, 256, 256]."""
+    levels = torch.arange(1 - BINS, BINS)
+    grey = torch.arange(256, dtype=torch.uint8).view(1, 1, 1, 256)
+    rows = grey.view(256).repeat(len(NAMES), len(levels), 1)
+    for name, operation in TABLED.items():
+        for k, level in enumerate(levels.tolist()):
+            if level >= 0 or name in SIGNED:
+                strength = _signed(name, level, height, width)
+                rows[NAMES.index(name), k] = operation(grey, strength).view(256)
+    factors = torch.cat([_signed("Color", level, height, width) for level in levels.tolist()])
+    blends, which = blend_tables(factors, torch.device("cpu"))
+    tables = torch.cat([rows.flatten(), blends[which].flatten()]).to(device)
+    how = moves(height, width).to(device)
+    torch.cuda.current_stream(device).synchronize()  # other streams will use them too
+    return how, tables
+
+
+def _signed(name: str, level: int, height: int, width: int) -> Tensor:
+    """What a signed bin means: float64 [1]."""
+    strength = magnitudes(name, height, width)[abs(level)].view(1)
+    return -strength if level < 0 else strength
