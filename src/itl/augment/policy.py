@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -109,19 +111,24 @@ def magnitudes(name: str, height: int, width: int) -> Tensor:
     return torch.linspace(start, end, BINS, dtype=torch.float32).double()
 
 
+@lru_cache(maxsize=8)
+def _arrays(policy: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """A policy's operations, chances and bins, [sub-policies, 2] each; which operations have a sign."""
+    table = POLICIES[policy]
+    codes = np.array([[NAMES.index(name) for name, _, _ in steps] for steps in table])
+    chances = np.array([[p for _, p, _ in steps] for steps in table])
+    bins = np.array([[b for _, _, b in steps] for steps in table])
+    return codes, chances, bins, np.array([name in SIGNED for name in NAMES])
+
+
 def draw(policy: str, rng: np.random.Generator, n: int) -> tuple[Tensor, Tensor]:
     """For n samples, the operation of both steps (int64 [n, 2], 0 where it is not applied) and its signed bin (same).
 
     A sub-policy is drawn uniformly, each of its steps is applied with its own probability, and the sign of a signed
     operation is a fair coin.
     """
-    table = POLICIES[policy]
-    codes = np.array([[NAMES.index(name) for name, _, _ in steps] for steps in table])
-    chances = np.array([[p for _, p, _ in steps] for steps in table])
-    bins = np.array([[b for _, _, b in steps] for steps in table])
-    signed = np.array([name in SIGNED for name in NAMES])
-
-    which = rng.integers(len(table), size=n)
+    codes, chances, bins, signed = _arrays(policy)
+    which = rng.integers(len(codes), size=n)
     applied = rng.random((n, 2)) <= chances[which]
     negative = rng.integers(2, size=(n, 2)) == 0
     ops = np.where(applied, codes[which], 0)
