@@ -80,17 +80,17 @@ class SampleRounds:
         return Round(len(rows), np.concatenate(rows), Draws.cat(views))
 
     def load(self, plan: Round) -> Iterator[Span]:
-        """The round's inputs, in spans of whole epochs (or parts of one) within the engine's budget."""
+        """The round's inputs, in equal spans of whole epochs (or parts of one) within the engine's budget."""
         most = max(1, self.engine.budget // (self.weight * self.batch))  # steps held at once
         passes = [
             sizes_of(min(self.size, len(plan.rows) - first), self.batch)
             for first in range(0, len(plan.rows), self.size)
         ]
         if most < self.per_epoch:
-            parts = [sizes[k : k + most] for sizes in passes for k in range(0, len(sizes), most)]
+            parts = [part for sizes in passes for part in np.array_split(sizes, -(-len(sizes) // most))]
         else:
-            many = most // self.per_epoch
-            parts = [np.concatenate(passes[k : k + many]) for k in range(0, len(passes), many)]
+            count = -(-len(passes) // (most // self.per_epoch))
+            parts = [np.concatenate([passes[k] for k in some]) for some in np.array_split(range(len(passes)), count)]
         first = 0
         for sizes in parts:
             yield self._span(plan, first, sizes)
