@@ -20,3 +20,11 @@ class Normalise:
     def __call__(self, views: Tensor) -> Tensor:
         """Float32 `[n, c, h, w]`."""
         return torch.addcmul(self.shift, views.float(), self.scale).contiguous(memory_format=self.layout)
+
+    def stored(self, x: Tensor) -> Tensor:
+        """Normalised images `[n, c, h, w]` as rows to take batches from, in their own memory layout."""
+        return x.permute(0, 2, 3, 1).contiguous() if self.layout is torch.channels_last else x
+
+    def taken(self, rows: Tensor) -> Tensor:
+        """A batch of what `stored` gave: `[n, c, h, w]` again."""
+        return rows.permute(0, 3, 1, 2) if self.layout is torch.channels_last else rows

@@ -87,7 +87,9 @@ def memory_rounds(ground: Ground, name: str, prepare: Callable[[Tensor], Batch],
 def memory_loss(logits: Tensor, batch: Batch, settings: TangentSettings) -> Tensor:
     """β CE(g, y) + α ‖g − b‖² (the second where logits are stored); λ‖w‖² is the optimiser's."""
     weights = shares(batch.get("weight"))
-    loss = settings.beta * cross_entropy(logits, batch["y"], settings.reduction, weights)
+    loss = cross_entropy(logits, batch["y"], settings.reduction, weights)
+    if settings.beta != 1.0:
+        loss = settings.beta * loss
     if "logits" in batch:
         error = squared_error(logits, batch["logits"], settings.reduction, batch["width"], weights)
         loss = loss + settings.alpha * error
@@ -162,7 +164,7 @@ class Tangent:
     def _prepare(self, views: Tensor) -> Batch:
         """The trunk's features of views, `h`; where planned, the head's values too: all with channels last then."""
         with self.engine.autocast():  # the trunk is frozen and no part of the tangent plane
-            h = in_parts(self.model.features, views, self.ground.normalise)
+            h = in_parts(self.model.features, self.ground.normalise(views))
         if not self.ahead:
             return {"h": h}
         parts = [{"": part, **self.model.values(part)} for part in h.split(AT_ONCE)]
@@ -196,7 +198,7 @@ class FineTuning:
 
         def features(views: Tensor) -> Batch:
             with torch.no_grad(), ground.engine.autocast():
-                return {"h": in_parts(net.features, views, ground.normalise)}
+                return {"h": in_parts(net.features, ground.normalise(views))}
 
         def loss(batch: Batch) -> Tensor:
             logits = net.classifier(batch["h"]) if linear else net(ground.normalise(batch["h"]))

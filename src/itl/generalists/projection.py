@@ -26,13 +26,16 @@ def projection_stage(
     """
     settings, normalise = ground.settings.projection, ground.normalise
     net.train(settings.batch_norm == "train")
+    # What the first convolution of our own networks would round images to.
+    dtype = torch.bfloat16 if net.ours and ground.engine.precision == "bf16" else torch.float32
 
     def prepare(views: Tensor, rows: Tensor) -> Batch:
         with torch.no_grad():
-            return {"x": views, "target": in_parts(teacher, views, normalise)}
+            x = normalise(views)
+            return {"x": normalise.stored(x.to(dtype)), "target": in_parts(teacher, x)}
 
     def loss(batch: Batch) -> Tensor:
-        return squared_error(net(normalise(batch["x"])), batch["target"], settings.reduction)
+        return squared_error(net(normalise.taken(batch["x"])), batch["target"], settings.reduction)
 
     rounds = SampleRounds(
         *over,

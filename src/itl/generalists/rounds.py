@@ -118,6 +118,6 @@ class SampleRounds:
         return Span(groups, order)
 
 
-def in_parts(model: Callable[[Tensor], Tensor], views: Tensor, normalise: Callable[[Tensor], Tensor]) -> Tensor:
-    """A frozen model's output for many views, `AT_ONCE` at a time."""
-    return torch.cat([model(normalise(part)).float() for part in views.split(AT_ONCE)])
+def in_parts(model: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """A frozen model's output for many normalised images, `AT_ONCE` at a time."""
+    return torch.cat([model(part).float() for part in x.split(AT_ONCE)])
