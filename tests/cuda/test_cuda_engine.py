@@ -189,12 +189,20 @@ def test_whole_runs_in_lanes_end_as_alone(tmp_path: Path) -> None:
         assert a["stages"] == b["stages"]
 
 
+@pytest.mark.parametrize("layers", ["once", "again", "twice"])
 @pytest.mark.parametrize(("groups", "channels", "batch", "side", "residual"), [
     (1, 64, 64, 32, True), (3, 128, 96, 16, True), (1, 512, 16, 4, False), (2, 16, 10, 7, True), (1, 8, 3, 5, False),
 ])  # fmt: skip
 def test_the_fused_norm_is_pytorchs(
-    groups: int, channels: int, batch: int, side: int, residual: bool, monkeypatch: pytest.MonkeyPatch
+    groups: int,
+    channels: int,
+    batch: int,
+    side: int,
+    residual: bool,
+    layers: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Whether one layer, another or two take its output."""
     torch.manual_seed(0)
     shape = (batch, channels, side, side)
     x, r, g = (torch.randn(shape, device="cuda").contiguous(memory_format=torch.channels_last) for _ in range(3))
@@ -207,8 +215,9 @@ def test_the_fused_norm_is_pytorchs(
             bn.weight.uniform_(0.5, 1.5, generator=torch.Generator("cuda").manual_seed(1))
         bn.groups = groups  # type: ignore[assignment]
         a, b = x.clone().requires_grad_(), r.clone().requires_grad_()
-        y = norm.norm(bn, a, b if residual else None)
-        grads = torch.autograd.grad(y, [a, bn.weight, bn.bias, *([b] if residual else [])], g)
+        y, again = norm.twice(norm.norm(bn, a, b if residual else None))
+        used = {"once": [y], "again": [again], "twice": [y, again]}[layers]
+        grads = torch.autograd.grad(used, [a, bn.weight, bn.bias, *([b] if residual else [])], [g, g + 1][: len(used)])
         outputs.append([y.detach(), *grads, bn.running_mean, bn.running_var])
     for mine, theirs in zip(*outputs, strict=True):
         assert (mine - theirs).norm() <= 1e-5 * theirs.norm()

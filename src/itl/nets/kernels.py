@@ -118,14 +118,15 @@ def apply_kernel(x, residual, y, kept_mean, kept_rstd, weight, bias, C, group_ro
 
 
 @triton.jit(do_not_specialize=SIZES)
-def backward_reduce_kernel(dy, y, x, kept_mean, kept_rstd, weight, bias, sums, products,
+def backward_reduce_kernel(dy, dother, y, x, kept_mean, kept_rstd, weight, bias, sums, products,
                            group_sums, group_products, dweight, dbias, tickets,
                            C, splits, part_rows, group_rows, groups,
-                           RELU: tl.constexpr, AGAIN: tl.constexpr, LANES: tl.constexpr,
+                           TWO: tl.constexpr, RELU: tl.constexpr, AGAIN: tl.constexpr, LANES: tl.constexpr,
                            BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr):  # fmt: skip
     """Each group's Σ dz and Σ dz·x̂, with dz = dy where the ReLU let through, and the gradients of weight and bias.
 
-    `AGAIN`: whether it did is computed from x again, which is read anyway, instead of read from y.
+    `TWO`: dy comes in two summands. `AGAIN`: where the ReLU let through is computed from x again, which is read anyway,
+    instead of read from y.
     """
     part = tl.program_id(0)
     cols = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
@@ -143,6 +144,8 @@ def backward_reduce_kernel(dy, y, x, kept_mean, kept_rstd, weight, bias, sums, p
         inside = (rows < stop)[:, None]
         at = rows[:, None] * C + cols[None, :]
         dz = tl.load(dy + at, mask=inside, other=0.0).to(tl.float32)
+        if TWO:
+            dz += tl.load(dother + at, mask=inside, other=0.0).to(tl.float32)
         value = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
         if RELU:
             if AGAIN:
@@ -169,9 +172,9 @@ def backward_reduce_kernel(dy, y, x, kept_mean, kept_rstd, weight, bias, sums, p
 
 
 @triton.jit(do_not_specialize=("group_rows",))
-def backward_apply_kernel(dy, y, x, dx, dresidual, kept_mean, kept_rstd, weight, bias, group_sums, group_products,
-                          C, group_rows,
-                          HAS_RESIDUAL: tl.constexpr, RELU: tl.constexpr, AGAIN: tl.constexpr,
+def backward_apply_kernel(dy, dother, y, x, dx, dresidual, kept_mean, kept_rstd, weight, bias,
+                          group_sums, group_products, C, group_rows,
+                          HAS_RESIDUAL: tl.constexpr, TWO: tl.constexpr, RELU: tl.constexpr, AGAIN: tl.constexpr,
                           BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr):  # fmt: skip
     """dx = γ/σ (dz − mean dz − x̂ mean(dz·x̂)), and the residual's gradient dz."""
     cols = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
@@ -179,6 +182,8 @@ def backward_apply_kernel(dy, y, x, dx, dresidual, kept_mean, kept_rstd, weight,
     inside = there[:, None]
     at = rows[:, None] * C + cols[None, :]
     dz = tl.load(dy + at, mask=inside, other=0.0).to(tl.float32)
+    if TWO:
+        dz += tl.load(dother + at, mask=inside, other=0.0).to(tl.float32)
     value = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
     mean = tl.load(kept_mean + group * C + cols)
     rstd = tl.load(kept_rstd + group * C + cols)

@@ -25,7 +25,9 @@ def norm(bn: nn.BatchNorm2d, x: Tensor, residual: Tensor | None = None, relu: bo
     """relu(bn(x) + residual), `[n, c, h, w]`; the last two steps where asked for."""
     groups = getattr(bn, "groups", 1)
     if bn.training and not _single(x, groups) and fusable(x, bn):
-        return FusedNorm.apply(x, residual, bn.weight, bn.bias, bn, relu)  # type: ignore[no-any-return, no-untyped-call]
+        y, again = FusedNorm.apply(x, residual, bn.weight, bn.bias, bn, relu)  # type: ignore[no-untyped-call]
+        y.again = again
+        return y  # type: ignore[no-any-return]
     if not bn.training and _constant(x, bn) and fusable(x, bn):
         return _frozen(x, residual, bn, relu)
     if bn.training and groups > 1:
@@ -35,6 +37,11 @@ def norm(bn: nn.BatchNorm2d, x: Tensor, residual: Tensor | None = None, relu: bo
     if residual is not None:
         out = out + residual
     return F.relu(out) if relu else out
+
+
+def twice(x: Tensor) -> tuple[Tensor, Tensor]:
+    """x for two layers. If it comes from a fused norm, that sums their gradients itself, without a kernel for it."""
+    return x, getattr(x, "again", x)
 
 
 def _batch_norm(bn: nn.BatchNorm2d, x: Tensor) -> Tensor:
@@ -161,8 +168,8 @@ class FusedNorm(torch.autograd.Function):
     @staticmethod
     def forward(  # type: ignore[override]
         ctx: Any, x: Tensor, residual: Tensor | None, weight: Tensor, bias: Tensor, bn: nn.BatchNorm2d, relu: bool
-    ) -> Tensor:
-        """`[n, c, h, w]` channels-last; statistics over each of the norm's `groups` equal parts of the batch."""
+    ) -> tuple[Tensor, Tensor]:
+        """`[n, c, h, w]` channels-last, twice; statistics over each of the norm's `groups` equal parts of the batch."""
         kernels, groups = _kernels(), getattr(bn, "groups", 1)
         grid, sizes, blocks = layout(x, groups)
         channels = x.shape[1]
@@ -176,30 +183,34 @@ class FusedNorm(torch.autograd.Function):
         # Without a residual, x alone tells where the ReLU let through: y need not be read again.
         ctx.save_for_backward(x, x if residual is None else y, weight, bias, kept)
         ctx.has_residual, ctx.relu, ctx.groups, ctx.tickets = residual is not None, relu, groups, tickets(bn)[1]
-        return y
+        ctx.set_materialize_grads(False)
+        return y, y.data
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         """Gradients of x, residual, weight and bias."""
+        given = [g.contiguous(memory_format=torch.channels_last) for g in grads if g is not None]
+        if not given:
+            return (None,) * 6
+        dy = (given[0], given[-1])
         kernels, groups = _kernels(), ctx.groups
         x, y, weight, bias, kept = ctx.saved_tensors
         grid, sizes, blocks = layout(x, groups)
         channels = x.shape[1]
-        dy = dy.contiguous(memory_format=torch.channels_last)
         parts = x.new_empty((2, grid[0], channels), dtype=torch.float32)
         whole = x.new_empty((2, groups, channels), dtype=torch.float32)
         dx = torch.empty_like(x)
         dresidual = torch.empty_like(x) if ctx.has_residual else None
         affine = x.new_empty((2, channels), dtype=torch.float32)
         known = (kept[0], kept[1], weight, bias)
-        how = {"RELU": ctx.relu, "AGAIN": not ctx.has_residual}
+        how = {"TWO": len(given) == 2, "RELU": ctx.relu, "AGAIN": not ctx.has_residual}
         kernels.backward_reduce_kernel[grid](
-            dy, y, x, *known, parts[0], parts[1], whole[0], whole[1], affine[0], affine[1], ctx.tickets, *sizes,
+            *dy, y, x, *known, parts[0], parts[1], whole[0], whole[1], affine[0], affine[1], ctx.tickets, *sizes,
             **how, **blocks,
         )  # fmt: skip
         grid, sizes, blocks = elementwise(x, groups)
         kernels.backward_apply_kernel[grid](
-            dy, y, x, dx, dx if dresidual is None else dresidual, *known, whole[0], whole[1], *sizes,
+            *dy, y, x, dx, dx if dresidual is None else dresidual, *known, whole[0], whole[1], *sizes,
             HAS_RESIDUAL=ctx.has_residual, **how, **blocks,
         )  # fmt: skip
         return dx, dresidual, affine[0], affine[1], None, None
