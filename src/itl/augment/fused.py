@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,6 +12,7 @@ from itl.augment.blend import blend_tables
 from itl.augment.device import send
 from itl.augment.ops import moves
 from itl.augment.policy import BINS, NAMES, SIGNED, magnitudes
+from itl.kernels import kernels_of
 
 PIXELS = 64 * 64  # of an image at most: a program holds all of one
 STEPS = (0, 2)  # of a policy
@@ -27,20 +27,11 @@ EACH = 8  # pixels of a channel that a thread holds
 LEAST = 128  # places in a block: four warps of threads at least, each with its own
 
 
-@functools.cache
-def _kernels() -> Any:
-    try:
-        from itl.augment import kernels
-    except ImportError:  # no Triton here
-        return None
-    return kernels
-
-
 def fits(images: Tensor, steps: int) -> bool:
     """Whether the kernel can make views of these, with so many steps of a policy."""
     _, channels, height, width = images.shape
     sizes = channels in (1, 3) and 0 < height * width <= PIXELS and len(images) > 0
-    return images.is_cuda and sizes and steps in STEPS and _kernels() is not None
+    return images.is_cuda and sizes and steps in STEPS and kernels_of("augment") is not None
 
 
 def views(images: Tensor, drawn: Tensor, fill: int) -> Tensor:
@@ -61,7 +52,7 @@ def views(images: Tensor, drawn: Tensor, fill: int) -> Tensor:
     block = max(LEAST, 1 << (height * width - 1).bit_length())
     warps = min(16, max(4, block // (32 * EACH)))
     with torch.cuda.device(device):
-        _kernels().views_kernel[(n,)](
+        kernels_of("augment").views_kernel[(n,)](
             images, out, other, rooms, send(drawn.contiguous(), device), how, tables, fill,
             C=channels, H=height, W=width, STEPS=steps, BLOCK=block, num_warps=warps, enable_fp_fusion=False,
         )  # fmt: skip

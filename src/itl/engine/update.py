@@ -5,30 +5,19 @@ Widening gradients, SGD and refreshing the twins as three multi-tensor kernels m
 
 from __future__ import annotations
 
-import functools
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
 
 from itl.engine.shadow import Shadow
+from itl.kernels import kernels_of
 
 BLOCK = 4096  # elements a program updates
 
 
-@functools.cache
-def _kernels() -> Any:
-    try:
-        from itl.engine import kernels
-    except ImportError:  # no Triton here
-        return None
-    return kernels
-
-
 def available(shadow: Shadow | None) -> bool:
     """Whether the masters can be updated by the fused kernel."""
-    return shadow is not None and shadow.masters[0].device.type == "cuda" and _kernels() is not None
+    return shadow is not None and shadow.masters[0].device.type == "cuda" and kernels_of("engine") is not None
 
 
 class Update:
@@ -71,7 +60,7 @@ class Update:
             self.tables.append((table, where))  # a copy from the host cannot be part of a graph: `settle` makes it
         else:
             table.copy_(torch.tensor(where))
-        _kernels().descend_kernel[(len(self.owner),)](
+        kernels_of("engine").descend_kernel[(len(self.owner),)](
             table, self.places, self.owner, self.start, self.lr, self.bad, self.momentum, self.decay,
             HAS_MOMENTUM=bool(self.momenta), BLOCK=BLOCK, num_warps=8,
         )  # fmt: skip

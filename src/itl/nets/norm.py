@@ -5,7 +5,6 @@ Several batches can go through one forward, each with its own statistics (`group
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,6 +12,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from itl.kernels import kernels_of
 
 # Sizes of the fused kernels, the same for every layer so that each is compiled once (searched: docs/performance.md).
 PROGRAMS = 256  # of a kernel that reduces: about two for each multiprocessor
@@ -73,7 +74,9 @@ def _applied(x: Tensor, residual: Tensor | None, known: tuple[Tensor, ...], relu
     y = torch.empty_like(x)
     other = x if residual is None else residual.contiguous(memory_format=torch.channels_last)
     grid, sizes, blocks = elementwise(x, groups)
-    _kernels().apply_kernel[grid](x, other, y, *known, *sizes, HAS_RESIDUAL=residual is not None, RELU=relu, **blocks)
+    kernels_of("nets").apply_kernel[grid](
+        x, other, y, *known, *sizes, HAS_RESIDUAL=residual is not None, RELU=relu, **blocks
+    )
     return y
 
 
@@ -104,15 +107,6 @@ def forwards(net: nn.Module, *batches: Tensor) -> tuple[Tensor, ...]:
         return tuple(net(torch.cat(batches)).chunk(len(batches)))
 
 
-@functools.cache
-def _kernels() -> Any:
-    try:
-        from itl.nets import kernels
-    except ImportError:  # no Triton here
-        return None
-    return kernels
-
-
 def fused_kernels(x: Tensor, *dtypes: torch.dtype) -> Any:
     """The fused kernels if they can take this: channels-last on CUDA, a channel count they know, Triton installed."""
     channels = x.shape[1]
@@ -123,7 +117,7 @@ def fused_kernels(x: Tensor, *dtypes: torch.dtype) -> Any:
         and x.numel() < 2**31  # they count in 32 bits
         and x.is_contiguous(memory_format=torch.channels_last)
     )
-    return _kernels() if fits else None
+    return kernels_of("nets") if fits else None
 
 
 def fusable(x: Tensor, bn: nn.BatchNorm2d) -> bool:
@@ -170,7 +164,7 @@ class FusedNorm(torch.autograd.Function):
         ctx: Any, x: Tensor, residual: Tensor | None, weight: Tensor, bias: Tensor, bn: nn.BatchNorm2d, relu: bool
     ) -> tuple[Tensor, Tensor]:
         """`[n, c, h, w]` channels-last, twice; statistics over each of the norm's `groups` equal parts of the batch."""
-        kernels, groups = _kernels(), getattr(bn, "groups", 1)
+        kernels, groups = kernels_of("nets"), getattr(bn, "groups", 1)
         grid, sizes, blocks = layout(x, groups)
         channels = x.shape[1]
         parts = x.new_empty((2, grid[0], channels), dtype=torch.float32)
@@ -193,7 +187,7 @@ class FusedNorm(torch.autograd.Function):
         if not given:
             return (None,) * 6
         dy = (given[0], given[-1])
-        kernels, groups = _kernels(), ctx.groups
+        kernels, groups = kernels_of("nets"), ctx.groups
         x, y, weight, bias, kept = ctx.saved_tensors
         grid, sizes, blocks = layout(x, groups)
         channels = x.shape[1]
