@@ -16,8 +16,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from itl.augment.device import send
-from itl.augment.policy import magnitudes as bins_of
+from itl.augment.device import lasting, send
+from itl.augment.policy import signed
 
 
 @lru_cache(maxsize=256)
@@ -29,15 +29,16 @@ def _blend_table(factor: float) -> Tensor:
     return torch.from_numpy(np.array(Image.blend(degenerate, image, factor)))
 
 
+def _tables(magnitudes: np.ndarray) -> Tensor:
+    """Those of the factors 1 + magnitude: uint8 [k, 256 degenerate, 256 image]."""
+    return torch.stack([_blend_table(1.0 + value) for value in magnitudes.tolist()])
+
+
 @lru_cache(maxsize=16)
 def _usual(device: torch.device) -> tuple[np.ndarray, Tensor]:
     """The policies' magnitudes in order `[k]`, and the tables of their factors on the device `[k, 256, 256]`."""
-    bins = bins_of("Color", 1, 1).numpy()
-    values = np.unique(np.concatenate([-bins, bins]))
-    tables = torch.stack([_blend_table(1.0 + value) for value in values.tolist()]).to(device)
-    if device.type == "cuda":
-        torch.cuda.current_stream(device).synchronize()  # other streams will use them too
-    return values, tables
+    values = signed("Color", 1, 1).numpy()
+    return values, lasting(_tables(values), device)
 
 
 def blend_tables(magnitudes: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -50,7 +51,7 @@ def blend_tables(magnitudes: Tensor, device: torch.device) -> tuple[Tensor, Tens
     if (values[which] == magnitudes.numpy()).all():
         return tables, torch.from_numpy(which)
     others, places = torch.unique(magnitudes, return_inverse=True)
-    return send(torch.stack([_blend_table(1.0 + value) for value in others.tolist()]), device), places
+    return send(_tables(others.numpy()), device), places
 
 
 def grey(images: Tensor) -> Tensor:

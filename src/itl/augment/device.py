@@ -15,6 +15,14 @@ def send(host: Tensor, device: torch.device) -> Tensor:
     return host.to(device)
 
 
+def lasting(host: Tensor, device: torch.device) -> Tensor:
+    """`host` on `device` for good, ready for whatever stream will use it."""
+    there = host.to(device)
+    if device.type == "cuda":
+        torch.cuda.current_stream(device).synchronize()
+    return there
+
+
 def pick(images: Tensor, index: Tensor) -> Tensor:
     """The images at `index` (host, int64 [k]), in that order: [k, C, H, W]."""
     return images.index_select(0, send(index, images.device))

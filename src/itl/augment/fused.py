@@ -9,9 +9,9 @@ from torch import Tensor
 
 from itl.augment import tone
 from itl.augment.blend import blend_tables
-from itl.augment.device import send
+from itl.augment.device import lasting, send
 from itl.augment.ops import moves
-from itl.augment.policy import BINS, NAMES, SIGNED, magnitudes
+from itl.augment.policy import BINS, NAMES, signed
 from itl.kernels import kernels_of
 
 PIXELS = 64 * 64  # of an image at most: a program holds all of one
@@ -53,7 +53,7 @@ def views(images: Tensor, drawn: Tensor, fill: int) -> Tensor:
     warps = min(16, max(4, block // (32 * EACH)))
     with torch.cuda.device(device):
         kernels_of("augment").views_kernel[(n,)](
-            images, out, other, rooms, send(drawn.contiguous(), device), how, tables, fill,
+            images, out, other, rooms, send(drawn, device), how, tables, fill,
             C=channels, H=height, W=width, STEPS=steps, BLOCK=block, num_warps=warps, enable_fp_fusion=False,
         )  # fmt: skip
     return out
@@ -62,23 +62,11 @@ def views(images: Tensor, drawn: Tensor, fill: int) -> Tensor:
 @functools.lru_cache(maxsize=64)
 def _tables(height: int, width: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """What the kernel looks up: moves int32 [5, levels, 6]; bytes [operations, levels, 256] and [levels, 256, 256]."""
-    levels = torch.arange(1 - BINS, BINS)
-    grey = torch.arange(256, dtype=torch.uint8).view(1, 1, 1, 256)
-    rows = grey.view(256).repeat(len(NAMES), len(levels), 1)
-    for name, operation in TABLED.items():
-        for k, level in enumerate(levels.tolist()):
-            if level >= 0 or name in SIGNED:
-                strength = _signed(name, level, height, width)
-                rows[NAMES.index(name), k] = operation(grey, strength).view(256)
-    factors = torch.cat([_signed("Color", level, height, width) for level in levels.tolist()])
-    blends, which = blend_tables(factors, torch.device("cpu"))
-    tables = torch.cat([rows.flatten(), blends[which].flatten()]).to(device)
-    how = moves(height, width).to(device)
-    torch.cuda.current_stream(device).synchronize()  # other streams will use them too
-    return how, tables
-
-
-def _signed(name: str, level: int, height: int, width: int) -> Tensor:
-    """What a signed bin means: float64 [1]."""
-    strength = magnitudes(name, height, width)[abs(level)].view(1)
-    return -strength if level < 0 else strength
+    levels = 2 * BINS - 1
+    grey = torch.arange(256, dtype=torch.uint8).expand(levels, 1, 1, 256)
+    rows = grey.view(levels, 256).repeat(len(NAMES), 1, 1)
+    for name, operation in TABLED.items():  # the bins of one without a sign are drawn from 0 on
+        rows[NAMES.index(name)] = operation(grey, signed(name, height, width)).view(levels, 256)
+    blends, which = blend_tables(signed("Color", height, width), torch.device("cpu"))
+    tables = torch.cat([rows.flatten(), blends[which].flatten()])
+    return lasting(moves(height, width), device), lasting(tables, device)

@@ -12,7 +12,7 @@ from torch import Tensor
 from itl.augment import blend, tone
 from itl.augment.device import pick
 from itl.augment.geometry import GEOMETRY, affine, coefficients
-from itl.augment.policy import BINS, NAMES, magnitudes
+from itl.augment.policy import BINS, NAMES, signed
 
 
 def geometric(name: str, images: Tensor, magnitudes: Tensor, fill: int = 0) -> Tensor:
@@ -51,23 +51,21 @@ def autoaugment(images: Tensor, ops: Tensor, levels: Tensor, fill: int) -> Tenso
 
 @lru_cache(maxsize=64)
 def _meaning(height: int, width: int) -> Tensor:
-    """The magnitudes behind every operation's bins: float64 [operations, 10]."""
-    return torch.stack([magnitudes(name, height, width) for name in NAMES])
+    """The magnitudes behind every operation's signed bins: float64 [operations, 2 * BINS - 1]."""
+    return torch.stack([signed(name, height, width) for name in NAMES])
 
 
 @lru_cache(maxsize=64)
 def moves(height: int, width: int) -> Tensor:
     """The coefficients of every geometric operation at every signed bin: int32 [operations, 2 * BINS - 1, 6]."""
-    bins = {name: magnitudes(name, height, width) for name in GEOMETRY}
-    signed = {name: torch.cat([-values[1:].flip(0), values]) for name, values in bins.items()}
-    return torch.stack([coefficients(name, values, height, width) for name, values in signed.items()])
+    return torch.stack([coefficients(name, signed(name, height, width), height, width) for name in GEOMETRY])
 
 
 def _step(images: Tensor, op: Tensor, level: Tensor, fill: int) -> Tensor:
     """One step on samples sorted by operation: first those left alone, then the geometric ones, then the others."""
     height, width = images.shape[2:]
     sizes = torch.bincount(op, minlength=len(NAMES)).tolist()
-    magnitude = _meaning(height, width)[op, level.abs()] * torch.where(level < 0, -1.0, 1.0)
+    magnitude = _meaning(height, width)[op, level + BINS - 1]
     parts = dict(zip(NAMES, zip(torch.split(images, sizes), torch.split(magnitude, sizes), strict=True), strict=True))
 
     # The geometric operations differ in their coefficients only, so all of them are one gather.

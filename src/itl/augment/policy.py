@@ -111,6 +111,12 @@ def magnitudes(name: str, height: int, width: int) -> Tensor:
     return torch.linspace(start, end, BINS, dtype=torch.float32).double()
 
 
+def signed(name: str, height: int, width: int) -> Tensor:
+    """The same for every signed bin, from 1 - BINS to BINS - 1: float64 [2 * BINS - 1]."""
+    values = magnitudes(name, height, width)
+    return torch.cat([-values[1:].flip(0), values])
+
+
 @lru_cache(maxsize=8)
 def _arrays(policy: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """A policy's operations, chances and bins, [sub-policies, 2] each; which operations have a sign."""
@@ -127,11 +133,11 @@ def draw(policy: str, rng: np.random.Generator, n: int) -> tuple[Tensor, Tensor]
     A sub-policy is drawn uniformly, each of its steps is applied with its own probability, and the sign of a signed
     operation is a fair coin.
     """
-    codes, chances, bins, signed = _arrays(policy)
+    codes, chances, bins, has_sign = _arrays(policy)
     which = rng.integers(len(codes), size=n)
     applied = rng.random((n, 2)) <= chances[which]
     negative = rng.integers(2, size=(n, 2)) == 0
     ops = np.where(applied, codes[which], 0)
     levels = np.where(applied, bins[which], 0)
-    levels = np.where(negative & signed[ops], -levels, levels)
+    levels = np.where(negative & has_sign[ops], -levels, levels)
     return torch.from_numpy(ops), torch.from_numpy(levels)
