@@ -68,12 +68,24 @@ class Engine:
             return torch.autocast(self.device.type, torch.bfloat16, cache_enabled=False)
         return contextlib.nullcontext()
 
+    @property
+    def layout(self) -> torch.memory_format:
+        """The memory layout that the device's convolutions like best."""
+        return torch.channels_last if self.device.type == "cuda" else torch.contiguous_format
+
     def place(self, net: Module) -> Module:
-        """`net` on the device, in the memory layout its convolutions like best."""
-        layout = torch.channels_last if self.device.type == "cuda" else torch.contiguous_format
+        """`net` on the device, in its layout."""
         net.to(self.device)
-        net.to(memory_format=layout)  # type: ignore[call-overload]
+        net.to(memory_format=self.layout)  # type: ignore[call-overload]
         return net
+
+    def stored(self, x: Tensor) -> Tensor:
+        """`[n, c, h, w]` as rows to take batches from, which then have the device's layout (see `taken`)."""
+        return x.permute(0, 2, 3, 1).contiguous() if self.layout is torch.channels_last else x
+
+    def taken(self, rows: Tensor) -> Tensor:
+        """A batch of what `stored` gave: `[n, c, h, w]` again."""
+        return rows.permute(0, 3, 1, 2) if self.layout is torch.channels_last else rows
 
     def send(self, tensor: Tensor) -> Tensor:
         """`tensor` on the device, without waiting for it."""

@@ -101,11 +101,6 @@ def descent(settings: OnMemory) -> Descent:
     return Descent(settings.lr, settings.momentum, settings.l2, settings.schedule)
 
 
-def _channels_second(t: Tensor) -> Tensor:
-    """`[n, h, w, c]` seen as `[n, c, h, w]`."""
-    return t.permute(0, 3, 1, 2)
-
-
 def shapes(net: nn.Module) -> dict[str, torch.Size]:
     """Of everything in a network's state."""
     return {name: t.shape for name, t in net.state_dict().items()}
@@ -150,7 +145,7 @@ class Tangent:
         def loss(batch: Batch) -> Tensor:
             h, known = batch["h"], None
             if self.ahead:
-                h, known = _channels_second(h), {n: _channels_second(batch[VALUE + n]) for n in values}
+                h, known = self.engine.taken(h), {n: self.engine.taken(batch[VALUE + n]) for n in values}
             return memory_loss(self.model.logits(self.w, h, known), batch, settings)
 
         rounds = memory_rounds(ground, "tangent", self._prepare, 4 * sample.numel() + self.ahead * more)
@@ -168,7 +163,7 @@ class Tangent:
         if not self.ahead:
             return {"h": h}
         parts = [{"": part, **self.model.values(part)} for part in h.split(AT_ONCE)]
-        whole = {n: torch.cat([part[n].permute(0, 2, 3, 1) for part in parts]).contiguous() for n in parts[0]}
+        whole = {n: torch.cat([self.engine.stored(part[n]) for part in parts]) for n in parts[0]}
         return {"h": whole.pop(""), **{VALUE + n: t for n, t in whole.items()}}
 
     @torch.no_grad()

@@ -24,18 +24,18 @@ def projection_stage(
     `teacher` gives the frozen generalist's logits for normalised images; it is asked in large batches, ahead of the
     steps. `over` is X, the data that defines the projection (a source and how many of its rows), `augment` its views.
     """
-    settings, normalise = ground.settings.projection, ground.normalise
+    settings, normalise, engine = ground.settings.projection, ground.normalise, ground.engine
     net.train(settings.batch_norm == "train")
     # What the first convolution of our own networks would round images to.
-    dtype = torch.bfloat16 if net.ours and ground.engine.precision == "bf16" else torch.float32
+    dtype = torch.bfloat16 if net.ours and engine.precision == "bf16" else torch.float32
 
     def prepare(views: Tensor, rows: Tensor) -> Batch:
         with torch.no_grad():
             x = normalise(views)
-            return {"x": normalise.stored(x.to(dtype)), "target": in_parts(teacher, x)}
+            return {"x": engine.stored(x.to(dtype)), "target": in_parts(teacher, x)}
 
     def loss(batch: Batch) -> Tensor:
-        return squared_error(net(normalise.taken(batch["x"])), batch["target"], settings.reduction)
+        return squared_error(net(engine.taken(batch["x"])), batch["target"], settings.reduction)
 
     rounds = SampleRounds(
         *over,
@@ -46,7 +46,7 @@ def projection_stage(
         augment,
         prepare,
         8 * ground.memory.pixels[0].numel(),
-        ground.engine,
+        engine,
     )
     return Stage(
         "projection",
