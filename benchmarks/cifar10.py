@@ -1,55 +1,79 @@
 """The paper's Seq-CIFAR-10: every run of its two tables and its ablation, in order of value. A GPU's work.
 
 python benchmarks/cifar10.py --list                               what is not recorded yet, as commands
-python benchmarks/cifar10.py --data data [--lanes 4]              run it, several side by side
-python benchmarks/cifar10.py --only itl,itl-na --until 900        some methods; begin no run after so many seconds
+python benchmarks/cifar10.py --data data [--lanes 4]              do it, several runs side by side
+python benchmarks/cifar10.py --only itl,itl-na --buffers 500      some methods, some sizes of memory
+python benchmarks/cifar10.py --until 1500                         begin nothing that would end after so many seconds
 python benchmarks/cifar10.py --only b --split validation          on the validation images
 
-A run that is recorded is never run again. `itl table --stream seq-cifar10` sets the records beside the paper's numbers.
+A run that is recorded is never run again. A cell whose settings are still to be chosen (benchmarks/candidates.py) has
+them chosen first, on the validation split: the record goes to benchmarks/results, and its runs name the settings until
+they are the method's defaults. `itl table --stream seq-cifar10` sets the records beside the paper's numbers.
 """
 
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 HOME = Path(__file__).parents[1]
 sys.path[:0] = [str(HOME / "src"), str(HOME / "benchmarks")]
 
-from runs import not_recorded, on_device  # noqa: E402
+from candidates import CHOICES, OPEN  # noqa: E402
+from choices import Choice, Choosing, Values  # noqa: E402
+from jobs import Job, work_off  # noqa: E402
+from runs import not_recorded, one  # noqa: E402
 
 from itl.config import Config  # noqa: E402
+from itl.methods import settings_for  # noqa: E402
+from itl.settings import Settings  # noqa: E402
 
 STREAM = "seq-cifar10"
 RESULTS = HOME / "results" / STREAM
+RECORDS = HOME / "benchmarks" / "results"
 SEEDS = (0, 1, 2)
 ITL = ("itl", "itl-na", "itl-l", "itl-l-na")
 ABLATION = ("b", "b+ff", "b+lf", "b+hp+lf", "b+hp+ff+pd")
 BASELINES = ("er", "derpp", "der", "joint", "sgd", "agem")
-# What the paper leaves open, as variants of itl.
-OPEN: dict[str, dict[str, Any]] = {
-    "reservoir": {"memory.policy": "reservoir"},
-    "plain": {"augment.task": None, "augment.memory": None},
-    "all-layers": {"tangent.layers": None},
-    "over-task": {"projection.over": "task", "projection.epochs": 3},
-    "joined": {"specialist.name": "er"},
-}
+# Seconds of a run and of a redone generalist in one of four lanes, until one was measured.
+RUN, TRY = 350.0, 7.0
 
 
 def configs(split: str = "test") -> list[Config]:
     """All runs, the most valuable first."""
-    cells = [(method, 200, {}, None, SEEDS) for method in (*ITL, *ABLATION)]
-    cells += [("itl", 200, settings, name, SEEDS) for name, settings in OPEN.items()]
-    cells += [(method, buffer, {}, None, SEEDS) for buffer in (500, 5120) for method in ITL]
-    cells += [(method, buffer, {}, None, SEEDS[:1]) for buffer in (200, 500, 5120) for method in BASELINES]
-    without = [("joint", 500), ("joint", 5120), ("sgd", 500), ("sgd", 5120)]  # the memory's size is nothing to them
+    return [one for one in order(split) if isinstance(one, Config)]
+
+
+def order(split: str = "test") -> list[Config | Choice]:
+    """All runs and choices, the most valuable first; a choice well before its runs, which wait for it."""
+
+    def cells(methods: Sequence[str], buffer: int, seeds: Sequence[int] = SEEDS, **own: Any) -> list[Config]:
+        """Seed by seed within a method; the memory's size is nothing to joint and sgd."""
+        some = [method for method in methods if buffer == 200 or method not in ("joint", "sgd")]
+        return [Config(STREAM, method, buffer, seed, split=split, **own) for method in some for seed in seeds]
+
+    def questions(seeds: Sequence[int]) -> list[Config]:
+        return [c for name, own in OPEN.items() for c in cells(["itl"], 200, seeds, settings=own, variant=name)]
+
+    few, many = ([choice for choice in CHOICES if choice.buffer == size and not choice.variant] for size in (500, 5120))
+    past = [choice for choice in CHOICES if choice.variant]
     return [
-        Config(STREAM, method, buffer, seed, settings, variant=variant, split=split)
-        for method, buffer, settings, variant, seeds in cells
-        for seed in seeds
-        if (method, buffer) not in without
+        *cells(ITL, 200),
+        *few,
+        *cells(ABLATION, 200),
+        *many,
+        *cells(ITL, 500),
+        *questions(SEEDS[:1]),
+        *cells(ITL, 5120),
+        *(config for size in (200, 500, 5120) for config in cells(BASELINES, size, SEEDS[:1])),
+        *(config for choice in past for config in cells(choice.methods, choice.buffer, variant=choice.variant)),
+        *questions(SEEDS[1:]),
     ]
 
 
@@ -58,7 +82,94 @@ def place(config: Config) -> Path:
     return RESULTS / config.split / config.name
 
 
-def main() -> None:
+class Plan:
+    """The jobs that are left, with those that choose settings before the runs that need them."""
+
+    def __init__(self, data: str, device: str) -> None:
+        self.data, self.device = data, device
+        self.jobs: dict[str, Job] = {}
+
+    def add(self, config: Config) -> None:
+        """One run, and before it the choice that it needs."""
+        choice = chosen_by(config)
+        self._put(config, partial(self.run, config), () if choice is None else self.choose(choice))
+
+    def choose(self, choice: Choice) -> tuple[str, ...]:
+        """The runs that keep specialists, the generalists from each, the choice; what its runs have to wait for."""
+        made, name = self.choosing(choice), f"choice {choice.name}"
+        if made.chosen() is not None:
+            return ()
+        every = choice.configs()
+        tries = [f"tries {choice.name} {config.variant}" for config in every]
+        seconds = TRY * len(choice.generalists) * len(choice.tasks)
+        for config, title in zip(every, tries, strict=True):
+            self._put(config, partial(self.keep_specialists, config))
+            job = Job(title, partial(made.try_all, config), f"tries {choice.name}", seconds, (config.name,))
+            self.jobs.setdefault(title, job)
+        self.jobs.setdefault(name, Job(name, made.choose, "choice", 1.0, tuple(tries)))
+        return (name,)
+
+    def choosing(self, choice: Choice) -> Choosing:
+        """A choice's work, where its runs are."""
+        return Choosing(choice, RESULTS / "validation", RECORDS, self.data, self.device)
+
+    def run(self, config: Config) -> str:
+        """With the settings chosen for it."""
+        config = self.settled(config)
+        return one(config, place(config), self.data, self.device)
+
+    def settled(self, config: Config) -> Config:
+        """A run with the settings chosen for it, named where they are not its method's own already."""
+        choice = chosen_by(config)
+        own = {**config.settings, **((choice and self.choosing(choice).chosen()) or {})}
+        return replace(config, settings=own) if resolved(config, own) != resolved(config, config.settings) else config
+
+    def keep_specialists(self, config: Config) -> str:
+        """Specialists stay where they were trained: a record without them is made again."""
+        shutil.rmtree(place(config), ignore_errors=True)
+        return one(config, place(config), self.data, self.device)
+
+    def _put(self, config: Config, work: Callable[[], str], needs: tuple[str, ...] = ()) -> None:
+        kind = "joint" if config.method == "joint" else "run, many images" if config.buffer > 1000 else "run"
+        guess = 3 * RUN if kind == "joint" else RUN  # every task trains it on all so far
+        self.jobs.setdefault(config.name, Job(config.name, work, kind, guess, needs))
+
+
+def chosen_by(config: Config) -> Choice | None:
+    """What settles a run's settings, where they are not published."""
+    return next((choice for choice in CHOICES if choice.covers(config)), None)
+
+
+def resolved(config: Config, settings: Values) -> Settings:
+    """All settings of a run that has these of its own."""
+    return settings_for(config.method, config.stream, config.buffer, settings)
+
+
+def asked_for(args: argparse.Namespace) -> list[Config]:
+    """The runs that the options name and that are not recorded yet."""
+    only = args.only.split(",") if args.only else None
+    buffers = [int(size) for size in args.buffers.split(",")] if args.buffers else None
+    asked = [
+        c
+        for c in configs(args.split)
+        if (only is None or c.method in only) and (buffers is None or c.buffer in buffers)
+    ]
+    return not_recorded(asked, RESULTS / args.split, args.split)
+
+
+def plan_of(todo: Sequence[Config], split: str, data: str, device: str) -> Plan:
+    """The jobs behind some runs, in order of value."""
+    plan = Plan(data, device)
+    for item in order(split):
+        if isinstance(item, Config):
+            if item in todo:
+                plan.add(item)
+        elif any(item.covers(config) for config in todo):
+            plan.choose(item)
+    return plan
+
+
+def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", help="methods, with commas between; default: all")
     parser.add_argument("--buffers", help="with commas between; default: all")
@@ -68,20 +179,21 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--data", default="data")
     parser.add_argument("--list", action="store_true", help="what is missing")
-    args = parser.parse_args()
-    only = args.only.split(",") if args.only else None
-    buffers = [int(size) for size in args.buffers.split(",")] if args.buffers else None
-    asked = [
-        c
-        for c in configs(args.split)
-        if (only is None or c.method in only) and (buffers is None or c.buffer in buffers)
-    ]
-    todo = not_recorded(asked, RESULTS / args.split, args.split)
+    return parser.parse_args(words)
+
+
+def main() -> None:
+    args = parse()
+    todo = asked_for(args)
     print(f"{len(todo)} runs to do", flush=True)
+    plan = plan_of(todo, args.split, args.data, args.device)
     if args.list:
-        print(*(config.command for config in todo), sep="\n")
+        for config in todo:
+            waits = plan.jobs[config.name].needs
+            print(f"{plan.settled(config).command}{'  # after: ' if waits else ''}{', '.join(waits)}")
         return
-    on_device(todo, place, args.data, args.device, args.lanes, args.until)
+    board = work_off(list(plan.jobs.values()), args.lanes, args.device, args.until)
+    print(f"{len(board.done)} done, {len(board.lost)} failed, {len(board.open)} left", flush=True)
 
 
 if __name__ == "__main__":

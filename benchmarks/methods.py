@@ -91,7 +91,7 @@ def on_cores(todo: list[Config], args: argparse.Namespace) -> None:
         words = [sys.executable, __file__, "--one", config.name, "--methods", name]
         words += ["--seeds", str(config.seed), *given]
         done = subprocess.run(words, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
-        said = done.stdout.strip() or done.stderr.strip().splitlines()[-1:]
+        said = done.stdout.strip() or "\n".join(done.stderr.strip().splitlines()[-1:])
         print(said, flush=True)
 
     with ThreadPoolExecutor(args.processes) as pool:
@@ -208,10 +208,9 @@ def main() -> None:
         return
     todo = missing(args)
     if args.one:
-        print(
-            *(one(config, place(config), args.data, args.device) for config in todo if config.name == args.one),
-            sep="\n",
-        )
+        for config in todo:
+            if config.name == args.one:
+                print(f"{config.name}: {one(config, place(config), args.data, args.device)}")
         return
     print(f"{len(todo)} of {len(configs(args))} runs to do", flush=True)
     if args.list:

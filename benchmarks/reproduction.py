@@ -19,7 +19,8 @@ from pathlib import Path
 HOME = Path(__file__).parents[1]
 sys.path[:0] = [str(HOME / "src"), str(HOME / "benchmarks")]
 
-from cifar10 import ABLATION, BASELINES, ITL, OPEN, RESULTS, SEEDS, STREAM  # noqa: E402
+from candidates import OPEN  # noqa: E402
+from cifar10 import ABLATION, BASELINES, ITL, RESULTS, SEEDS, STREAM  # noqa: E402
 from pages import put  # noqa: E402
 
 from itl.results.cells import Mean  # noqa: E402

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from jobs import Job, work_off
+
 from itl.config import Config
-from itl.errors import UserError
 
 Key = tuple[str, str | None, int, int]
 
@@ -37,19 +37,15 @@ def one(config: Config, out: Path, data: str, device: str) -> str:
     """Run and record one, in this process; what came of it in a line. A run that fails leaves nothing behind."""
     from itl.run import run
 
-    begun = time.perf_counter()
     draft = out.with_name(f".{out.name}")
     shutil.rmtree(draft, ignore_errors=True)
     try:
         result = run(config, config.load_stream(data), draft, device=device, save=False)
-    except UserError as error:
+    except BaseException:
         shutil.rmtree(draft, ignore_errors=True)
-        return f"{config.name}: failed: {error}"
+        raise
     os.replace(draft, out)
-    return (
-        f"{config.name}: Class-IL {result['class_il']:.1f}, Task-IL {result['task_il']:.1f}, "
-        f"{time.perf_counter() - begun:.0f} s"
-    )
+    return f"Class-IL {result['class_il']:.1f}, Task-IL {result['task_il']:.1f}"
 
 
 def on_device(
@@ -60,14 +56,5 @@ def on_device(
     lanes: int,
     until: float = float("inf"),
 ) -> None:
-    """Several runs side by side in this process; none is begun `until` seconds from now or later."""
-    from itl.engine.device import choose_engine
-    from itl.engine.lanes import side_by_side
-
-    begun = time.monotonic()
-
-    def job(config: Config) -> None:
-        if time.monotonic() - begun < until:
-            print(one(config, place(config), data, device), flush=True)
-
-    side_by_side([partial(job, config) for config in todo], lanes, choose_engine(device).device)
+    """Several runs side by side in this process, none that would end later than `until` seconds from now."""
+    work_off([Job(c.name, partial(one, c, place(c), data, device)) for c in todo], lanes, device, until)

@@ -13,7 +13,7 @@ import pytest
 
 from itl import methods
 from itl.config import Config
-from itl.results.published import published
+from itl.errors import UserError
 from tiny_world import tiny_stream
 
 HOME = Path(__file__).parents[1]
@@ -75,8 +75,8 @@ def test_runs_are_recorded_once_and_their_table_is_made_from_the_records(
 def test_a_run_that_fails_leaves_nothing_behind(script: dict[str, Any], tmp_path: Path) -> None:
     args = script["parse"](["--methods", "er", "--seeds", "0", "--buffer", "5", "--device", "cpu"])
     config = script["configs"](args)[0]
-    said = script["one"](config, script["place"](config), args.data, args.device)
-    assert "failed: a buffer of 5 cannot hold one image of each of 10 classes" in said
+    with pytest.raises(UserError, match="a buffer of 5 cannot hold one image of each of 10 classes"):
+        script["one"](config, script["place"](config), args.data, args.device)
     assert list((tmp_path / "seq-digits").glob("**/*")) in ([], [tmp_path / "seq-digits" / "methods"])
 
 
@@ -127,23 +127,3 @@ def test_every_method_can_be_run_shortened(script: dict[str, Any], monkeypatch: 
     for name in alone:
         assert ("tangent" in found[name, "steps2-tangent", 20, 0]["stages"][-1]) is True
         assert "tangent" not in found[name, "steps2", 20, 0]["stages"][-1]
-
-
-def test_the_papers_runs_are_listed_once_each_with_the_most_valuable_first() -> None:
-    words = [sys.executable, str(HOME / "benchmarks" / "cifar10.py"), "--list"]
-    first, *commands = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
-    assert first == f"{len(commands)} runs to do"
-    assert len(set(commands)) == len(commands)
-    names = runpy.run_path(str(HOME / "benchmarks" / "cifar10.py"))
-    every = names["configs"]()
-    assert [(c.method, c.buffer, c.seed) for c in every[:6]] == [
-        (m, 200, s) for m in ("itl", "itl-na") for s in (0, 1, 2)
-    ]
-    asked = {(row.method.lower(), row.buffer) for row in published() if row.stream == "seq-cifar10"}
-    assert {(c.method, c.buffer) for c in every if not c.variant and c.method in names["ITL"]} <= asked
-
-
-def test_a_script_begins_no_run_after_its_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    names = runpy.run_path(str(HOME / "benchmarks" / "cifar10.py"))
-    names["on_device"](names["configs"]()[:2], names["place"], str(tmp_path), "cpu", 1, 0.0)
-    assert capsys.readouterr().out == ""
