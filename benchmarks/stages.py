@@ -1,0 +1,198 @@
+"""What each of the engine's ways gives: tangent learning and projection at 200 images, and specialists' steps.
+
+python benchmarks/stages.py [--json FILE] [--profile FOLDER] [--only as-it-is,no-ahead]
+
+Every way is one switch less, or one more, than the engine as it is; "as-it-is" is timed first and last. The generalist
+is timed at the second task, its graphs kept from the first, over 60 + 60 epochs as `itl bench` does. A GPU's work; on a
+CPU it is a rehearsal with a small network.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+HOME = Path(__file__).parents[1]
+sys.path[:0] = [str(HOME / "src"), str(HOME / "benchmarks")]
+
+import torch  # noqa: E402
+
+from itl import nets  # noqa: E402
+from itl.augment import fused  # noqa: E402
+from itl.bench import Scale, ours  # noqa: E402
+from itl.engine import lanes, loop, stepper  # noqa: E402
+from itl.engine.device import Engine, choose_engine  # noqa: E402
+from itl.generalists import learn, rounds  # noqa: E402
+from itl.learner import front  # noqa: E402
+from itl.results import environment  # noqa: E402
+from itl.streams import Stream  # noqa: E402
+
+FIRST = "as-it-is"
+STAGES = ("tangent", "projection")
+Way = Callable[[], Any]  # a context in which the engine goes that way
+
+
+@contextmanager
+def searching(limit: int | None = None) -> Iterator[None]:
+    """cuDNN searches everywhere, not for captured steps alone; or among all its algorithms, not the first ten."""
+    before = torch.backends.cudnn.benchmark_limit
+    init = Engine.__post_init__
+
+    def everywhere(self: Engine) -> None:
+        init(self)
+        torch.backends.cudnn.benchmark = True
+
+    if limit is not None:
+        torch.backends.cudnn.benchmark_limit = limit
+    with patch.object(Engine, "__post_init__", everywhere if limit is None else init):
+        yield
+    torch.backends.cudnn.benchmark_limit = before
+
+
+@contextmanager
+def no_ahead() -> Iterator[None]:
+    """A round's inputs are made on the steps' own stream."""
+    init = loop._Loader.__init__
+
+    def here(self: Any, *args: Any) -> None:
+        init(self, *args)
+        self.stream = None
+
+    with patch.object(loop._Loader, "__init__", here):
+        yield
+
+
+@contextmanager
+def no_priority() -> Iterator[None]:
+    """The kernels of graphs do not go before others."""
+
+    def plain(device: torch.device) -> lanes.OwnStreams:
+        if device not in lanes._own:
+            lanes._own[device] = lanes.OwnStreams(*(torch.cuda.Stream(device) for _ in range(3)))
+        return lanes._own[device]
+
+    kept = dict(lanes._own)
+    lanes._own.clear()
+    with ExitStack() as stack:
+        for room in (lanes, loop, learn, stepper):
+            stack.enter_context(patch.object(room, "own_streams", plain))
+        yield
+    lanes._own.clear()
+    lanes._own.update(kept)
+
+
+@contextmanager
+def small_budget() -> Iterator[None]:
+    """256 MB for a step's inputs, whatever the device has."""
+
+    def small(*args: Any, **kwargs: Any) -> Engine:
+        return replace(choose_engine(*args, **kwargs), budget=256 << 20)
+
+    with patch.object(front, "choose_engine", small):
+        yield
+
+
+def ways() -> dict[str, Way]:
+    """By name; each is measured alone."""
+    return {
+        "search-everywhere": searching,
+        "search-among-all": lambda: searching(0),
+        "no-ahead": no_ahead,
+        "no-priority": no_priority,
+        "small-budget": small_budget,
+        "four-rounds": lambda: patch.object(rounds, "POINTS", 4),
+        "views-by-pytorch": lambda: patch.object(fused, "fits", lambda *_: False),
+        "gradients-summed-apart": lambda: patch.object(nets.resnet, "twice", lambda x: (x, x)),
+    }
+
+
+def generalist(scale: Scale, stream: Stream, **own: Any) -> dict[str, float]:
+    """Seconds and ms a step of both stages."""
+    epochs = 60 if scale.device == "cuda" else 4
+    few = {"specialist.steps": 8, "tangent.epochs": epochs, "projection.epochs": epochs, **own}
+    watch = ours.teach(scale, stream, "itl", 200, few, tasks=2)
+    out = {f"{stage}_ms": watch.ms(stage) for stage in STAGES}
+    return {**out, "seconds": sum(watch.seconds(stage) for stage in STAGES)}
+
+
+def specialists(scale: Scale, stream: Stream) -> dict[str, float]:
+    """ms a step of er, and of itl's specialist."""
+    watch = ours.teach(scale, stream, "er", 200, {}, tasks=1)
+    own = {"specialist.epochs": 3, "tangent.epochs": 1, "projection.epochs": 1}
+    both = ours.teach(scale, stream, "itl", 200, own, tasks=2)
+    return {"er_ms": watch.ms("specialist"), "itl_specialist_ms": both.ms("specialist")}
+
+
+def measure(only: list[str] | None, say: Callable[[str], None]) -> dict[str, Any]:
+    """Every way, and the engine as it is before and after."""
+    device = choose_engine("auto").device.type
+    scale = Scale.of(device)
+    stream = scale.stream()
+    out: dict[str, Any] = {"format": 1, **environment(torch.device(device)), "ways": {}}
+    plan: list[tuple[str, Way]] = [(FIRST, no_change), *ways().items(), (f"{FIRST}, again", no_change)]
+    generalist(scale, stream)  # kernels are compiled
+    for name, way in plan:
+        if only is None or name in only:
+            since = time.perf_counter()
+            with way():
+                found = generalist(scale, stream)
+                if name.startswith((FIRST, "views", "gradients", "search-among")):
+                    found |= specialists(scale, stream)
+            out["ways"][name] = found
+            words = ", ".join(f"{key} {value:.4f}" for key, value in found.items())
+            say(f"{name}: {words} ({time.perf_counter() - since:.0f} s)")
+    for size in (50, 64):
+        name = f"batches of {size}"
+        if only is None or name in only:
+            out["ways"][name] = generalist(scale, stream, **{f"{stage}.batch": size for stage in STAGES})
+            say(f"{name}: {out['ways'][name]}")
+    return out
+
+
+@contextmanager
+def no_change() -> Iterator[None]:
+    """The engine as it is."""
+    yield
+
+
+def profiled(folder: Path) -> None:
+    """Both stages' kernels, by time: a table for each in `folder`."""
+    from torch.profiler import ProfilerActivity, profile
+
+    device = choose_engine("auto").device.type
+    scale = Scale.of(device)
+    stream = scale.stream()
+    kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device == "cuda" else [])]
+    for stage, other in (STAGES, STAGES[::-1]):
+        few = {f"{stage}.epochs": 60 if device == "cuda" else 4, f"{other}.epochs": 1, "specialist.steps": 8}
+        with profile(activities=kinds) as seen:
+            ours.teach(scale, stream, "itl", 200, few, tasks=1)
+        key = "self_device_time_total" if device == "cuda" else "self_cpu_time_total"
+        text = seen.key_averages().table(sort_by=key, row_limit=70, max_name_column_width=110)
+        (folder / f"profile-{stage}.txt").write_text(text)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--profile", type=Path, metavar="FOLDER")
+    parser.add_argument("--only", help="names of ways, with commas between; default: all")
+    args = parser.parse_args()
+    found = measure(args.only.split(",") if args.only else None, lambda line: print(line, flush=True))
+    if args.json is not None:
+        args.json.write_text(json.dumps(found, indent=1) + "\n")
+    if args.profile is not None:
+        args.profile.mkdir(parents=True, exist_ok=True)
+        profiled(args.profile)
+
+
+if __name__ == "__main__":
+    main()
