@@ -1,9 +1,17 @@
-"""What every test shares: one thread, no random state left over from the test before, torch's own deprecations."""
+"""What every test shares: one thread, no random state left over from the test before, torch's own deprecations.
+
+Without a GPU Triton's kernels, where a test launches them, run in its interpreter.
+"""
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported
 
 
 def pytest_configure(config: pytest.Config) -> None:

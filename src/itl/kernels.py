@@ -1,10 +1,13 @@
-"""Where a room's Triton kernels are, on a machine that has Triton."""
+"""Where a room's Triton kernels are, on a machine that has Triton, and how they are launched."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 from typing import Any
+
+import torch
 
 
 @functools.cache
@@ -14,3 +17,8 @@ def kernels_of(room: str) -> Any:
         return importlib.import_module(f"itl.{room}.kernels")
     except ImportError:
         return None
+
+
+def launching_on(device: torch.device) -> contextlib.AbstractContextManager[object]:
+    """Within, the device is the present one, to which kernels that are not PyTorch's own go."""
+    return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 import torch
 from augment_pillow import pictures
-from torch import Tensor
 
-from itl.augment import OPS, Augment, Draws, fused, policies
-from itl.augment.policy import BINS, NAMES, SIGNED, magnitudes
+from itl.augment import OPS, Augment, fused, policies
+from itl.augment.policy import magnitudes
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -53,29 +52,6 @@ def test_deterministic_kernels_give_the_same_bits() -> None:
     augment = Augment(policy="imagenet")
     draws = augment.draw(np.random.default_rng(0), len(images))
     assert torch.equal(augment(images.cuda(), draws).cpu(), augment(images, draws))
-
-
-@pytest.mark.parametrize("channels", [1, 3])
-@pytest.mark.parametrize(("height", "width"), [(32, 32), (64, 64), (28, 28), (8, 8), (5, 2), (100, 90)])
-def test_every_operation_at_every_level_in_both_steps(channels: int, height: int, width: int) -> None:
-    """By one kernel where the image is small enough."""
-    steps = every_step()
-    some = pictures(channels, height, width)
-    images = some[torch.arange(len(steps)) % len(some)]
-    n = len(images)
-    shift = torch.arange(2 * n).view(n, 2) % 9
-    draws = Draws(shift, torch.arange(n) % 3 == 0, steps[:, :2], steps[:, 2:])
-    for fill in (0, 200):
-        augment = Augment(policy="cifar10", fill=fill)
-        assert torch.equal(augment(images.cuda(), draws).cpu(), augment(images, draws))
-
-
-def every_step() -> Tensor:
-    """Operations of two steps and their levels, int64 [n, 4]: each at each level, first and second, beside another."""
-    pairs = [(op, level) for op, name in enumerate(NAMES) for level in range(1 - BINS if name in SIGNED else 0, BINS)]
-    alone = [(op, 0, level, 0) for op, level in pairs] + [(0, op, 0, level) for op, level in pairs]
-    both = [(a, b, i, j) for (a, i), (b, j) in zip(pairs, pairs[::-1], strict=True)]
-    return torch.tensor(alone + both)
 
 
 def test_an_epoch_is_a_few_launches() -> None:

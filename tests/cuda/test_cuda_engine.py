@@ -14,13 +14,11 @@ from torch import Tensor, nn
 from itl import Learner, nets
 from itl.config import Config
 from itl.engine.lanes import side_by_side
-from itl.engine.shadow import Shadow
 from itl.engine.stepper import Stepper
-from itl.engine.update import Update
 from itl.errors import UserError
 from itl.generalists.rounds import SampleRounds
 from itl.generalists.tangent import TangentModel
-from itl.nets import conv, norm
+from itl.nets import conv
 from itl.run import run
 from itl.streams import Stream, from_arrays
 
@@ -189,59 +187,6 @@ def test_whole_runs_in_lanes_end_as_alone(tmp_path: Path) -> None:
         assert a["stages"] == b["stages"]
 
 
-@pytest.mark.parametrize("layers", ["once", "again", "twice"])
-@pytest.mark.parametrize(("groups", "channels", "batch", "side", "residual"), [
-    (1, 64, 64, 32, True), (3, 128, 96, 16, True), (1, 512, 16, 4, False), (2, 16, 10, 7, True), (1, 8, 3, 5, False),
-])  # fmt: skip
-def test_the_fused_norm_is_pytorchs(
-    groups: int,
-    channels: int,
-    batch: int,
-    side: int,
-    residual: bool,
-    layers: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Whether one layer, another or two take its output."""
-    torch.manual_seed(0)
-    shape = (batch, channels, side, side)
-    x, r, g = (torch.randn(shape, device="cuda").contiguous(memory_format=torch.channels_last) for _ in range(3))
-    outputs = []
-    for fused in (True, False):
-        if not fused:
-            monkeypatch.setattr(norm, "fusable", lambda x, bn: False)
-        bn = nn.BatchNorm2d(channels).cuda()
-        with torch.no_grad():
-            bn.weight.uniform_(0.5, 1.5, generator=torch.Generator("cuda").manual_seed(1))
-        bn.groups = groups  # type: ignore[assignment]
-        a, b = x.clone().requires_grad_(), r.clone().requires_grad_()
-        y, again = norm.twice(norm.norm(bn, a, b if residual else None))
-        used = {"once": [y], "again": [again], "twice": [y, again]}[layers]
-        grads = torch.autograd.grad(used, [a, bn.weight, bn.bias, *([b] if residual else [])], [g, g + 1][: len(used)])
-        outputs.append([y.detach(), *grads, bn.running_mean, bn.running_var])
-    for mine, theirs in zip(*outputs, strict=True):
-        assert (mine - theirs).norm() <= 1e-5 * theirs.norm()
-
-
-@pytest.mark.parametrize(("dtype", "within"), [(torch.float32, 1e-6), (torch.bfloat16, 1e-2)])
-@pytest.mark.parametrize("residual", [False, True])
-def test_the_norm_on_running_statistics_is_pytorchs(residual: bool, dtype: torch.dtype, within: float) -> None:
-    torch.manual_seed(0)
-    x, r = (torch.randn(9, 64, 7, 7, device="cuda", dtype=dtype) for _ in range(2))
-    x, r = (t.contiguous(memory_format=torch.channels_last) for t in (x, r))
-    bn = nn.BatchNorm2d(64).cuda()
-    with torch.no_grad():
-        for t in (bn.weight, bn.bias, bn.running_mean, bn.running_var):
-            assert t is not None
-            t.uniform_(0.5, 1.5)
-    bn.eval()
-    with torch.no_grad():
-        ours = norm.norm(bn, x, r if residual else None)
-    theirs = norm.norm(bn, x, r if residual else None).detach()  # with a gradient: not fused
-    assert ours.dtype == dtype
-    assert (ours.float() - theirs.float()).norm() <= within * theirs.float().norm()
-
-
 def a_tangent_model() -> tuple[TangentModel, Tensor]:
     """Over the last two layers of a small network in channels-last, with statistics of its own; and images."""
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
@@ -252,32 +197,15 @@ def a_tangent_model() -> tuple[TangentModel, Tensor]:
     return TangentModel(net, 2), x
 
 
-def moved_along(model: TangentModel, w: dict[str, Tensor], features: Tensor, ahead: bool = False) -> list[Tensor]:
-    """Logits, and the gradient of their square in w."""
+def moved_along(model: TangentModel, w: dict[str, Tensor], features: Tensor) -> list[Tensor]:
+    """Logits, and the gradient of their square in w, with values known ahead."""
     leaves = {name: t.clone().requires_grad_() for name, t in w.items()}
-    logits = model.logits(leaves, features, model.values(features) if ahead else None)
+    logits = model.logits(leaves, features, model.values(features))
     return [logits.detach(), *torch.autograd.grad(logits.square().sum(), list(leaves.values()))]
-
-
-def test_the_fused_derivative_is_forward_modes() -> None:
-    model, x = a_tangent_model()
-    w = {name: 0.01 * torch.randn_like(p) for name, p in model.params.items()}
-    ours = moved_along(model, w, model.features(x))
-    model.written_out = False
-    for mine, theirs in zip(ours, moved_along(model, w, model.features(x)), strict=True):
-        assert (mine - theirs).norm() <= 1e-4 * theirs.norm()
 
 
 def alike(ours: list[Tensor], theirs: list[Tensor]) -> bool:
     return all((mine - other).norm() <= 1e-5 * other.norm() for mine, other in zip(ours, theirs, strict=True))
-
-
-def test_derivatives_with_values_known_ahead_are_the_same() -> None:
-    torch.manual_seed(0)  # of very many draws, one has a value so near to 0 that a ReLU tips
-    model, x = a_tangent_model()
-    w = {name: 0.01 * torch.randn_like(p) for name, p in model.params.items()}
-    features = model.features(x)
-    assert alike(moved_along(model, w, features, ahead=True), moved_along(model, w, features))
 
 
 def test_derivatives_on_a_second_stream_are_the_same() -> None:
@@ -288,11 +216,11 @@ def test_derivatives_on_a_second_stream_are_the_same() -> None:
         w = {name: 0.01 * torch.randn_like(p) for name, p in model.params.items()}
         features = model.features(torch.randn_like(x))
         model.beside = None
-        expected = moved_along(model, w, features, ahead=True)
+        expected = moved_along(model, w, features)
         model.beside = side
         with torch.cuda.stream(side):
             torch.cuda._sleep(2_000_000)
-        assert alike(moved_along(model, w, features, ahead=True), expected)
+        assert alike(moved_along(model, w, features), expected)
 
 
 @pytest.mark.parametrize("uses", [1, 2])
@@ -313,31 +241,3 @@ def test_gradients_computed_apart_are_the_convolutions(uses: int) -> None:
         layer.beside = layer.worn = None  # type: ignore[assignment]
         for ours, theirs in zip(found, expected, strict=True):
             assert (ours - theirs).norm() <= 1e-5 * theirs.norm()
-
-
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_the_fused_update_is_pytorchs_sgd_with_rounded_twins(momentum: float) -> None:
-    torch.manual_seed(0)
-    net = nn.Sequential(nn.Conv2d(3, 17, 3), nn.BatchNorm2d(17), nn.Conv2d(17, 40, 3), nn.Flatten(), nn.Linear(640, 10))
-    net = net.cuda().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    leaves, shadow = list(net.parameters()), Shadow(net)
-    momenta = [torch.zeros_like(m) for m in shadow.masters] if momentum else []
-    bad = torch.zeros((), device="cuda")
-    update = Update(shadow, momenta, torch.tensor(0.1, device="cuda"), bad, momentum, 2e-3)
-    copies = [p.detach().clone().requires_grad_() for p in leaves]
-    plain = torch.optim.SGD(copies, lr=0.1, momentum=momentum, weight_decay=2e-3)
-    for _ in range(3):
-        grads = [torch.randn_like(p).to(torch.bfloat16 if id(p) in shadow.place else torch.float32) for p in leaves]
-        rest = update(leaves, grads)
-        for copy, grad in zip(copies, grads, strict=True):
-            copy.grad = grad.float()
-        plain.step()
-    assert [grad is None for grad in rest] == [id(p) in shadow.place for p in leaves]
-    of = {id(p): copy for p, copy in zip(leaves, copies, strict=True)}
-    for master, twin in zip(shadow.masters, shadow.twins, strict=True):
-        assert torch.allclose(master, of[id(master)], rtol=1e-6, atol=1e-6)
-        assert torch.equal(twin, master.to(torch.bfloat16))
-    bad.fill_(1)
-    before = [m.detach().clone() for m in shadow.masters]
-    update(leaves, grads)
-    assert all(torch.equal(a, b) for a, b in zip(before, shadow.masters, strict=True))

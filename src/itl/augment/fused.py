@@ -12,7 +12,7 @@ from itl.augment.blend import blend_tables
 from itl.augment.device import lasting, send
 from itl.augment.ops import moves
 from itl.augment.policy import BINS, NAMES, signed
-from itl.kernels import kernels_of
+from itl.kernels import kernels_of, launching_on
 
 PIXELS = 64 * 64  # of an image at most: a program holds all of one
 STEPS = (0, 2)  # of a policy
@@ -51,7 +51,7 @@ def views(images: Tensor, drawn: Tensor, fill: int) -> Tensor:
     how, tables = _tables(height, width, device) if steps else (out, out)
     block = max(LEAST, 1 << (height * width - 1).bit_length())
     warps = min(16, max(4, block // (32 * EACH)))
-    with torch.cuda.device(device):
+    with launching_on(device):
         kernels_of("augment").views_kernel[(n,)](
             images, out, other, rooms, send(drawn, device), how, tables, fill,
             C=channels, H=height, W=width, STEPS=steps, BLOCK=block, num_warps=warps, enable_fp_fusion=False,

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from itl.errors import UserError
+from itl.kernels import launching_on
 
 Module = TypeVar("Module", bound=nn.Module)
 PRECISIONS = ("bf16", "tf32", "fp32")
@@ -46,7 +47,7 @@ class Engine:
 
     def here(self) -> contextlib.AbstractContextManager[object]:
         """Within, the device is the present one, to which kernels that are not PyTorch's own go."""
-        return torch.cuda.device(self.device) if self.device.type == "cuda" else contextlib.nullcontext()
+        return launching_on(self.device)
 
     @contextlib.contextmanager
     def searching(self) -> Iterator[None]:

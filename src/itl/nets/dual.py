@@ -248,8 +248,8 @@ class DualNorm(torch.autograd.Function):
         dshort = torch.empty_like(z) if ctx.has[1] else None
         whole, affine = z.new_empty((2, channels)), z.new_empty((2, channels))
         kernels.backward_reduce_kernel[grid](
-            g, y, z, mean, rstd, weight, weight, parts[0], parts[1], whole[0], whole[1], affine[0], affine[1],
-            ctx.tickets, *sizes, RELU=ctx.relu, AGAIN=False, **blocks,
+            g, g, y, z, mean, rstd, weight, weight, parts[0], parts[1], whole[0], whole[1], affine[0], affine[1],
+            ctx.tickets, *sizes, TWO=False, RELU=ctx.relu, AGAIN=False, **blocks,
         )  # fmt: skip
         grid, sizes, blocks = elementwise(z, 1)
         kernels.dual_backward_kernel[grid](

@@ -216,7 +216,7 @@ def dual_kernel(z, a, b, residual, dresidual, y, dy, mean, var, weight, bias, dw
     inside = (row < rows)[:, None]
     at = row[:, None] * C + cols[None, :]
     gamma, spread = tl.load(weight + cols), 1.0 / tl.sqrt(tl.load(var + cols) + eps)
-    tl.store(rstd + cols, spread, mask=(tl.program_id(0) == 0) & (cols < C))
+    tl.store(rstd + cols, spread, mask=cols < tl.where(tl.program_id(0) == 0, C, 0))
     hat = (tl.load(z + at, mask=inside, other=0.0) - tl.load(mean + cols)[None, :]) * spread[None, :]
     value = hat * gamma[None, :] + tl.load(bias + cols)[None, :]
     along = tl.load(a + at, mask=inside, other=0.0)

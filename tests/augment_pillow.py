@@ -18,7 +18,7 @@ from itl.augment.policy import NAMES, magnitudes
 
 
 def _benchmark() -> ModuleType:
-    path = Path(__file__).parents[2] / "benchmarks" / "augment.py"
+    path = Path(__file__).parents[1] / "benchmarks" / "augment.py"
     spec = importlib.util.spec_from_file_location("benchmark_augment", path)
     assert spec is not None
     assert spec.loader is not None

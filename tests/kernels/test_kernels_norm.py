@@ -1,0 +1,110 @@
+"""The fused norms, on the way and back, and their derivatives along w: PyTorch's own, and forward mode's."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from itl import nets
+from itl.generalists.tangent import TangentModel
+from itl.nets import dual, norm
+
+LAST = torch.channels_last
+BIG = [(1, 64, 64, 32, True), (3, 128, 96, 16, True), (1, 512, 16, 4, False)]
+SMALL = [(2, 16, 10, 7, True), (1, 8, 3, 5, False), (3, 32, 9, 4, True), (1, 64, 2, 3, False)]
+
+
+def random(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(shape, device=device, dtype=dtype).contiguous(memory_format=LAST)
+
+
+@pytest.mark.parametrize("layers", ["once", "again", "twice"])
+@pytest.mark.parametrize(
+    ("groups", "channels", "batch", "side", "residual"), [*(BIG if torch.cuda.is_available() else []), *SMALL]
+)
+def test_the_fused_norm_is_pytorchs(
+    groups: int,
+    channels: int,
+    batch: int,
+    side: int,
+    residual: bool,
+    layers: str,
+    device: torch.device,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whether one layer, another or two take its output."""
+    shape = (batch, channels, side, side)
+    x, r, g = (random(shape, device) for _ in range(3))
+    outputs = []
+    for fused in (True, False):
+        if not fused:
+            monkeypatch.setattr(norm, "fusable", lambda x, bn: False)
+        bn = nn.BatchNorm2d(channels).to(device)
+        with torch.no_grad():
+            bn.weight.copy_(torch.linspace(0.5, 1.5, channels))
+        bn.groups = groups  # type: ignore[assignment]
+        a, b = x.clone().requires_grad_(), r.clone().requires_grad_()
+        y, again = norm.twice(norm.norm(bn, a, b if residual else None))
+        assert (again is y) is not fused
+        used = {"once": [y], "again": [again], "twice": [y, again]}[layers]
+        grads = torch.autograd.grad(used, [a, bn.weight, bn.bias, *([b] if residual else [])], [g, g + 1][: len(used)])
+        outputs.append([y.detach(), *grads, bn.running_mean, bn.running_var])
+    for mine, theirs in zip(*outputs, strict=True):
+        assert (mine - theirs).norm() <= 1e-5 * theirs.norm()
+
+
+@pytest.mark.parametrize(("dtype", "within"), [(torch.float32, 1e-6), (torch.bfloat16, 1e-2)])
+@pytest.mark.parametrize("residual", [False, True])
+def test_the_norm_on_running_statistics_is_pytorchs(
+    residual: bool, dtype: torch.dtype, within: float, device: torch.device
+) -> None:
+    x, r = (random((9, 64, 7, 7), device, dtype) for _ in range(2))
+    bn = nn.BatchNorm2d(64).to(device)
+    with torch.no_grad():
+        for t in (bn.weight, bn.bias, bn.running_mean, bn.running_var):
+            assert t is not None
+            t.uniform_(0.5, 1.5)
+    bn.eval()
+    with torch.no_grad():
+        ours = norm.norm(bn, x, r if residual else None)
+    theirs = norm.norm(bn, x, r if residual else None).detach()  # with a gradient: not fused
+    assert ours.dtype == dtype
+    assert (ours.float() - theirs.float()).norm() <= within * theirs.float().norm()
+
+
+def a_tangent_model(device: torch.device) -> tuple[TangentModel, Tensor]:
+    """Over the last two layers of a small network in channels-last, with statistics of its own; and images."""
+    wide = 16 if device.type == "cuda" else 4  # 8 x 4 channels at its end: what the kernels take at least
+    net = nets.build("resnet18", 10, width=wide, generator=torch.Generator().manual_seed(0)).to(device)
+    net.to(memory_format=LAST)  # type: ignore[call-overload]
+    x = random((8, 3, 32, 32) if device.type == "cuda" else (4, 3, 16, 16), device)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(norm, "fusable", lambda x, bn: False)
+        net(x)
+        return TangentModel(net, 2), x
+
+
+def moved_along(model: TangentModel, w: dict[str, Tensor], features: Tensor, ahead: bool = False) -> list[Tensor]:
+    """Logits, and the gradient of their square in w."""
+    leaves = {name: t.clone().requires_grad_() for name, t in w.items()}
+    logits = model.logits(leaves, features, model.values(features) if ahead else None)
+    return [logits.detach(), *torch.autograd.grad(logits.square().sum(), list(leaves.values()))]
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_the_fused_derivative_is_forward_modes(
+    ahead: bool, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, x = a_tangent_model(device)
+    w = {name: 0.01 * torch.randn_like(p) for name, p in model.params.items()}
+    monkeypatch.setattr(norm, "fusable", lambda x, bn: False)
+    features = model.features(x)
+    launched = []
+    apply = dual.DualNorm.apply
+    monkeypatch.setattr(dual.DualNorm, "apply", lambda *args: (launched.append(1), apply(*args))[1])
+    ours = moved_along(model, w, features, ahead)
+    assert len(launched) == 5
+    model.written_out = False
+    for mine, theirs in zip(ours, moved_along(model, w, features), strict=True):
+        assert (mine - theirs).norm() <= 1e-4 * theirs.norm()

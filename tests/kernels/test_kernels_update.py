@@ -1,0 +1,40 @@
+"""The fused update: PyTorch's SGD on the masters, and twins rounded from them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from itl.engine.shadow import Shadow
+from itl.engine.update import Update
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_the_fused_update_is_pytorchs_sgd_with_rounded_twins(momentum: float, device: torch.device) -> None:
+    net = nn.Sequential(nn.Conv2d(3, 17, 3), nn.BatchNorm2d(17), nn.Conv2d(17, 40, 3), nn.Flatten(), nn.Linear(640, 10))
+    net = net.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    leaves, shadow = list(net.parameters()), Shadow(net)
+    momenta = [torch.zeros_like(m) for m in shadow.masters] if momentum else []
+    bad = torch.zeros((), device=device)
+    update = Update(shadow, momenta, torch.tensor(0.1, device=device), bad, momentum, 2e-3)
+    copies = [p.detach().clone().requires_grad_() for p in leaves]
+    plain = torch.optim.SGD(copies, lr=0.1, momentum=momentum, weight_decay=2e-3)
+    for _ in range(3):
+        grads = [torch.randn_like(p).to(torch.bfloat16 if id(p) in shadow.place else torch.float32) for p in leaves]
+        rest = update(leaves, grads)
+        for copy, grad in zip(copies, grads, strict=True):
+            copy.grad = grad.float()
+        plain.step()
+    assert [grad is None for grad in rest] == [id(p) in shadow.place for p in leaves]
+    of = {id(p): copy for p, copy in zip(leaves, copies, strict=True)}
+    for master, twin in zip(shadow.masters, shadow.twins, strict=True):
+        assert torch.allclose(master, of[id(master)], rtol=1e-6, atol=1e-6)
+        if device.type == "cuda":
+            assert torch.equal(twin, master.to(torch.bfloat16))
+        else:  # the interpreter drops what does not fit
+            assert torch.equal(twin.view(torch.int16), (master.view(torch.int32) >> 16).to(torch.int16))
+    bad.fill_(1)
+    before = [m.detach().clone() for m in shadow.masters]
+    update(leaves, grads)
+    assert all(torch.equal(a, b) for a, b in zip(before, shadow.masters, strict=True))

@@ -1,0 +1,42 @@
+"""Views by one kernel: the bits of the operations one by one, which are held against Pillow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+import torch
+from torch import Tensor
+
+from augment_pillow import pictures
+from itl.augment import Augment, Draws, fused
+from itl.augment.policy import BINS, NAMES, SIGNED
+
+SIDES = [(32, 32), (64, 64), (28, 28), (8, 8), (5, 2), (100, 90)]
+SHAPES = [(channels, *sides, fill) for channels in (1, 3) for sides in SIDES for fill in (0, 200)]
+FEW = [(3, 8, 8, 200), (1, 5, 2, 0)]  # enough for an interpreter
+
+
+@pytest.mark.parametrize(("channels", "height", "width", "fill"), SHAPES if torch.cuda.is_available() else FEW)
+def test_every_operation_at_every_level_in_both_steps(
+    channels: int, height: int, width: int, fill: int, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By one kernel where the image is small enough; interpreted, at the outermost levels and the middle one."""
+    steps = every_step(range(1 - BINS, BINS) if device.type == "cuda" else (1 - BINS, 0, BINS - 1))
+    some = pictures(channels, height, width)
+    images = some[torch.arange(len(steps)) % len(some)]
+    n = len(images)
+    shift = torch.arange(2 * n).view(n, 2) % 9
+    draws = Draws(shift, torch.arange(n) % 3 == 0, steps[:, :2], steps[:, 2:])
+    augment = Augment(policy="cifar10", fill=fill)
+    views = augment(images.to(device), draws).cpu()
+    monkeypatch.setattr(fused, "fits", lambda images, steps: False)
+    assert torch.equal(views, augment(images, draws))
+
+
+def every_step(levels: Iterable[int]) -> Tensor:
+    """Operations of two steps and their levels, int64 [n, 4]: each at each level, first and second, beside another."""
+    pairs = [(op, level) for op, name in enumerate(NAMES) for level in levels if level >= 0 or name in SIGNED]
+    alone = [(op, 0, level, 0) for op, level in pairs] + [(0, op, 0, level) for op, level in pairs]
+    both = [(a, b, i, j) for (a, i), (b, j) in zip(pairs, pairs[::-1], strict=True)]
+    return torch.tensor(alone + both)
