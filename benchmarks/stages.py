@@ -109,6 +109,7 @@ def ways() -> dict[str, Way]:
         "no-priority": no_priority,
         "small-budget": small_budget,
         "four-rounds": lambda: patch.object(rounds, "POINTS", 4),
+        "convolutions-by-cudnn": lambda: patch.object(nets.columns, "fits", lambda *_: False),
         "views-by-pytorch": lambda: patch.object(fused, "fits", lambda *_: False),
         "gradients-summed-apart": lambda: patch.object(nets.resnet, "twice", lambda x: (x, x)),
     }

@@ -194,7 +194,9 @@ def a_tangent_model() -> tuple[TangentModel, Tensor]:
     net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     x = torch.randn(8, 3, 32, 32, device="cuda").contiguous(memory_format=torch.channels_last)
     net(x)
-    return TangentModel(net, 2), x
+    model = TangentModel(net, 2)
+    model.prepare()
+    return model, x
 
 
 def moved_along(model: TangentModel, w: dict[str, Tensor], features: Tensor) -> list[Tensor]:

@@ -7,7 +7,7 @@ import torch
 
 from itl.augment import fused
 from itl.kernels import kernels_of
-from itl.nets import dual, norm
+from itl.nets import columns, dual, norm
 
 
 @pytest.fixture
@@ -20,4 +20,5 @@ def device(monkeypatch: pytest.MonkeyPatch) -> torch.device:
     for room in (norm, dual):
         monkeypatch.setattr(room, "fused_kernels", lambda x, *dtypes: kernels_of("nets"))
     monkeypatch.setattr(fused, "fits", lambda images, steps: True)
+    monkeypatch.setattr(columns, "fits", lambda x, conv: conv.kernel_size == (3, 3))
     return torch.device("cpu")

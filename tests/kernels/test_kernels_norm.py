@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from itl import nets
 from itl.generalists.tangent import TangentModel
-from itl.nets import dual, norm
+from itl.nets import columns, dual, norm
 
 LAST = torch.channels_last
 BIG = [(1, 64, 64, 32, True), (3, 128, 96, 16, True), (1, 512, 16, 4, False)]
@@ -92,19 +92,32 @@ def moved_along(model: TangentModel, w: dict[str, Tensor], features: Tensor, ahe
     return [logits.detach(), *torch.autograd.grad(logits.square().sum(), list(leaves.values()))]
 
 
+def counted(function: type[torch.autograd.Function], monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """An entry for each of its calls."""
+    calls: list[int] = []
+    apply = function.apply
+    monkeypatch.setattr(function, "apply", lambda *args: (calls.append(1), apply(*args))[1])
+    return calls
+
+
+@pytest.mark.parametrize("prepared", [False, True])
 @pytest.mark.parametrize("ahead", [False, True])
 def test_the_fused_derivative_is_forward_modes(
-    ahead: bool, device: torch.device, monkeypatch: pytest.MonkeyPatch
+    ahead: bool, prepared: bool, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """With values computed before or not, with convolutions as products or not."""
+    monkeypatch.setattr(columns, "CHANNELS", 1)
     model, x = a_tangent_model(device)
+    if prepared:
+        model.prepare()
+        model.prepare({name: t.clone() for name, t in model.turned.items()})  # in the place of another
     w = {name: 0.01 * torch.randn_like(p) for name, p in model.params.items()}
     monkeypatch.setattr(norm, "fusable", lambda x, bn: False)
     features = model.features(x)
-    launched = []
-    apply = dual.DualNorm.apply
-    monkeypatch.setattr(dual.DualNorm, "apply", lambda *args: (launched.append(1), apply(*args))[1])
+    launched, multiplied = counted(dual.DualNorm, monkeypatch), counted(columns.Product, monkeypatch)
     ours = moved_along(model, w, features, ahead)
     assert len(launched) == 5
+    assert len(multiplied) == 3 * prepared
     model.written_out = False
     for mine, theirs in zip(ours, moved_along(model, w, features), strict=True):
         assert (mine - theirs).norm() <= 1e-4 * theirs.norm()

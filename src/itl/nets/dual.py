@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from itl.nets import columns
 from itl.nets.conv import Beside, Gate
 from itl.nets.norm import elementwise, fused_kernels, layout, tickets
 from itl.nets.resnet import BasicBlock, Bottleneck, Pool, Shortcut, Stem
@@ -34,12 +35,14 @@ class Walk:
     """One way through a module along w.
 
     `known` are the convolutions' outputs by name, which do not depend on w, where they were computed before. `beside`
-    is a stream for what need not wait in the chain of derivatives: convolutions with w, and its gradients.
+    is a stream for what need not wait in the chain of derivatives: convolutions with w, and its gradients. `turned` are
+    the convolutions' weights as their way back takes them, where that was prepared.
     """
 
     w: Vector
     known: Vector | None
     beside: torch.cuda.Stream | None
+    turned: Vector
 
 
 def along(
@@ -48,14 +51,15 @@ def along(
     w: Vector,
     known: Vector | None = None,
     beside: torch.cuda.Stream | None = None,
+    turned: Vector | None = None,
 ) -> tuple[Tensor, Tensor]:
     """A module's value at x and its derivative along w (names as in `named_parameters`).
 
-    `known` are the `values` at x, if they were computed before.
+    `known` are the `values` at x, `turned` the `turned_weights`, if they were computed before.
     """
     if beside is not None:
         w = dict(zip(w, Gate.apply(beside, *w.values()), strict=True))  # type: ignore[no-untyped-call]
-    y, dy = _through(module, "", (x, None), Walk(w, known, beside))
+    y, dy = _through(module, "", (x, None), Walk(w, known, beside, turned or {}))
     assert dy is not None
     return y, dy
 
@@ -75,6 +79,14 @@ def values(module: nn.Module, x: Tensor) -> Vector:
         for hook in hooks:
             hook.remove()
     return found
+
+
+@torch.no_grad()
+def turned_weights(module: nn.Module) -> Vector:
+    """The weights of convolutions of every pixel as the way back of a product takes them, by name."""
+    found = {name: layer for name, layer in module.named_modules() if isinstance(layer, nn.Conv2d)}
+    every = {name: conv for name, conv in found.items() if conv.kernel_size == (3, 3) and conv.stride == (1, 1)}
+    return {name: columns.turned(conv.weight) for name, conv in every.items()}
 
 
 def _through(module: nn.Module, name: str, pair: Pair, walk: Walk) -> Pair:
@@ -162,15 +174,24 @@ def conv_norm(
     short, dshort = residual if residual is not None else (None, None)
     weight = walk.w[f"{conv_name}.weight"]
     ready = None if walk.beside is None else torch.cuda.current_stream(z.device).record_event()
-    b = None if dx is None else F.conv2d(dx, conv.weight.detach(), None, *shape)
+    b = None if dx is None else _fixed(conv, conv_name, dx, walk)
     if ready is None:
         a = F.conv2d(x, weight, None, *shape)
     else:
-        a = Beside.apply(x, weight, shape, walk.beside, ready)  # type: ignore[no-untyped-call]
+        by_product = columns.fits(x, conv)
+        a = Beside.apply(x, weight, shape, by_product, walk.beside, ready)  # type: ignore[no-untyped-call]
     moved = (walk.w[f"{bn_name}.weight"], walk.w[f"{bn_name}.bias"])
     if fused_kernels(z, torch.float32) is not None:
         return DualNorm.apply(z, a, b, short, dshort, *moved, bn, relu)  # type: ignore[no-any-return, no-untyped-call]
     return _plain(z, a, b, short, dshort, moved, bn, relu)
+
+
+def _fixed(conv: nn.Conv2d, name: str, dx: Tensor, walk: Walk) -> Tensor:
+    """A derivative through a convolution whose weight does not move."""
+    weight, turned = conv.weight.detach(), walk.turned.get(name)
+    if turned is not None and columns.fits(dx, conv):
+        return columns.Product.apply(dx, weight, turned)  # type: ignore[no-any-return, no-untyped-call]
+    return F.conv2d(dx, weight, None, conv.stride, conv.padding)  # type: ignore[arg-type]
 
 
 def _plain(

@@ -1,5 +1,6 @@
 # mypy: ignore-errors
-"""Triton kernels for batch norm in training mode, with the residual sum and ReLU that follow it, forward and backward.
+"""Triton kernels for batch norm in training mode, with the residual sum and ReLU that follow it, forward and backward;
+and, at the end, one that lays pixels out for a convolution as a product of matrices.
 
 PyTorch needs three to five kernels each way for `relu(batch_norm(x) + residual)` on channels-last bf16, and they are a
 third of a replay step. Here it is two: one that reduces, one that applies. Rows are pixels (n·h·w of a channels-last
@@ -249,3 +250,23 @@ def dual_backward_kernel(g, y, da, dresidual, rstd, weight, C, rows,
     if HAS_RESIDUAL:
         tl.store(dresidual + at, value, mask=inside)
     tl.store(da + at, value * (tl.load(weight + cols) * tl.load(rstd + cols))[None, :], mask=inside)
+
+
+@triton.jit(do_not_specialize=("rows", "height", "width", "down", "right"))
+def columns_kernel(x, out, rows, height, width, down, right, C,
+                   STRIDE: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr):  # fmt: skip
+    """`out` `[rows, 9, C]`: the pixels around each pixel taken of x `[n, height, width, C]`, zero beyond the edge.
+
+    `down` times `right` of an image's pixels are taken: all, or each second one both ways.
+    """
+    row = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
+    tap = tl.program_id(1)
+    cols = tl.program_id(2) * BLOCK_C + tl.arange(0, BLOCK_C)
+    image = row // (down * right)
+    i = row // right % down * STRIDE + tap // 3 - 1
+    j = row % right * STRIDE + tap % 3 - 1
+    there = (row < rows) & (i >= 0) & (i < height) & (j >= 0) & (j < width)
+    source = (image * height + i) * width + j
+    real = (cols < C)[None, :]
+    value = tl.load(x + source[:, None] * C + cols[None, :], mask=there[:, None] & real, other=0.0)
+    tl.store(out + (row[:, None] * 9 + tap) * C + cols[None, :], value, mask=(row < rows)[:, None] & real)
