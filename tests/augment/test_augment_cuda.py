@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
-from augment_pillow import pictures
 
+from augment_pillow import pictures
 from itl.augment import OPS, Augment, fused, policies
 from itl.augment.policy import magnitudes
 

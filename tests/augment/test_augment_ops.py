@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from augment_pillow import from_pillow, pictures, pillow_op, to_pillow
 
+from augment_pillow import from_pillow, pictures, pillow_op, to_pillow
 from itl.augment import OPS
 from itl.augment.blend import _blend_table
 from itl.augment.geometry import GEOMETRY, coefficients

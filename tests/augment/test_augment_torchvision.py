@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from augment_pillow import from_pillow, pictures, to_pillow
 
+from augment_pillow import from_pillow, pictures, to_pillow
 from itl.augment import OPS
 from itl.augment.policy import NAMES, POLICIES, SIGNED, magnitudes
 

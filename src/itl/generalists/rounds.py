@@ -119,5 +119,5 @@ class SampleRounds:
 
 
 def in_parts(model: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """A frozen model's output for many normalised images, `AT_ONCE` at a time."""
+    """A frozen model's output for many images, `AT_ONCE` at a time."""
     return torch.cat([model(part).float() for part in x.split(AT_ONCE)])

@@ -35,7 +35,7 @@ class TangentModel:
         if not self.written_out:
             return
         self.turned = dual.turned_weights(self.head)
-        if into is not None:
+        if into:
             torch._foreach_copy_(list(into.values()), list(self.turned.values()))
             self.turned = into
 
