@@ -170,8 +170,8 @@ def alone() -> list[str]:
     spent = json.loads((HOME / "benchmarks" / "results" / "h200-whole-run" / "result.json").read_text())["seconds"]
     share = (spent["tangent"] + spent["projection"]) / spent["specialist"]
     return [
-        f"With a GPU for itself it is {100 * share:.1f} % in a run of `itl` at 200 images with 120 + 120 epochs, where",
-        "the defaults have 60 + 120 ([`h200-whole-run`](../benchmarks/results/h200-whole-run)). Asked for: 10 % at most.",
+        f"With a GPU for itself it is {100 * share:.1f} % in a run of `itl` at 200 images with 120 + 120 epochs",
+        "(the defaults: 60 + 120; [`h200-whole-run`](../benchmarks/results/h200-whole-run)). Asked for: 10 % at most.",
     ]
 
 
