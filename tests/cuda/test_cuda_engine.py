@@ -11,13 +11,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from itl import Learner, nets
+from itl import Learner
 from itl.config import Config
 from itl.engine.lanes import side_by_side
 from itl.engine.stepper import Stepper
 from itl.errors import UserError
 from itl.generalists.rounds import SampleRounds
-from itl.generalists.tangent import TangentModel
 from itl.nets import conv
 from itl.run import run
 from itl.streams import Stream, from_arrays
@@ -189,44 +188,6 @@ def test_whole_runs_in_lanes_end_as_alone(tmp_path: Path) -> None:
     for a, b in zip(alone, beside, strict=True):
         assert a["class_il_matrix"] == b["class_il_matrix"]
         assert a["stages"] == b["stages"]
-
-
-def a_tangent_model() -> tuple[TangentModel, Tensor]:
-    """Over the last two layers of a small network in channels-last, with statistics of its own; and images."""
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    net = nets.build("resnet18", 10, width=16, generator=torch.Generator().manual_seed(0)).cuda()
-    net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    x = torch.randn(8, 3, 32, 32, device="cuda").contiguous(memory_format=torch.channels_last)
-    net(x)
-    model = TangentModel(net, 2)
-    model.prepare()
-    return model, x
-
-
-def moved_along(model: TangentModel, w: dict[str, Tensor], features: Tensor) -> list[Tensor]:
-    """Logits, and the gradient of their square in w, with values known ahead."""
-    leaves = {name: t.clone().requires_grad_() for name, t in w.items()}
-    logits = model.logits(leaves, features, model.values(features))
-    return [logits.detach(), *torch.autograd.grad(logits.square().sum(), list(leaves.values()))]
-
-
-def alike(ours: list[Tensor], theirs: list[Tensor]) -> bool:
-    return all((mine - other).norm() <= 1e-5 * other.norm() for mine, other in zip(ours, theirs, strict=True))
-
-
-def test_derivatives_on_a_second_stream_are_the_same() -> None:
-    """Many times over, with a stream that comes late: a race would show."""
-    model, x = a_tangent_model()
-    side = torch.cuda.Stream()
-    for _ in range(50):
-        w = {name: 0.01 * torch.randn_like(p) for name, p in model.params.items()}
-        features = model.features(torch.randn_like(x))
-        model.beside = None
-        expected = moved_along(model, w, features)
-        model.beside = side
-        with torch.cuda.stream(side):
-            torch.cuda._sleep(2_000_000)
-        assert alike(moved_along(model, w, features), expected)
 
 
 @pytest.mark.parametrize("uses", [1, 2])

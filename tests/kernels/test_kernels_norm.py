@@ -122,3 +122,21 @@ def test_the_fused_derivative_is_forward_modes(
     model.written_out = False
     for mine, theirs in zip(ours, moved_along(model, w, features), strict=True):
         assert (mine - theirs).norm() <= 1e-4 * theirs.norm()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+def test_derivatives_on_a_second_stream_are_the_same(device: torch.device) -> None:
+    """Many times over, with a stream that comes late: a race would show."""
+    model, x = a_tangent_model(device)
+    model.prepare()
+    side = torch.cuda.Stream()
+    for _ in range(50):
+        w = {name: 0.01 * torch.randn_like(p) for name, p in model.params.items()}
+        features = model.features(torch.randn_like(x))
+        model.beside = torch.cuda.current_stream()
+        expected = moved_along(model, w, features, ahead=True)
+        model.beside = side
+        with torch.cuda.stream(side):
+            torch.cuda._sleep(2_000_000)
+        for mine, theirs in zip(moved_along(model, w, features, ahead=True), expected, strict=True):
+            assert (mine - theirs).norm() <= 1e-5 * theirs.norm()
