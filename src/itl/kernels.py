@@ -9,6 +9,13 @@ from typing import Any
 
 import torch
 
+DEVICES = {"cuda"}  # kinds of devices they are launched on; where Triton interprets them, tests add the CPU
+
+
+def launchable(device: torch.device) -> bool:
+    """Whether what is computed on a device may be computed by kernels of our own, and laid out for them."""
+    return device.type in DEVICES
+
 
 @functools.cache
 def kernels_of(room: str) -> Any:

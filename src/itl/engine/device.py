@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from itl.errors import UserError
-from itl.kernels import launching_on
+from itl.kernels import launchable, launching_on
 
 Module = TypeVar("Module", bound=nn.Module)
 # A captured step has two branches, and with the driver's usual 8 queues those of several lanes wait for one another
@@ -75,9 +75,14 @@ class Engine:
         return contextlib.nullcontext()
 
     @property
+    def own_kernels(self) -> bool:
+        """Whether the device runs kernels of our own."""
+        return launchable(self.device)
+
+    @property
     def layout(self) -> torch.memory_format:
         """The memory layout that the device's convolutions like best."""
-        return torch.channels_last if self.device.type == "cuda" else torch.contiguous_format
+        return torch.channels_last if self.own_kernels else torch.contiguous_format
 
     def place(self, net: Module) -> Module:
         """`net` on the device, in its layout."""

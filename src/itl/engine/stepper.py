@@ -50,7 +50,7 @@ class Stepper:
     def _beside(self) -> torch.cuda.Stream | None:
         """The stream for the gradients of the twins: a second one in a captured step, else the one the rest is on."""
         device = self.engine.device
-        if self.shadow is None or device.type != "cuda":
+        if self.shadow is None or not self.engine.own_kernels:
             return None
         captured = self.engine.capture and self.stage.capturable
         return own_streams(device).beside if captured else torch.cuda.current_stream(device)

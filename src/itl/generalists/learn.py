@@ -126,7 +126,7 @@ class Tangent:
             self.anchor = last.anchor
             self.anchor.load_state_dict(net.state_dict())
         self.model = TangentModel(self.anchor, settings.layers)  # type: ignore[arg-type]
-        if self.engine.device.type == "cuda":
+        if self.engine.own_kernels:
             self.model.prepare(None if last is None else last.model.turned)
         if last is None:
             self.w = {name: t.requires_grad_() for name, t in self.model.zero().items()}
@@ -137,7 +137,7 @@ class Tangent:
 
         with torch.no_grad():
             sample = self.model.features(ground.normalise(ground.memory.pixels[:1]))
-        values = self.model.values(sample) if self.engine.device.type == "cuda" and self.model.written_out else {}
+        values = self.model.values(sample) if self.engine.own_kernels and self.model.written_out else {}
         more = 4 * sum(t.numel() for t in values.values())
         # Without the values the chain of a step is half as long, and the convolutions with w can go beside it.
         self.ahead = 0 < AHEAD * settings.batch * more <= self.engine.budget

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from itl.kernels import kernels_of, launching_on
+from itl.kernels import kernels_of, launchable, launching_on
 
 ROWS = 1024  # pixels of a result at most: with more of them, a convolution has enough to share out by itself
 CHANNELS = 128  # at least: a long sum
@@ -28,7 +28,7 @@ def fits(x: Tensor, conv: nn.Conv2d) -> bool:
 
 def _can(x: Tensor) -> bool:
     laid_out = x.dtype == torch.float32 and x.is_contiguous(memory_format=torch.channels_last)
-    return x.is_cuda and laid_out and kernels_of("nets") is not None
+    return launchable(x.device) and laid_out and kernels_of("nets") is not None
 
 
 def turned(weight: Tensor) -> Tensor:

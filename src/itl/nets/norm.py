@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from itl.kernels import kernels_of
+from itl.kernels import kernels_of, launchable
 
 # Sizes of the fused kernels, the same for every layer so that each is compiled once (searched: docs/performance.md).
 PROGRAMS = 256  # of a kernel that reduces: about two for each multiprocessor
@@ -101,7 +101,7 @@ def grouped(net: nn.Module, groups: int) -> Iterator[None]:
 def forwards(net: nn.Module, *batches: Tensor) -> tuple[Tensor, ...]:
     """The network on each batch, as if called one after another; batches of one shape share one forward on CUDA."""
     alike = len({batch.shape for batch in batches}) == 1 and getattr(net, "ours", False)
-    if len(batches) == 1 or not alike or batches[0].device.type != "cuda" or not net.training:
+    if len(batches) == 1 or not alike or not launchable(batches[0].device) or not net.training:
         return tuple(net(batch) for batch in batches)
     with grouped(net, len(batches)):
         return tuple(net(torch.cat(batches)).chunk(len(batches)))
@@ -111,7 +111,7 @@ def fused_kernels(x: Tensor, *dtypes: torch.dtype) -> Any:
     """The fused kernels if they can take this: channels-last on CUDA, a channel count they know, Triton installed."""
     channels = x.shape[1]
     fits = (
-        x.device.type == "cuda"
+        launchable(x.device)
         and x.dtype in dtypes
         and (channels % BLOCK_C == 0 or channels in (8, 16))
         and x.numel() < 2**31  # they count in 32 bits
