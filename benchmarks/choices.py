@@ -9,13 +9,14 @@ others.
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from itl.config import Config
+from itl.results import Folder
 
 Values = dict[str, Any]
 Try = dict[str, Any]
@@ -71,16 +72,16 @@ def score(one: Try) -> float:
     return float(expert["class_il"] + expert["task_il"] / 2)
 
 
-def redo(choice: Choice, redone: Callable[[int, Values], Try], keep: Callable[[list[Try]], None]) -> None:
-    """Try every generalist from one run's specialists; `keep` is given all tries whenever a task's are done."""
+def redo(choice: Choice, redone: Callable[[int, Values], Try]) -> Iterator[list[Try]]:
+    """Try every generalist from one run's specialists: all tries so far, whenever a task's are done."""
     tries: list[Try] = []
     left = list(choice.generalists)
     for task in choice.tasks:
         mine = [redone(task, settings) for settings in left]
         best = max((score(one) for one in mine if "stages" in one), default=0.0)
         left = [one["settings"] for one in mine if "stages" in one and score(one) > best - BEHIND]
-        tries += mine
-        keep(tries)
+        tries = [*tries, *mine]
+        yield tries
 
 
 def best(choice: Choice, found: Mapping[str, Sequence[Try]]) -> Values:
@@ -99,13 +100,6 @@ def best(choice: Choice, found: Mapping[str, Sequence[Try]]) -> Values:
     return {"score": mean, "settings": settings}
 
 
-def write(path: Path, values: Mapping[str, Any]) -> None:
-    """As JSON, all or nothing."""
-    draft = path.with_name(f".{path.name}")
-    draft.write_text(json.dumps(values, indent=1) + "\n")
-    os.replace(draft, path)
-
-
 class Choosing:
     """A choice's work: tries beside the kept specialists, then the record of all of them with what was chosen."""
 
@@ -117,40 +111,32 @@ class Choosing:
         """The settings, once they are chosen."""
         return json.loads(self.record.read_text())["chosen"]["settings"] if self.record.exists() else None
 
-    def tries(self, config: Config) -> Path:
-        """Where the tries from one run's specialists are kept until the choice is made."""
-        return self.runs / config.name / "specialists" / f"tries-{self.choice.name}.json"
+    def kept(self, config: Config) -> tuple[Folder, str]:
+        """Where the tries from one run's specialists are kept until the choice is made: folder and file."""
+        return Folder(self.runs / config.name / "specialists"), f"tries-{self.choice.name}.json"
 
     def try_all(self, config: Config) -> str:
         """From the specialists of one run."""
-        from itl.refine import Failed, refine
+        from itl.refine import tried
 
-        run, stream = self.runs / config.name, config.load_stream(self.data)
-
-        def redone(task: int, settings: Values) -> Try:
-            try:
-                return refine(run, stream, task, settings, device=self.device)
-            except Failed as error:
-                return {"task": task, "settings": settings, "error": str(error)}
-
-        kept: list[Try] = []
-
-        def keep(tries: list[Try]) -> None:
-            kept[:] = tries
-            write(self.tries(config), {"format": 1, "tries": tries})
-
-        redo(self.choice, redone, keep)
-        return f"{len(kept)} generalists tried"
+        stream, (folder, name) = config.load_stream(self.data), self.kept(config)
+        redone = partial(tried, self.runs / config.name, stream, device=self.device)
+        tries: list[Try] = []
+        for tries in redo(self.choice, redone):
+            folder.write(name, {"format": 1, "tries": tries})
+        return f"{len(tries)} generalists tried"
 
     def choose(self) -> str:
         """Of all that was tried, and record it."""
         configs = self.choice.configs()
-        found = {config.name: json.loads(self.tries(config).read_text())["tries"] for config in configs}
-        result = json.loads((self.runs / configs[0].name / "result.json").read_text())
-        chosen, hardware = best(self.choice, found), result["hardware"]
-        about = " ".join((__doc__ or "").split())
-        write(
-            self.record,
+        found = {}
+        for config in configs:
+            folder, name = self.kept(config)
+            found[config.name] = folder.read(name)["tries"]
+        hardware = Folder(self.runs / configs[0].name).read("result.json")["hardware"]
+        chosen, about = best(self.choice, found), " ".join((__doc__ or "").split())
+        Folder(self.record.parent).write(
+            self.record.name,
             {
                 "format": 1,
                 "about": f"{', '.join(self.choice.methods)} with {self.choice.buffer} images. {about}",

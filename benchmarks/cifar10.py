@@ -47,7 +47,7 @@ RUN, TRY = 350.0, 7.0
 
 def configs(split: str = "test") -> list[Config]:
     """All runs, the most valuable first."""
-    return [one for one in order(split) if isinstance(one, Config)]
+    return [item for item in order(split) if isinstance(item, Config)]
 
 
 def order(split: str = "test") -> list[Config | Choice]:

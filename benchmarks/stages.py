@@ -14,7 +14,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,9 +28,9 @@ import torch  # noqa: E402
 from itl import nets  # noqa: E402
 from itl.augment import fused  # noqa: E402
 from itl.bench import Scale, ours  # noqa: E402
-from itl.engine import lanes, loop, stepper  # noqa: E402
+from itl.engine import lanes, loop  # noqa: E402
 from itl.engine.device import Engine, choose_engine  # noqa: E402
-from itl.generalists import learn, rounds  # noqa: E402
+from itl.generalists import rounds  # noqa: E402
 from itl.learner import front  # noqa: E402
 from itl.results import environment  # noqa: E402
 from itl.streams import Stream  # noqa: E402
@@ -82,7 +82,7 @@ def no_priority() -> Iterator[None]:
     kept = dict(lanes._own)
     lanes._own.clear()
     with ExitStack() as stack:
-        for room in (lanes, loop, learn, stepper):
+        for room in (lanes, loop):
             stack.enter_context(patch.object(room, "own_streams", plain))
         yield
     lanes._own.clear()
@@ -132,13 +132,10 @@ def specialists(scale: Scale, stream: Stream) -> dict[str, float]:
     return {"er_ms": watch.ms("specialist"), "itl_specialist_ms": both.ms("specialist")}
 
 
-def measure(only: list[str] | None, say: Callable[[str], None]) -> dict[str, Any]:
+def measure(scale: Scale, stream: Stream, only: list[str] | None, say: Callable[[str], None]) -> dict[str, Any]:
     """Every way, and the engine as it is before and after."""
-    device = choose_engine("auto").device.type
-    scale = Scale.of(device)
-    stream = scale.stream()
-    out: dict[str, Any] = {"format": 1, **environment(torch.device(device)), "ways": {}}
-    plan: list[tuple[str, Way]] = [(FIRST, no_change), *ways().items(), (f"{FIRST}, again", no_change)]
+    out: dict[str, Any] = {"format": 1, **environment(torch.device(scale.device)), "ways": {}}
+    plan: list[tuple[str, Way]] = [(FIRST, nullcontext), *ways().items(), (f"{FIRST}, again", nullcontext)]
     generalist(scale, stream)  # kernels are compiled
     for name, way in plan:
         if only is None or name in only:
@@ -158,19 +155,11 @@ def measure(only: list[str] | None, say: Callable[[str], None]) -> dict[str, Any
     return out
 
 
-@contextmanager
-def no_change() -> Iterator[None]:
-    """The engine as it is."""
-    yield
-
-
-def profiled(folder: Path) -> None:
+def profiled(scale: Scale, stream: Stream, folder: Path) -> None:
     """Both stages' kernels, by time: a table for each in `folder`."""
     from torch.profiler import ProfilerActivity, profile
 
-    device = choose_engine("auto").device.type
-    scale = Scale.of(device)
-    stream = scale.stream()
+    device = scale.device
     kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device == "cuda" else [])]
     for stage, other in (STAGES, STAGES[::-1]):
         few = {f"{stage}.epochs": 60 if device == "cuda" else 4, f"{other}.epochs": 1, "specialist.steps": 8}
@@ -187,12 +176,15 @@ def main() -> None:
     parser.add_argument("--profile", type=Path, metavar="FOLDER")
     parser.add_argument("--only", help="names of ways, with commas between; default: all")
     args = parser.parse_args()
-    found = measure(args.only.split(",") if args.only else None, lambda line: print(line, flush=True))
+    scale = Scale.of(choose_engine("auto").device.type)
+    stream = scale.stream()
+    only = args.only.split(",") if args.only else None
+    found = measure(scale, stream, only, lambda line: print(line, flush=True))
     if args.json is not None:
         args.json.write_text(json.dumps(found, indent=1) + "\n")
     if args.profile is not None:
         args.profile.mkdir(parents=True, exist_ok=True)
-        profiled(args.profile)
+        profiled(scale, stream, args.profile)
 
 
 if __name__ == "__main__":

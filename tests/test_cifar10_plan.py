@@ -117,8 +117,7 @@ def test_who_falls_behind_is_tried_no_more_and_the_best_mean_is_chosen() -> None
     choice = Choice(("itl",), 500, {"a": {"specialist.lr": 0.1}}, [{"tangent.lr": lr} for lr in rates], {})
     scores: dict[tuple[int, float], float | None] = {(5, 0.1): 70.0, (5, 0.05): 72.0, (5, 0.03): None, (5, 0.01): 68.9}
     scores |= {(1, 0.1): 99.0, (1, 0.05): 96.5, (3, 0.1): 80.0, (3, 0.05): 81.0}
-    found: list[list[Any]] = []
-    redo(choice, lambda task, settings: fake_try(task, settings, scores), lambda tries: found.append(list(tries)))
+    found = list(redo(choice, lambda task, settings: fake_try(task, settings, scores)))
     assert [len(tries) for tries in found] == [4, 6, 8]
     run = choice.configs()[0].name
     chosen = best(choice, {run: found[-1]})

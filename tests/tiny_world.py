@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor
 
@@ -84,6 +85,14 @@ def photograph(learner: Learner) -> dict[str, Tensor]:
 def differing(a: dict[str, Tensor], b: dict[str, Tensor]) -> set[str]:
     """The names under which two photographs differ in a bit."""
     return {name for name in a.keys() | b.keys() if name not in a or name not in b or not torch.equal(a[name], b[name])}
+
+
+def counted(owner: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """An entry for each call of `owner.name` from now on."""
+    calls: list[int] = []
+    work = getattr(owner, name)
+    monkeypatch.setattr(owner, name, lambda *args: (calls.append(1), work(*args))[1])
+    return calls
 
 
 class Teller(Observer):

@@ -103,6 +103,16 @@ def refine(
     }
 
 
+def tried(
+    run: str | os.PathLike[str], stream: Stream, task: int, settings: Mapping[str, Any], **how: Any
+) -> dict[str, Any]:
+    """The same as one try of several: settings that diverge leave their error, since others may do better."""
+    try:
+        return refine(run, stream, task, settings, **how)
+    except Failed as error:
+        return {"task": task, "settings": dict(settings), "error": str(error)}
+
+
 class _Scores(Observer):
     """Evaluates what each stage reached, on the tasks seen."""
 

@@ -143,7 +143,7 @@ def test_a_learner_learns() -> None:
     for task in stream:
         learner.learn(task)
     scores = learner.evaluate(stream)
-    assert scores.class_il > 45  # chance is 25; six seeds have 63 to 100, and processors differ like seeds
+    assert scores.class_il > 60  # chance is 25
     assert scores.task_il >= scores.class_il
     assert min(score.class_il for score in scores.per_task) > 40
 

@@ -54,12 +54,8 @@ def refine(
     with _status(as_json) as status:
         for number, (task, settings) in enumerate(plan, 1):
             watch = Observer() if status is None else _Watch(status, f"try {number} of {len(plan)}")
-            try:
-                tries.append(room.refine(run, stream, task, settings, device=device, observers=[watch]))
-            except room.Failed as error:
-                if len(plan) == 1:
-                    raise
-                tries.append({"task": task, "settings": settings, "error": str(error)})  # the others may do better
+            attempt = room.refine if len(plan) == 1 else room.tried
+            tries.append(attempt(run, stream, task, settings, device=device, observers=[watch]))
     path = room.record(folder, _command(run, pairs, tasks), tries, out)
     if as_json:
         click.echo(json.dumps({"tries": tries, "file": str(path)}, indent=1))

@@ -164,6 +164,11 @@ def in_capture_thread(work: Callable[[], Result], device: torch.device) -> Resul
         return _capturer.submit(there).result()
 
 
+def second_stream(device: torch.device, captured: bool) -> torch.cuda.Stream:
+    """For what goes beside a step's chain: the engine's own in a captured step, else the one that the rest is on."""
+    return own_streams(device).beside if captured else torch.cuda.current_stream(device)
+
+
 def own_streams(device: torch.device) -> OwnStreams:
     """The engine's own; ask `ETIQUETTE` before using the first two."""
     if device not in _own:

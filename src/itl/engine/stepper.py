@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from itl.engine.device import Engine
-from itl.engine.lanes import ETIQUETTE, own_streams
+from itl.engine.lanes import ETIQUETTE, second_stream
 from itl.engine.shadow import Shadow
 from itl.engine.stage import Batch, Diverged, Span, Stage
 from itl.engine.update import Update, available
@@ -49,11 +49,9 @@ class Stepper:
 
     def _beside(self) -> torch.cuda.Stream | None:
         """The stream for the gradients of the twins: a second one in a captured step, else the one the rest is on."""
-        device = self.engine.device
         if self.shadow is None or not self.engine.own_kernels:
             return None
-        captured = self.engine.capture and self.stage.capturable
-        return own_streams(device).beside if captured else torch.cuda.current_stream(device)
+        return second_stream(self.engine.device, self.engine.capture and self.stage.capturable)
 
     def _fused_update(self, shadow: Shadow) -> Update | None:
         """One kernel for the weights that have twins: if all are trained, by the loss's own gradients, with Triton."""

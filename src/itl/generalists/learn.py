@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from itl.augment import Augment
 from itl.engine.device import AT_ONCE, Engine
-from itl.engine.lanes import own_streams
+from itl.engine.lanes import second_stream
 from itl.engine.random import Key
 from itl.engine.stage import Batch, Descent, Stage
 from itl.engine.views import Normalise
@@ -142,7 +142,7 @@ class Tangent:
         # Without the values the chain of a step is half as long, and the convolutions with w can go beside it.
         self.ahead = 0 < AHEAD * settings.batch * more <= self.engine.budget
         if self.ahead:
-            self.model.beside = self._beside()
+            self.model.beside = second_stream(self.engine.device, self.engine.capture)
 
         def loss(batch: Batch) -> Tensor:
             h, known = batch["h"], None
@@ -152,11 +152,6 @@ class Tangent:
 
         rounds = memory_rounds(ground, "tangent", self._prepare, 4 * sample.numel() + self.ahead * more)
         self.stage = Stage("tangent", dict(self.w), descent(settings), rounds, loss, autocast=False, like=settings)
-
-    def _beside(self) -> torch.cuda.Stream:
-        """The second stream in a captured step, else the one the rest is on: the same operations both ways."""
-        device = self.engine.device
-        return own_streams(device).beside if self.engine.capture else torch.cuda.current_stream(device)
 
     def fits(self, net: Net, ground: Ground) -> bool:
         """Whether another network can be linearised in the place of this one."""

@@ -11,24 +11,29 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from itl.kernels import kernels_of, launchable, launching_on
+from itl.kernels import kernels_of, launching_on
+from itl.nets.norm import fused_kernels
 
 ROWS = 1024  # pixels of a result at most: with more of them, a convolution has enough to share out by itself
 CHANNELS = 128  # at least: a long sum
 BLOCK_R, BLOCK_C = 16, 128
 
 
-def fits(x: Tensor, conv: nn.Conv2d) -> bool:
-    """Whether a convolution of x (float32, channels-last, on CUDA) is better computed as a product."""
+def suits(conv: nn.Conv2d) -> bool:
+    """Whether a convolution can be computed as a product, and has a long sum."""
     usual = conv.kernel_size == (3, 3) and conv.padding == (1, 1) and conv.stride in ((1, 1), (2, 2))
-    rows = x.shape[0] * -(-x.shape[2] // conv.stride[0]) * -(-x.shape[3] // conv.stride[1])
-    few = rows <= ROWS and min(conv.in_channels, conv.out_channels) >= CHANNELS
-    return usual and few and _can(x)
+    return usual and min(conv.in_channels, conv.out_channels) >= CHANNELS
 
 
-def _can(x: Tensor) -> bool:
-    laid_out = x.dtype == torch.float32 and x.is_contiguous(memory_format=torch.channels_last)
-    return launchable(x.device) and laid_out and kernels_of("nets") is not None
+def fits(x: Tensor, conv: nn.Conv2d) -> bool:
+    """Whether that is better for x (float32, channels-last, on CUDA): few pixels."""
+    down, right = _taken(x, conv.stride[0])
+    return suits(conv) and len(x) * down * right <= ROWS and fused_kernels(x, torch.float32) is not None
+
+
+def _taken(x: Tensor, stride: int) -> tuple[int, int]:
+    """How many pixels of an image are taken, down and to the right."""
+    return -(-x.shape[2] // stride), -(-x.shape[3] // stride)
 
 
 def turned(weight: Tensor) -> Tensor:
@@ -38,10 +43,9 @@ def turned(weight: Tensor) -> Tensor:
 
 def product(x: Tensor, weight: Tensor, stride: int = 1) -> Tensor:
     """`conv2d(x, weight, None, stride, 1)` of channels-last tensors, `[n, o, h, w]` channels-last again."""
-    n, _, height, width = x.shape
     matrix = weight.permute(0, 2, 3, 1).flatten(1)  # where its channels are last, as it lies in memory
     out = columns(x, stride) @ matrix.t()
-    return out.view(n, -(-height // stride), -(-width // stride), -1).permute(0, 3, 1, 2)
+    return out.view(len(x), *_taken(x, stride), -1).permute(0, 3, 1, 2)
 
 
 def columns(x: Tensor, stride: int) -> Tensor:
@@ -50,7 +54,7 @@ def columns(x: Tensor, stride: int) -> Tensor:
     `[n h w, 9 c]` for the pixels `h w` that are taken.
     """
     n, channels, height, width = x.shape
-    down, right = -(-height // stride), -(-width // stride)
+    down, right = _taken(x, stride)
     rows, block = n * down * right, min(BLOCK_C, 1 << (channels - 1).bit_length())
     out = x.new_empty((rows, 9 * channels))
     with launching_on(x.device):

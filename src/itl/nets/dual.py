@@ -85,7 +85,7 @@ def values(module: nn.Module, x: Tensor) -> Vector:
 def turned_weights(module: nn.Module) -> Vector:
     """The weights of convolutions of every pixel as the way back of a product takes them, by name."""
     found = {name: layer for name, layer in module.named_modules() if isinstance(layer, nn.Conv2d)}
-    every = {name: conv for name, conv in found.items() if conv.kernel_size == (3, 3) and conv.stride == (1, 1)}
+    every = {name: conv for name, conv in found.items() if columns.suits(conv) and conv.stride == (1, 1)}
     return {name: columns.turned(conv.weight) for name, conv in every.items()}
 
 
