@@ -36,6 +36,7 @@ from itl.results import environment  # noqa: E402
 from itl.streams import Stream  # noqa: E402
 
 FIRST = "as-it-is"
+STEPS = 300  # of a specialist before: the norms' statistics must have seen some images
 STAGES = ("tangent", "projection")
 Way = Callable[[], Any]  # a context in which the engine goes that way
 
@@ -108,9 +109,9 @@ def ways() -> dict[str, Way]:
         "no-ahead": no_ahead,
         "no-priority": no_priority,
         "small-budget": small_budget,
-        "four-rounds": lambda: patch.object(rounds, "POINTS", 4),
-        "convolutions-by-cudnn": lambda: patch.object(nets.columns, "fits", lambda *_: False),
+        "eight-rounds": lambda: patch.object(rounds, "POINTS", 8),
         "views-by-pytorch": lambda: patch.object(fused, "fits", lambda *_: False),
+        "norms-in-two-kernels": lambda: patch.object(nets.norm, "WHOLE", 0),
         "gradients-summed-apart": lambda: patch.object(nets.resnet, "twice", lambda x: (x, x)),
     }
 
@@ -118,7 +119,7 @@ def ways() -> dict[str, Way]:
 def generalist(scale: Scale, stream: Stream, **own: Any) -> dict[str, float]:
     """Seconds and ms a step of both stages."""
     epochs = 60 if scale.device == "cuda" else 4
-    few = {"specialist.steps": 8, "tangent.epochs": epochs, "projection.epochs": epochs, **own}
+    few = {"specialist.steps": STEPS, "tangent.epochs": epochs, "projection.epochs": epochs, **own}
     watch = ours.teach(scale, stream, "itl", 200, few, tasks=2)
     out = {f"{stage}_ms": watch.ms(stage) for stage in STAGES}
     return {**out, "seconds": sum(watch.seconds(stage) for stage in STAGES)}
@@ -142,7 +143,7 @@ def measure(scale: Scale, stream: Stream, only: list[str] | None, say: Callable[
             since = time.perf_counter()
             with way():
                 found = generalist(scale, stream)
-                if name.startswith((FIRST, "views", "gradients", "search-among")):
+                if name.startswith((FIRST, "views", "norms", "gradients", "search-among")):
                     found |= specialists(scale, stream)
             out["ways"][name] = found
             words = ", ".join(f"{key} {value:.4f}" for key, value in found.items())
@@ -162,7 +163,7 @@ def profiled(scale: Scale, stream: Stream, folder: Path) -> None:
     device = scale.device
     kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device == "cuda" else [])]
     for stage, other in (STAGES, STAGES[::-1]):
-        few = {f"{stage}.epochs": 60 if device == "cuda" else 4, f"{other}.epochs": 1, "specialist.steps": 8}
+        few = {f"{stage}.epochs": 60 if device == "cuda" else 4, f"{other}.epochs": 1, "specialist.steps": STEPS}
         with profile(activities=kinds) as seen:
             ours.teach(scale, stream, "itl", 200, few, tasks=1)
         key = "self_device_time_total" if device == "cuda" else "self_cpu_time_total"

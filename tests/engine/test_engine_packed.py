@@ -34,6 +34,13 @@ def same(packed: Packed, given: dict[str, Tensor]) -> bool:
     return True
 
 
+def test_there_is_room_for_more_steps_than_were_given_first() -> None:
+    packed = Packed(group(2), room=5)
+    assert same(packed, group(2))
+    packed.fill(group(5, seed=1))
+    assert same(packed, group(5, seed=1))
+
+
 def test_a_step_gets_its_own_inputs() -> None:
     assert same(Packed(group(5)), group(5))
 

@@ -8,11 +8,11 @@ from torch import Tensor, nn
 
 from itl import nets
 from itl.generalists.tangent import TangentModel
-from itl.nets import columns, dual, norm
+from itl.nets import dual, head, norm
 from tiny_world import counted
 
 LAST = torch.channels_last
-BIG = [(1, 64, 64, 32, True), (3, 128, 96, 16, True), (1, 512, 16, 4, False)]
+BIG = [(1, 64, 64, 32, True), (3, 128, 96, 16, True), (2, 256, 64, 8, True), (1, 512, 16, 4, False)]
 SMALL = [(2, 16, 10, 7, True), (1, 8, 3, 5, False), (3, 32, 9, 4, True), (1, 64, 2, 3, False)]
 
 
@@ -20,6 +20,7 @@ def random(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype = to
     return torch.randn(shape, device=device, dtype=dtype).contiguous(memory_format=LAST)
 
 
+@pytest.mark.parametrize("whole", [True, False])
 @pytest.mark.parametrize("layers", ["once", "again", "twice"])
 @pytest.mark.parametrize(
     ("groups", "channels", "batch", "side", "residual"), [*(BIG if torch.cuda.is_available() else []), *SMALL]
@@ -31,10 +32,13 @@ def test_the_fused_norm_is_pytorchs(
     side: int,
     residual: bool,
     layers: str,
+    whole: bool,
     device: torch.device,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whether one layer, another or two take its output."""
+    """Whether one layer, another or two take its output, in one kernel or two each way."""
+    if not whole:
+        monkeypatch.setattr(norm, "WHOLE", 0)
     shape = (batch, channels, side, side)
     x, r, g = (random(shape, device) for _ in range(3))
     outputs = []
@@ -93,34 +97,47 @@ def moved_along(model: TangentModel, w: dict[str, Tensor], features: Tensor, ahe
     return [logits.detach(), *torch.autograd.grad(logits.square().sum(), list(leaves.values()))]
 
 
-@pytest.mark.parametrize("prepared", [False, True])
+@pytest.mark.parametrize("whole", [True, False])
 @pytest.mark.parametrize("ahead", [False, True])
 def test_the_fused_derivative_is_forward_modes(
-    ahead: bool, prepared: bool, device: torch.device, monkeypatch: pytest.MonkeyPatch
+    ahead: bool, whole: bool, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With values computed before or not, with convolutions as products or not."""
-    monkeypatch.setattr(columns, "CHANNELS", 1)
+    """With values computed before or not, with a norm's way back in one kernel or two."""
+    if not whole:
+        monkeypatch.setattr(norm, "WHOLE", 0)
     model, x = a_tangent_model(device)
-    if prepared:
-        model.prepare()
-        model.prepare({name: t.clone() for name, t in model.turned.items()})  # in the place of another
     w = {name: 0.01 * torch.randn_like(p) for name, p in model.params.items()}
     monkeypatch.setattr(norm, "fusable", lambda x, bn: False)
     features = model.features(x)
-    launched, multiplied = (counted(function, "apply", monkeypatch) for function in (dual.DualNorm, columns.Product))
+    launched, closed = (counted(function, "apply", monkeypatch) for function in (dual.DualNorm, head.Head))
     ours = moved_along(model, w, features, ahead)
     assert len(launched) == 5
-    assert len(multiplied) == 3 * prepared
+    assert len(closed) == 1
     model.written_out = False
     for mine, theirs in zip(ours, moved_along(model, w, features), strict=True):
         assert (mine - theirs).norm() <= 1e-4 * theirs.norm()
+
+
+@pytest.mark.parametrize(("images", "channels", "height", "width", "classes"), [(3, 32, 4, 4, 10), (40, 64, 3, 2, 130)])
+def test_the_fused_head_is_pooling_and_classifier(
+    images: int, channels: int, height: int, width: int, classes: int, device: torch.device
+) -> None:
+    y, dy, g = (random((images, channels, height, width), device) for _ in range(3))
+    linear = nn.Linear(channels, classes).to(device)
+    w, b = torch.randn(classes, channels, device=device), torch.randn(classes, device=device)
+    leaves = [t.clone().requires_grad_() for t in (dy, w, b)]
+    value, along = head.Head.apply(y, *leaves, linear)
+    (u, du), slope = (t.mean((2, 3)) for t in (y, leaves[0])), g[:, 0, 0, :1].expand_as(along) + along.detach()
+    expected = [linear(u), du @ linear.weight.T + u @ leaves[1].T + leaves[2]]
+    ways = [torch.autograd.grad(out, leaves, slope, retain_graph=True) for out in (along, expected[1])]
+    for mine, theirs in zip([value, along, *ways[0]], [*expected, *ways[1]], strict=True):
+        assert (mine - theirs).norm() <= 1e-5 * theirs.norm()
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
 def test_derivatives_on_a_second_stream_are_the_same(device: torch.device) -> None:
     """Many times over, with a stream that comes late: a race would show."""
     model, x = a_tangent_model(device)
-    model.prepare()
     side = torch.cuda.Stream()
     for _ in range(50):
         w = {name: 0.01 * torch.randn_like(p) for name, p in model.params.items()}

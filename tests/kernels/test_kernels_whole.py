@@ -1,9 +1,11 @@
-"""A GPU's whole way on a CPU: captured steps, bf16 twins, fused kernels (interpreted), convolutions apart, products.
+"""A GPU's whole way on a CPU: captured steps, bf16 twins, fused kernels (interpreted), convolutions apart.
 
 What it cannot show is what needs a GPU: streams that overlap, graphs, lanes, speed (`tests/cuda`).
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +13,8 @@ from torch import Tensor
 
 from itl.augment import fused
 from itl.engine import update
-from itl.nets import columns, conv, dual, norm
+from itl.generalists import rounds
+from itl.nets import conv, dual, head, norm
 from tiny_world import counted, differing, photograph, tiny_learner, tiny_stream
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="tests/cuda shows it there")
@@ -19,10 +22,12 @@ pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="tests/cuda sh
 FEW = {"specialist.steps": 4, "tangent.epochs": 2, "projection.epochs": 2, "net.width": 8, "precision": "bf16"}
 
 
-def taught(method: str, capture: bool) -> dict[str, Tensor]:
+def taught(method: str, capture: bool, **own: Any) -> dict[str, Tensor]:
     """What a learner is after two tasks, and what it makes of the first one's images."""
     stream = tiny_stream(classes=4, tasks=2, each=8, channels=3, policy="cifar10")
-    learner = tiny_learner(method, **{**{name.replace(".", "__"): v for name, v in FEW.items()}, "capture": capture})
+    learner = tiny_learner(
+        method, **{name.replace(".", "__"): v for name, v in {**FEW, **own, "capture": capture}.items()}
+    )
     for task in stream:
         learner.learn(task)
     return {**photograph(learner), "predicted": learner.logits(stream.tasks[0].test)}
@@ -40,20 +45,19 @@ def test_captured_steps_leave_no_trace_and_give_the_same_bits(method: str, captu
 
 # Where the GPU's ways are gone.
 WAYS = [
-    *((function, "apply") for function in (norm.FusedNorm, dual.DualNorm, columns.Product)),
+    *((function, "apply") for function in (norm.FusedNorm, dual.DualNorm, head.Head)),
     *((function, "apply") for function in (conv.Apart, conv.Beside, conv.Gate)),
     *((fused, "views"), (update.Update, "_descend")),
 ]
 # Few large programs: an interpreter takes them one by one.
 LARGE = [
     *((norm, "PROGRAMS", 2), (norm, "BLOCK_M", 512), (norm, "APPLY_M", 1024)),
-    *((update, "BLOCK", 1 << 16), (columns, "BLOCK_R", 512)),
+    *((update, "BLOCK", 1 << 16), (norm, "WHOLE", 64)),
 ]
 
 
 @pytest.mark.slow
 def test_so_do_the_gpus_kernels(device: torch.device, captures: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columns, "CHANNELS", 1)
     for room, name, value in LARGE:
         monkeypatch.setattr(room, name, value)
     gone = [counted(*way, monkeypatch) for way in WAYS]
@@ -61,3 +65,19 @@ def test_so_do_the_gpus_kernels(device: torch.device, captures: list[int], monke
     assert captures
     assert all(gone)
     assert differing(captured, taught("itl", capture=False)) == set()
+
+
+def test_first_spans_that_are_short_need_no_graphs_of_their_own(
+    captures: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A graph has room for the longest span of its stage from the beginning."""
+    made, outcomes = [], []
+    for soon in ((), (1, 3)):
+        monkeypatch.setattr(rounds, "SOON", soon)
+        captures.clear()
+        spans = counted(rounds.SampleRounds, "_span", monkeypatch)
+        outcomes.append(taught("itl", capture=True, **{"tangent.epochs": 33, "projection.epochs": 33}))
+        made.append((len(captures), len(spans)))
+    assert made[0][0] == made[1][0]
+    assert made[1][1] == made[0][1] + 8  # two more in each of two stages of two tasks
+    assert differing(*outcomes) == set()

@@ -52,7 +52,8 @@ class CapturedStepper(Stepper):
 
     def run(self, span: Span) -> None:
         """Replay the span's steps; a shape that is new is captured first if it will be seen often."""
-        graphs = [self._graph(group) for group in span.groups]
+        rooms = span.room or (0,) * len(span.groups)
+        graphs = [self._graph(group, room) for group, room in zip(span.groups, rooms, strict=True)]
         for graph, group in zip(graphs, span.groups, strict=True):
             if graph is not None:
                 graph.fill(group)
@@ -64,18 +65,18 @@ class CapturedStepper(Stepper):
                 with ETIQUETTE.together():
                     self.step({name: t[k] for name, t in span.groups[g].items()})
 
-    def _graph(self, group: Batch) -> Captured | None:
+    def _graph(self, group: Batch, room: int) -> Captured | None:
         shape = shape_of(group)
         known = self.graphs.get(shape)
         if known is not None and known.holds(group):
             return known
-        if group["lr"].shape[0] * self.stage.rounds.count < WORTH:
+        if max(room, group["lr"].shape[0]) * self.stage.rounds.count < WORTH:
             return None
-        self.graphs[shape] = self._capture(group)
+        self.graphs[shape] = self._capture(group, room)
         return self.graphs[shape]
 
-    def _capture(self, group: Batch) -> Captured:
-        inputs = Packed(group)
+    def _capture(self, group: Batch, room: int) -> Captured:
+        inputs = Packed(group, room)
         counter = torch.zeros(1, dtype=torch.int64, device=self.engine.device)
 
         def body() -> None:

@@ -13,8 +13,8 @@ ALIGNED = 16  # bytes: what kernels expect of a tensor's address
 class Packed:
     """The inputs of as many steps as a group has, one row a step; a graph reads from here what the host fills in."""
 
-    def __init__(self, group: Batch) -> None:
-        """Made like the group, `{name: [steps, ...]}`, and filled with it."""
+    def __init__(self, group: Batch, room: int = 0) -> None:
+        """Made like the group, `{name: [steps, ...]}`, and filled with it, with room for so many steps at least."""
         self.like = {name: (t.dtype, t.shape[1:]) for name, t in group.items()}
         self.places: dict[str, slice] = {}
         width = 0
@@ -22,7 +22,7 @@ class Packed:
             size = t.element_size() * t[0].numel()
             self.places[name] = slice(width, width + size)
             width += -(-size // ALIGNED) * ALIGNED
-        steps = next(iter(group.values())).shape[0]
+        steps = max(room, next(iter(group.values())).shape[0])
         device = next(iter(group.values())).device
         self.rows = torch.zeros((steps, width // 8), dtype=torch.int64, device=device)
         self.inputs = self._seen(self.rows)

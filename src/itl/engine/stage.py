@@ -17,12 +17,14 @@ class Span:
     """Steps whose inputs are ready on the device.
 
     `groups` holds the inputs of all steps of one shape together, every tensor `[steps, ...]`; `order` tells in which
-    order the groups' steps are taken, as (group, how many), each group front to back.
+    order the groups' steps are taken, as (group, how many), each group front to back. `room`, where it is known, is how
+    many steps of each group's shape the stage's longest span has.
     """
 
     groups: list[Batch]
     order: list[tuple[int, int]]
     ready: torch.cuda.Event | None = None  # where they are made on another stream: when they are
+    room: tuple[int, ...] = ()
 
     @property
     def steps(self) -> int:
@@ -45,7 +47,7 @@ class Span:
             parts[group].append(rates[first : first + count])
             first += count
         groups = [{**g, "lr": send(torch.cat(p))} for g, p in zip(self.groups, parts, strict=True)]
-        return Span(groups, self.order)
+        return Span(groups, self.order, room=self.room)
 
 
 @dataclass(frozen=True)

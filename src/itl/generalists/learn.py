@@ -126,8 +126,6 @@ class Tangent:
             self.anchor = last.anchor
             self.anchor.load_state_dict(net.state_dict())
         self.model = TangentModel(self.anchor, settings.layers)  # type: ignore[arg-type]
-        if self.engine.own_kernels:
-            self.model.prepare(None if last is None else last.model.turned)
         if last is None:
             self.w = {name: t.requires_grad_() for name, t in self.model.zero().items()}
         else:

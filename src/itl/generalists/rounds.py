@@ -6,6 +6,7 @@ a stage (a trunk's features, a teacher's logits) is computed here in large batch
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -20,17 +21,9 @@ from itl.engine.pool import Source
 from itl.engine.random import Key, generator
 from itl.engine.stage import Batch, Span
 
+SOON = (1, 3)  # epochs of a stage's first spans, where its steps wait for them: the next is made while they train
 STEPS_A_ROUND = 200  # enough to hide what a round costs beside its steps
-POINTS = 8  # rounds a stage has at least: the points of its curve
-
-
-@dataclass(frozen=True)
-class Round:
-    """Some epochs: the rows of all their steps in order `[n]`, each with its view's augmentation."""
-
-    epochs: int
-    rows: np.ndarray
-    views: Draws
+POINTS = 4  # rounds a stage has at least: the points of its curve
 
 
 @dataclass
@@ -60,6 +53,9 @@ class SampleRounds:
         self.epochs = -(-self.total // self.per_epoch)
         self.each = max(1, min(STEPS_A_ROUND // self.per_epoch, self.epochs // POINTS))
         self.count = -(-self.epochs // self.each)
+        most = max(1, self.engine.budget // (self.weight * self.batch))  # steps held at once
+        self.cuts = -(-self.per_epoch // most)  # parts of an epoch
+        self.longest = -(-self.each // -(-self.each // max(1, most // self.per_epoch)))  # epochs of a span
 
     def epoch(self, index: int) -> int:
         """Epochs done when round `index` is."""
@@ -69,42 +65,49 @@ class SampleRounds:
         """Steps done before round `index`."""
         return index * self.each * self.per_epoch
 
-    def plan(self, index: int) -> Round:
-        """Draw the round's epochs; each has its own key, so that rounds of any length give the same views."""
-        rows, views = [], []
-        for epoch in range(index * self.each, self.epoch(index)):
-            left = self.total - epoch * self.per_epoch
-            order = generator(*self.key, epoch, "order").permutation(self.size)
-            rows.append(order[: taken(self.size, self.batch, left)])
-            views.append(self.augment.draw(generator(*self.key, epoch, "views"), len(rows[-1])))
-        return Round(len(rows), np.concatenate(rows), Draws.cat(views))
+    def plan(self, index: int) -> range:
+        """The round's epochs. Each has keys of its own: it is drawn when its span is made, and always the same."""
+        return range(index * self.each, self.epoch(index))
 
-    def load(self, plan: Round) -> Iterator[Span]:
+    def load(self, plan: range) -> Iterator[Span]:
         """The round's inputs, in equal spans of whole epochs (or parts of one) within the engine's budget."""
-        most = max(1, self.engine.budget // (self.weight * self.batch))  # steps held at once
-        passes = [
-            sizes_of(min(self.size, len(plan.rows) - first), self.batch)
-            for first in range(0, len(plan.rows), self.size)
-        ]
-        if most < self.per_epoch:
-            parts = [part for sizes in passes for part in np.array_split(sizes, -(-len(sizes) // most))]
-        else:
-            count = -(-len(passes) // (most // self.per_epoch))
-            parts = [np.concatenate([passes[k] for k in some]) for some in np.array_split(range(len(passes)), count)]
-        first = 0
-        for sizes in parts:
-            yield self._span(plan, first, sizes)
-            first += int(sizes.sum())
+        for epochs in self._spans(plan):
+            drawn = [self._drawn(epoch) for epoch in epochs]
+            rows, views = np.concatenate([rows for rows, _ in drawn]), Draws.cat([views for _, views in drawn])
+            sizes = np.concatenate([sizes_of(len(rows), self.batch) for rows, _ in drawn])
+            first = 0
+            for part in np.array_split(sizes, min(self.cuts, len(sizes))):
+                stop = first + int(part.sum())
+                yield self._span(rows[first:stop], views[first:stop], part)
+                first = stop
 
-    def commit(self, plan: Round) -> None:
+    def commit(self, plan: range) -> None:
         """Nothing outside the step changes."""
 
-    def _span(self, plan: Round, first: int, sizes: np.ndarray) -> Span:
-        """Steps of `sizes` samples, from the round's sample `first` on, grouped by shape."""
+    def _drawn(self, epoch: int) -> tuple[np.ndarray, Draws]:
+        """The rows that an epoch takes, in order `[n]`, and their views; a stage's last one may be cut short."""
+        some = taken(self.size, self.batch, self.total - epoch * self.per_epoch)
+        rows = generator(*self.key, epoch, "order").permutation(self.size)[:some]
+        return rows, self.augment.draw(generator(*self.key, epoch, "views"), len(rows))
+
+    def _spans(self, plan: range) -> list[range]:
+        """A round's epochs as equal spans; the first round's begin with few, which are soon there."""
+        few = [min(k, self.longest) for k in SOON] if plan.start == 0 and self.engine.capture else []
+        soon = [k for k in itertools.accumulate(few) if k < len(plan)]
+        first = soon[-1] if soon else 0
+        count = -(-(len(plan) - first) // self.longest)
+        edges = [0, *soon[:-1], *np.linspace(first, len(plan), count + 1).round().astype(int).tolist()]
+        return [plan[a:b] for a, b in itertools.pairwise(edges) if b > a]
+
+    def _room(self, size: int) -> int:
+        """How many steps of so many samples the longest span has; 0 where epochs are cut."""
+        return 0 if self.cuts > 1 else self.longest * (self.size // self.batch if size == self.batch else 1)
+
+    def _span(self, taken: np.ndarray, views: Draws, sizes: np.ndarray) -> Span:
+        """Steps of `sizes` samples, the rows `taken` one after another, grouped by shape."""
         starts = np.concatenate([[0], np.cumsum(sizes)])
-        stop = first + int(starts[-1])
-        rows = torch.from_numpy(plan.rows[first:stop])
-        flat = self.prepare(self.augment(self.source.gather(rows), plan.views[first:stop]), rows)
+        rows = torch.from_numpy(taken)
+        flat = self.prepare(self.augment(self.source.gather(rows), views), rows)
         shapes: dict[int, list[np.ndarray]] = {}
         order: list[tuple[int, int]] = []
         for run in np.split(np.arange(len(sizes)), np.flatnonzero(np.diff(sizes)) + 1):
@@ -115,7 +118,7 @@ class SampleRounds:
         for size, parts in shapes.items():
             index = self.engine.send(torch.from_numpy(np.concatenate(parts)))
             groups.append({name: t.index_select(0, index).unflatten(0, (-1, size)) for name, t in flat.items()})
-        return Span(groups, order)
+        return Span(groups, order, room=tuple(map(self._room, shapes)))
 
 
 def in_parts(model: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:

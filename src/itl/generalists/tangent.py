@@ -28,16 +28,6 @@ class TangentModel:
         self.params: Vector = {name: p.detach() for name, p in self.head.named_parameters() if net.moves(name, layers)}
         self.buffers: Vector = dict(self.head.named_buffers())
         self.beside: torch.cuda.Stream | None = None  # for what need not wait for each other in training
-        self.turned: Vector = {}  # see `prepare`
-
-    def prepare(self, into: Vector | None = None) -> None:
-        """Lay out what a step's way back needs of θ, once for many steps; where an earlier model had it (`into`)."""
-        if not self.written_out:
-            return
-        self.turned = dual.turned_weights(self.head)
-        if into:
-            torch._foreach_copy_(list(into.values()), list(self.turned.values()))
-            self.turned = into
 
     def zero(self) -> Vector:
         """w = 0, the point of contact: one tensor for each of the head's parameters."""
@@ -64,7 +54,7 @@ class TangentModel:
         """
         if self.written_out:
             beside = self.beside if torch.is_grad_enabled() else None
-            value, along = dual.along(self.head, features, w, known, beside, self.turned)
+            value, along = dual.along(self.head, features, w, known, beside)
             return value + along
         with forward_mode():
             value, along = jvp(lambda p: self.head_at(p, features), (self.params,), (w,))  # type: ignore[misc]

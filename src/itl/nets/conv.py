@@ -12,8 +12,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from itl.nets.columns import product
-
 
 def convolve(conv: nn.Conv2d, x: Tensor) -> Tensor:
     """`conv(x)`; where an engine has given it a stream (`beside`), with the weight's gradient on that stream.
@@ -65,13 +63,7 @@ class Beside(torch.autograd.Function):
 
     @staticmethod
     def forward(  # type: ignore[override]
-        ctx: Any,
-        x: Tensor,
-        weight: Tensor,
-        shape: Any,
-        by_product: bool,
-        beside: torch.cuda.Stream,
-        ready: torch.cuda.Event,
+        ctx: Any, x: Tensor, weight: Tensor, shape: Any, beside: torch.cuda.Stream, ready: torch.cuda.Event
     ) -> Tensor:
         """`[n, outputs, h, w]`, begun once x was `ready`, whatever came after; the present stream waits for it."""
         ctx.save_for_backward(x, weight)
@@ -79,7 +71,7 @@ class Beside(torch.autograd.Function):
         here = torch.cuda.current_stream(x.device)
         beside.wait_event(ready)
         with torch.cuda.stream(beside):
-            out = product(x, weight, shape[0][0]) if by_product else F.conv2d(x, weight, None, *shape)
+            out = F.conv2d(x, weight, None, *shape)
         here.wait_stream(beside)
         x.record_stream(beside)
         weight.record_stream(beside)
@@ -97,7 +89,7 @@ class Beside(torch.autograd.Function):
             dweight = torch.ops.aten.convolution_backward(dy, x, weight, None, *how)[1]
         dy.record_stream(ctx.beside)
         dweight.record_stream(here)
-        return None, dweight, None, None, None, None
+        return None, dweight, None, None, None
 
 
 class Gate(torch.autograd.Function):

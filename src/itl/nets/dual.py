@@ -14,9 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from itl.nets import columns
+from itl.nets import head
 from itl.nets.conv import Beside, Gate
-from itl.nets.norm import elementwise, fused_kernels, layout, tickets
+from itl.nets.norm import elementwise, fused_kernels, reduced, tickets, whole
 from itl.nets.resnet import BasicBlock, Bottleneck, Pool, Shortcut, Stem
 
 Vector = dict[str, Tensor]
@@ -35,31 +35,26 @@ class Walk:
     """One way through a module along w.
 
     `known` are the convolutions' outputs by name, which do not depend on w, where they were computed before. `beside`
-    is a stream for what need not wait in the chain of derivatives: convolutions with w, and its gradients. `turned` are
-    the convolutions' weights as their way back takes them, where that was prepared.
+    is a stream for what need not wait in the chain of derivatives: convolutions with w, and its gradients. `closed`:
+    the way ends in pooling and a classifier, which may go together.
     """
 
     w: Vector
     known: Vector | None
     beside: torch.cuda.Stream | None
-    turned: Vector
+    closed: bool
 
 
 def along(
-    module: nn.Module,
-    x: Tensor,
-    w: Vector,
-    known: Vector | None = None,
-    beside: torch.cuda.Stream | None = None,
-    turned: Vector | None = None,
+    module: nn.Module, x: Tensor, w: Vector, known: Vector | None = None, beside: torch.cuda.Stream | None = None
 ) -> tuple[Tensor, Tensor]:
     """A module's value at x and its derivative along w (names as in `named_parameters`).
 
-    `known` are the `values` at x, `turned` the `turned_weights`, if they were computed before.
+    `known` are the `values` at x, if they were computed before.
     """
     if beside is not None:
         w = dict(zip(w, Gate.apply(beside, *w.values()), strict=True))  # type: ignore[no-untyped-call]
-    y, dy = _through(module, "", (x, None), Walk(w, known, beside, turned or {}))
+    y, dy = _through(module, "", (x, None), Walk(w, known, beside, head.closes(module)))
     assert dy is not None
     return y, dy
 
@@ -79,14 +74,6 @@ def values(module: nn.Module, x: Tensor) -> Vector:
         for hook in hooks:
             hook.remove()
     return found
-
-
-@torch.no_grad()
-def turned_weights(module: nn.Module) -> Vector:
-    """The weights of convolutions of every pixel as the way back of a product takes them, by name."""
-    found = {name: layer for name, layer in module.named_modules() if isinstance(layer, nn.Conv2d)}
-    every = {name: conv for name, conv in found.items() if columns.suits(conv) and conv.stride == (1, 1)}
-    return {name: columns.turned(conv.weight) for name, conv in every.items()}
 
 
 def _through(module: nn.Module, name: str, pair: Pair, walk: Walk) -> Pair:
@@ -131,12 +118,16 @@ def _stem(module: Any, name: str, pair: Pair, walk: Walk) -> Pair:
 
 def _pool(module: Any, name: str, pair: Pair, walk: Walk) -> Pair:
     y, dy = pair
+    if walk.closed and head.fits(y, dy):
+        return pair  # the classifier does it
     return module(y), None if dy is None else module(dy)
 
 
 def _linear(module: Any, name: str, pair: Pair, walk: Walk) -> Pair:
     x, dx = pair
     w, bias = walk.w, f"{name}.bias"
+    if x.dim() == 4:
+        return head.Head.apply(x, dx, w[f"{name}.weight"], w[bias], module)  # type: ignore[no-any-return, no-untyped-call]
     dy = F.linear(x, w[f"{name}.weight"], w.get(bias))
     if dx is not None:
         dy = dy + F.linear(dx, module.weight.detach())
@@ -174,24 +165,15 @@ def conv_norm(
     short, dshort = residual if residual is not None else (None, None)
     weight = walk.w[f"{conv_name}.weight"]
     ready = None if walk.beside is None else torch.cuda.current_stream(z.device).record_event()
-    b = None if dx is None else _fixed(conv, conv_name, dx, walk)
+    b = None if dx is None else F.conv2d(dx, conv.weight.detach(), None, *shape)
     if ready is None:
         a = F.conv2d(x, weight, None, *shape)
     else:
-        by_product = columns.fits(x, conv)
-        a = Beside.apply(x, weight, shape, by_product, walk.beside, ready)  # type: ignore[no-untyped-call]
+        a = Beside.apply(x, weight, shape, walk.beside, ready)  # type: ignore[no-untyped-call]
     moved = (walk.w[f"{bn_name}.weight"], walk.w[f"{bn_name}.bias"])
     if fused_kernels(z, torch.float32) is not None:
         return DualNorm.apply(z, a, b, short, dshort, *moved, bn, relu)  # type: ignore[no-any-return, no-untyped-call]
     return _plain(z, a, b, short, dshort, moved, bn, relu)
-
-
-def _fixed(conv: nn.Conv2d, name: str, dx: Tensor, walk: Walk) -> Tensor:
-    """A derivative through a convolution whose weight does not move."""
-    weight, turned = conv.weight.detach(), walk.turned.get(name)
-    if turned is not None and columns.fits(dx, conv):
-        return columns.Product.apply(dx, weight, turned)  # type: ignore[no-any-return, no-untyped-call]
-    return F.conv2d(dx, weight, None, conv.stride, conv.padding)  # type: ignore[arg-type]
 
 
 def _plain(
@@ -226,7 +208,7 @@ def _statistics(bn: nn.BatchNorm2d) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 class DualNorm(torch.autograd.Function):
-    """The norm's value and derivative in one kernel; backward (by w alone, the value is constant) in two."""
+    """The norm's value and derivative in one kernel; backward (by w alone, the value is constant) in one or two."""
 
     @staticmethod
     def forward(  # type: ignore[override]
@@ -254,27 +236,27 @@ class DualNorm(torch.autograd.Function):
         ctx.save_for_backward(z, y, mean, rstd, weight)
         ctx.relu, ctx.has, ctx.tickets = relu, (b is not None, dshort is not None), tickets(bn)[1]
         ctx.mark_non_differentiable(y)
+        ctx.set_materialize_grads(False)  # nothing reads a gradient of y
         return y, dy
 
     @staticmethod
-    def backward(ctx: Any, _: Tensor, g: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, _: None, g: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         """Gradients of a, b, dresidual, dγ and dβ."""
         z, y, mean, rstd, weight = ctx.saved_tensors
         kernels = fused_kernels(z, torch.float32)
-        grid, sizes, blocks = layout(z, 1)
         g = g.contiguous(memory_format=torch.channels_last)
-        channels = z.shape[1]
-        parts = z.new_empty((2, grid[0], channels))
         da = torch.empty_like(z)
         dshort = torch.empty_like(z) if ctx.has[1] else None
-        whole, affine = z.new_empty((2, channels)), z.new_empty((2, channels))
-        kernels.backward_reduce_kernel[grid](
-            g, g, y, z, mean, rstd, weight, weight, parts[0], parts[1], whole[0], whole[1], affine[0], affine[1],
-            ctx.tickets, *sizes, TWO=False, RELU=ctx.relu, AGAIN=False, **blocks,
-        )  # fmt: skip
-        grid, sizes, blocks = elementwise(z, 1)
-        kernels.dual_backward_kernel[grid](
-            g, y, da, da if dshort is None else dshort, rstd, weight, *sizes,
-            HAS_RESIDUAL=dshort is not None, RELU=ctx.relu, **blocks,
-        )  # fmt: skip
+        out, affine = (da, da if dshort is None else dshort), z.new_empty((2, z.shape[1]))
+        how = {"HAS_RESIDUAL": dshort is not None, "RELU": ctx.relu}
+        few = whole(z, 1)
+        if few is not None:
+            grid, (channels, rows, _groups), blocks = few
+            kernels.whole_dual_backward_kernel[grid](
+                g, y, z, *out, mean, rstd, weight, affine[0], affine[1], channels, rows, **how, **blocks
+            )
+        else:
+            reduced(g, y, z, (mean, rstd, weight, weight), affine, ctx.tickets, 1, {"RELU": ctx.relu, "AGAIN": False})
+            over, each, shape = elementwise(z, 1)
+            kernels.dual_backward_kernel[over](g, y, *out, rstd, weight, *each, **how, **shape)
         return None, da, da if ctx.has[0] else None, None, dshort, affine[0], affine[1], None, None

@@ -1,6 +1,5 @@
 # mypy: ignore-errors
-"""Triton kernels for batch norm in training mode, with the residual sum and ReLU that follow it, forward and backward;
-and, at the end, one that lays pixels out for a convolution as a product of matrices.
+"""Triton kernels for batch norm in training mode, with the residual sum and ReLU that follow it, forward and backward.
 
 PyTorch needs three to five kernels each way for `relu(batch_norm(x) + residual)` on channels-last bf16, and they are a
 third of a replay step. Here it is two: one that reduces, one that applies. Rows are pixels (n·h·w of a channels-last
@@ -119,15 +118,14 @@ def apply_kernel(x, residual, y, kept_mean, kept_rstd, weight, bias, C, group_ro
 
 
 @triton.jit(do_not_specialize=SIZES)
-def backward_reduce_kernel(dy, dother, y, x, kept_mean, kept_rstd, weight, bias, sums, products,
+def backward_reduce_kernel(dy, y, x, kept_mean, kept_rstd, weight, bias, sums, products,
                            group_sums, group_products, dweight, dbias, tickets,
                            C, splits, part_rows, group_rows, groups,
-                           TWO: tl.constexpr, RELU: tl.constexpr, AGAIN: tl.constexpr, LANES: tl.constexpr,
+                           RELU: tl.constexpr, AGAIN: tl.constexpr, LANES: tl.constexpr,
                            BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr):  # fmt: skip
     """Each group's Σ dz and Σ dz·x̂, with dz = dy where the ReLU let through, and the gradients of weight and bias.
 
-    `TWO`: dy comes in two summands. `AGAIN`: where the ReLU let through is computed from x again, which is read anyway,
-    instead of read from y.
+    `AGAIN`: where the ReLU let through is computed from x again, which is read anyway, instead of read from y.
     """
     part = tl.program_id(0)
     cols = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
@@ -145,8 +143,6 @@ def backward_reduce_kernel(dy, dother, y, x, kept_mean, kept_rstd, weight, bias,
         inside = (rows < stop)[:, None]
         at = rows[:, None] * C + cols[None, :]
         dz = tl.load(dy + at, mask=inside, other=0.0).to(tl.float32)
-        if TWO:
-            dz += tl.load(dother + at, mask=inside, other=0.0).to(tl.float32)
         value = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
         if RELU:
             if AGAIN:
@@ -173,9 +169,9 @@ def backward_reduce_kernel(dy, dother, y, x, kept_mean, kept_rstd, weight, bias,
 
 
 @triton.jit(do_not_specialize=("group_rows",))
-def backward_apply_kernel(dy, dother, y, x, dx, dresidual, kept_mean, kept_rstd, weight, bias,
+def backward_apply_kernel(dy, y, x, dx, dresidual, kept_mean, kept_rstd, weight, bias,
                           group_sums, group_products, C, group_rows,
-                          HAS_RESIDUAL: tl.constexpr, TWO: tl.constexpr, RELU: tl.constexpr, AGAIN: tl.constexpr,
+                          HAS_RESIDUAL: tl.constexpr, RELU: tl.constexpr, AGAIN: tl.constexpr,
                           BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr):  # fmt: skip
     """dx = γ/σ (dz − mean dz − x̂ mean(dz·x̂)), and the residual's gradient dz."""
     cols = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
@@ -183,8 +179,6 @@ def backward_apply_kernel(dy, dother, y, x, dx, dresidual, kept_mean, kept_rstd,
     inside = there[:, None]
     at = rows[:, None] * C + cols[None, :]
     dz = tl.load(dy + at, mask=inside, other=0.0).to(tl.float32)
-    if TWO:
-        dz += tl.load(dother + at, mask=inside, other=0.0).to(tl.float32)
     value = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
     mean = tl.load(kept_mean + group * C + cols)
     rstd = tl.load(kept_rstd + group * C + cols)
@@ -252,21 +246,150 @@ def dual_backward_kernel(g, y, da, dresidual, rstd, weight, C, rows,
     tl.store(da + at, value * (tl.load(weight + cols) * tl.load(rstd + cols))[None, :], mask=inside)
 
 
-@triton.jit(do_not_specialize=("rows", "height", "width", "down", "right"))
-def columns_kernel(x, out, rows, height, width, down, right, C,
-                   STRIDE: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr):  # fmt: skip
-    """`out` `[rows, 9, C]`: the pixels around each pixel taken of x `[n, height, width, C]`, zero beyond the edge.
+@triton.jit(do_not_specialize=("group_rows", "groups"))
+def whole_kernel(x, residual, y, kept_mean, kept_rstd, running_mean, running_var, weight, bias,
+                 C, group_rows, groups, eps, momentum,
+                 HAS_RESIDUAL: tl.constexpr, RELU: tl.constexpr,
+                 BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr):  # fmt: skip
+    """`statistics_kernel` and `apply_kernel` at once, for groups of at most BLOCK_M rows, all seen by one program."""
+    cols = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
+    local = tl.arange(0, BLOCK_M)
+    inside = (local < group_rows)[:, None]
+    now_mean = tl.load(running_mean + cols)
+    now_var = tl.load(running_var + cols)
+    gamma, beta = tl.load(weight + cols), tl.load(bias + cols)
+    for g in range(groups):
+        at = (g * group_rows + local)[:, None] * C + cols[None, :]
+        value = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
+        mean = tl.sum(value, 0) / group_rows
+        away = tl.where(inside, value - mean[None, :], 0.0)
+        variance = tl.sum(away * away, 0) / group_rows
+        rstd = 1.0 / tl.sqrt(variance + eps)
+        tl.store(kept_mean + g * C + cols, mean)
+        tl.store(kept_rstd + g * C + cols, rstd)
+        now_mean += momentum * (mean - now_mean)
+        now_var += momentum * (variance * group_rows / (group_rows - 1) - now_var)
+        scale = gamma * rstd
+        value = value * scale[None, :] + (beta - mean * scale)[None, :]
+        if HAS_RESIDUAL:
+            value += tl.load(residual + at, mask=inside, other=0.0).to(tl.float32)
+        if RELU:
+            value = tl.maximum(value, 0.0)
+        tl.store(y + at, value.to(y.dtype.element_ty), mask=inside)
+    tl.store(running_mean + cols, now_mean)
+    tl.store(running_var + cols, now_var)
 
-    `down` times `right` of an image's pixels are taken: all, or each second one both ways.
+
+@triton.jit(do_not_specialize=("group_rows", "groups"))
+def whole_backward_kernel(dy, dother, y, x, dx, dresidual, kept_mean, kept_rstd, weight, bias, dweight, dbias,
+                          C, group_rows, groups,
+                          HAS_RESIDUAL: tl.constexpr, TWO: tl.constexpr, RELU: tl.constexpr, AGAIN: tl.constexpr,
+                          BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr):  # fmt: skip
+    """`backward_reduce_kernel` and `backward_apply_kernel` at once, for groups of at most BLOCK_M rows.
+
+    `TWO`: dy comes in two summands.
     """
-    row = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
-    tap = tl.program_id(1)
-    cols = tl.program_id(2) * BLOCK_C + tl.arange(0, BLOCK_C)
-    image = row // (down * right)
-    i = row // right % down * STRIDE + tap // 3 - 1
-    j = row % right * STRIDE + tap % 3 - 1
-    there = (row < rows) & (i >= 0) & (i < height) & (j >= 0) & (j < width)
-    source = (image * height + i) * width + j
-    real = (cols < C)[None, :]
-    value = tl.load(x + source[:, None] * C + cols[None, :], mask=there[:, None] & real, other=0.0)
-    tl.store(out + (row[:, None] * 9 + tap) * C + cols[None, :], value, mask=(row < rows)[:, None] & real)
+    cols = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
+    local = tl.arange(0, BLOCK_M)
+    inside = (local < group_rows)[:, None]
+    whole_sum = tl.zeros([BLOCK_C], tl.float32)
+    whole_product = tl.zeros([BLOCK_C], tl.float32)
+    gamma = tl.load(weight + cols)
+    for g in range(groups):
+        at = (g * group_rows + local)[:, None] * C + cols[None, :]
+        mean, rstd = tl.load(kept_mean + g * C + cols), tl.load(kept_rstd + g * C + cols)
+        scale = gamma * rstd
+        dz = tl.load(dy + at, mask=inside, other=0.0).to(tl.float32)
+        if TWO:
+            dz += tl.load(dother + at, mask=inside, other=0.0).to(tl.float32)
+        value = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
+        if RELU:
+            if AGAIN:
+                out = value * scale[None, :] + (tl.load(bias + cols) - mean * scale)[None, :]
+            else:
+                out = tl.load(y + at, mask=inside, other=0.0).to(tl.float32)
+            dz = tl.where(out > 0, dz, 0.0)
+        if HAS_RESIDUAL:
+            tl.store(dresidual + at, dz.to(dresidual.dtype.element_ty), mask=inside)
+        hat = (value - mean[None, :]) * rstd[None, :]
+        total, product = tl.sum(dz, 0), tl.sum(dz * hat, 0)
+        whole_sum += total
+        whole_product += product
+        slope = scale[None, :] * (dz - (total / group_rows)[None, :] - hat * (product / group_rows)[None, :])
+        tl.store(dx + at, slope.to(dx.dtype.element_ty), mask=inside)
+    tl.store(dbias + cols, whole_sum)
+    tl.store(dweight + cols, whole_product)
+
+
+@triton.jit(do_not_specialize=("rows",))
+def whole_dual_backward_kernel(g, y, z, da, dresidual, mean, rstd, weight, dweight, dbias, C, rows,
+                               HAS_RESIDUAL: tl.constexpr, RELU: tl.constexpr,
+                               BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr):  # fmt: skip
+    """`dual_backward_kernel` and the gradients of dγ and dβ at once, for at most BLOCK_M rows."""
+    cols = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
+    row = tl.arange(0, BLOCK_M)
+    inside = (row < rows)[:, None]
+    at = row[:, None] * C + cols[None, :]
+    value = tl.load(g + at, mask=inside, other=0.0)
+    spread = tl.load(rstd + cols)
+    hat = (tl.load(z + at, mask=inside, other=0.0) - tl.load(mean + cols)[None, :]) * spread[None, :]
+    if RELU:
+        value = tl.where(tl.load(y + at, mask=inside, other=0.0) > 0, value, 0.0)
+    if HAS_RESIDUAL:
+        tl.store(dresidual + at, value, mask=inside)
+    tl.store(da + at, value * (tl.load(weight + cols) * spread)[None, :], mask=inside)
+    tl.store(dbias + cols, tl.sum(value, 0))
+    tl.store(dweight + cols, tl.sum(value * hat, 0))
+
+
+@triton.jit(do_not_specialize=("pixels", "classes"))
+def head_kernel(y, dy, weight, bias, dweight, dbias, means, value, along, C, pixels, classes,
+                PIXELS: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_K: tl.constexpr):  # fmt: skip
+    """One image's logits, y's mean over its pixels through (weight, bias), and their derivative along (dy, dweight,
+    dbias). y and dy are `[n, pixels, C]`; the means `[n, C]` are left for the way back.
+    """
+    image = tl.program_id(0)
+    pixel, k = tl.arange(0, PIXELS), tl.arange(0, BLOCK_K)
+    seen = (pixel < pixels)[:, None]
+    real = k < classes
+    whole = tl.load(bias + k, mask=real, other=0.0)
+    moved = tl.load(dbias + k, mask=real, other=0.0)
+    for begin in range(0, C, BLOCK_C):
+        cols = begin + tl.arange(0, BLOCK_C)
+        there = cols < C
+        at = (image * pixels + pixel)[:, None] * C + cols[None, :]
+        mean = tl.sum(tl.load(y + at, mask=seen & there[None, :], other=0.0), 0) / pixels
+        slope = tl.sum(tl.load(dy + at, mask=seen & there[None, :], other=0.0), 0) / pixels
+        tl.store(means + image * C + cols, mean, mask=there)
+        at = k[:, None] * C + cols[None, :]
+        inside = real[:, None] & there[None, :]
+        fixed = tl.load(weight + at, mask=inside, other=0.0)
+        whole += tl.sum(fixed * mean[None, :], 1)
+        moved += tl.sum(fixed * slope[None, :] + tl.load(dweight + at, mask=inside, other=0.0) * mean[None, :], 1)
+    tl.store(value + image * classes + k, whole, mask=real)
+    tl.store(along + image * classes + k, moved, mask=real)
+
+
+@triton.jit(do_not_specialize=("images", "pixels", "classes"))
+def head_backward_kernel(g, weight, means, ddy, dweight, dbias, C, images, pixels, classes,
+                         BLOCK_N: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_K: tl.constexpr):  # fmt: skip
+    """The gradients of dy, dweight and dbias from that of the logits' derivative, g `[images, classes]`."""
+    cols = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
+    there, k = cols < C, tl.arange(0, BLOCK_K)
+    real = k < classes
+    fixed = tl.load(weight + k[:, None] * C + cols[None, :], mask=real[:, None] & there[None, :], other=0.0)
+    moved = tl.zeros([BLOCK_K, BLOCK_C], tl.float32)
+    shift = tl.zeros([BLOCK_K], tl.float32)
+    for begin in range(0, images, BLOCK_N):
+        image = begin + tl.arange(0, BLOCK_N)
+        inside = (image < images)[:, None]
+        slope = tl.load(g + image[:, None] * classes + k[None, :], mask=inside & real[None, :], other=0.0)
+        mean = tl.load(means + image[:, None] * C + cols[None, :], mask=inside & there[None, :], other=0.0)
+        moved += tl.sum(slope[:, :, None] * mean[:, None, :], 0)
+        shift += tl.sum(slope, 0)
+        back = tl.sum(slope[:, :, None] * fixed[None, :, :], 1) / pixels
+        for pixel in range(pixels):
+            at = (image * pixels + pixel)[:, None] * C + cols[None, :]
+            tl.store(ddy + at, back, mask=inside & there[None, :])
+    tl.store(dweight + k[:, None] * C + cols[None, :], moved, mask=real[:, None] & there[None, :])
+    tl.store(dbias + k, shift, mask=k < tl.where(tl.program_id(0) == 0, classes, 0))

@@ -20,6 +20,8 @@ PROGRAMS = 256  # of a kernel that reduces: about two for each multiprocessor
 LANES = 128  # parts whose results the last program merges, at most
 BLOCK_C, BLOCK_M, WARPS = 32, 64, 4
 APPLY_C, APPLY_M, APPLY_WARPS = 64, 32, 4  # of a kernel that goes over all elements
+# Of a kernel each of whose programs sees all rows of its channels, for so many at most.
+WHOLE, WHOLE_C, WHOLE_WARPS = 512, 8, 4
 
 
 def norm(bn: nn.BatchNorm2d, x: Tensor, residual: Tensor | None = None, relu: bool = True) -> Tensor:
@@ -147,6 +149,18 @@ def elementwise(x: Tensor, groups: int) -> tuple[tuple[int, int], tuple[int, int
     return (groups * -(-rows // APPLY_M), channels // block_c), (channels, rows), blocks
 
 
+def whole(x: Tensor, groups: int) -> tuple[tuple[int], tuple[int, int, int], dict[str, int]] | None:
+    """For a kernel that sees all rows of a channel at once: the grid, (channels, rows of a group, groups), the block
+    sizes. None where there are too many rows.
+    """
+    channels = x.shape[1]
+    rows = x.numel() // channels // groups
+    if rows > WHOLE:
+        return None
+    blocks = {"BLOCK_M": WHOLE, "BLOCK_C": WHOLE_C, "num_warps": WHOLE_WARPS}
+    return (channels // WHOLE_C,), (channels, rows, groups), blocks
+
+
 def tickets(bn: nn.BatchNorm2d) -> Tensor:
     """The norm's own counters of finished programs `[2, channel blocks]`: one row for each way."""
     own: Tensor | None = getattr(bn, "tickets", None)
@@ -157,7 +171,7 @@ def tickets(bn: nn.BatchNorm2d) -> Tensor:
 
 
 class FusedNorm(torch.autograd.Function):
-    """relu(batch_norm(x) + residual) in two kernels forward and two backward."""
+    """relu(batch_norm(x) + residual) in two kernels forward and two backward; in one each way where rows are few."""
 
     @staticmethod
     def forward(  # type: ignore[override]
@@ -165,18 +179,22 @@ class FusedNorm(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         """`[n, c, h, w]` channels-last, twice; statistics over each of the norm's `groups` equal parts of the batch."""
         kernels, groups = kernels_of("nets"), getattr(bn, "groups", 1)
-        grid, sizes, blocks = layout(x, groups)
-        channels = x.shape[1]
-        parts = x.new_empty((2, grid[0], channels), dtype=torch.float32)
-        kept = x.new_empty((2, groups, channels), dtype=torch.float32)
-        running = (bn.running_mean, bn.running_var)
-        kernels.statistics_kernel[grid](
-            x, parts[0], parts[1], kept[0], kept[1], *running, tickets(bn)[0], *sizes, bn.eps, bn.momentum, **blocks
-        )
-        y = _applied(x, residual, (kept[0], kept[1], weight, bias), relu, groups)
+        kept = x.new_empty((2, groups, x.shape[1]), dtype=torch.float32)
+        running, few = (bn.running_mean, bn.running_var), whole(x, groups)
+        if few is not None:
+            grid, sizes, blocks = few
+            y = torch.empty_like(x)
+            other = x if residual is None else residual.contiguous(memory_format=torch.channels_last)
+            kernels.whole_kernel[grid](
+                x, other, y, kept[0], kept[1], *running, weight, bias, *sizes, bn.eps, bn.momentum,
+                HAS_RESIDUAL=residual is not None, RELU=relu, **blocks,
+            )  # fmt: skip
+        else:
+            _statistics(x, kept, bn, groups)
+            y = _applied(x, residual, (kept[0], kept[1], weight, bias), relu, groups)
         # Without a residual, x alone tells where the ReLU let through: y need not be read again.
         ctx.save_for_backward(x, x if residual is None else y, weight, bias, kept)
-        ctx.has_residual, ctx.relu, ctx.groups, ctx.tickets = residual is not None, relu, groups, tickets(bn)[1]
+        ctx.has_residual, ctx.relu, ctx.groups, ctx.bn = residual is not None, relu, groups, bn
         ctx.set_materialize_grads(False)
         return y, y.data
 
@@ -186,25 +204,58 @@ class FusedNorm(torch.autograd.Function):
         given = [g.contiguous(memory_format=torch.channels_last) for g in grads if g is not None]
         if not given:
             return (None,) * 6
-        dy = (given[0], given[-1])
         kernels, groups = kernels_of("nets"), ctx.groups
         x, y, weight, bias, kept = ctx.saved_tensors
-        grid, sizes, blocks = layout(x, groups)
-        channels = x.shape[1]
-        parts = x.new_empty((2, grid[0], channels), dtype=torch.float32)
-        whole = x.new_empty((2, groups, channels), dtype=torch.float32)
         dx = torch.empty_like(x)
         dresidual = torch.empty_like(x) if ctx.has_residual else None
-        affine = x.new_empty((2, channels), dtype=torch.float32)
-        known = (kept[0], kept[1], weight, bias)
-        how = {"TWO": len(given) == 2, "RELU": ctx.relu, "AGAIN": not ctx.has_residual}
-        kernels.backward_reduce_kernel[grid](
-            *dy, y, x, *known, parts[0], parts[1], whole[0], whole[1], affine[0], affine[1], ctx.tickets, *sizes,
-            **how, **blocks,
-        )  # fmt: skip
-        grid, sizes, blocks = elementwise(x, groups)
-        kernels.backward_apply_kernel[grid](
-            *dy, y, x, dx, dx if dresidual is None else dresidual, *known, whole[0], whole[1], *sizes,
-            HAS_RESIDUAL=ctx.has_residual, **how, **blocks,
-        )  # fmt: skip
+        affine = x.new_empty((2, x.shape[1]), dtype=torch.float32)
+        known, out = (kept[0], kept[1], weight, bias), (dx, dx if dresidual is None else dresidual)
+        how = {"RELU": ctx.relu, "AGAIN": not ctx.has_residual}
+        few = whole(x, groups)
+        if few is not None:
+            grid, sizes, blocks = few
+            kernels.whole_backward_kernel[grid](
+                given[0], given[-1], y, x, *out, *known, affine[0], affine[1], *sizes,
+                HAS_RESIDUAL=ctx.has_residual, TWO=len(given) == 2, **how, **blocks,
+            )  # fmt: skip
+            return dx, dresidual, affine[0], affine[1], None, None
+        dy = given[0] if len(given) == 1 else given[0] + given[1]  # read twice: one sum is less to read
+        sums = reduced(dy, y, x, known, affine, tickets(ctx.bn)[1], groups, how)
+        over, each, shape = elementwise(x, groups)
+        kernels.backward_apply_kernel[over](
+            dy, y, x, *out, *known, sums[0], sums[1], *each, HAS_RESIDUAL=ctx.has_residual, **how, **shape
+        )
         return dx, dresidual, affine[0], affine[1], None, None
+
+
+def _statistics(x: Tensor, kept: Tensor, bn: nn.BatchNorm2d, groups: int) -> None:
+    """Each group's mean and 1/deviation into `kept` `[2, groups, c]`; the running statistics are updated."""
+    grid, sizes, blocks = layout(x, groups)
+    parts = x.new_empty((2, grid[0], x.shape[1]), dtype=torch.float32)
+    kernels_of("nets").statistics_kernel[grid](
+        x, parts[0], parts[1], kept[0], kept[1], bn.running_mean, bn.running_var, tickets(bn)[0], *sizes,
+        bn.eps, bn.momentum, **blocks,
+    )  # fmt: skip
+
+
+def reduced(
+    dy: Tensor,
+    y: Tensor,
+    x: Tensor,
+    known: tuple[Tensor, ...],
+    affine: Tensor,
+    tickets: Tensor,
+    groups: int,
+    how: dict[str, bool],
+) -> Tensor:
+    """Each group's Σ dz and Σ dz·x̂, `[2, groups, c]`; the gradients of weight and bias into `affine` `[2, c]`.
+
+    `known` are mean and 1/deviation, `[groups, c]` each, weight and bias `[c]`.
+    """
+    grid, sizes, blocks = layout(x, groups)
+    parts = x.new_empty((2, grid[0], x.shape[1]), dtype=torch.float32)
+    sums = x.new_empty((2, groups, x.shape[1]), dtype=torch.float32)
+    kernels_of("nets").backward_reduce_kernel[grid](
+        dy, y, x, *known, parts[0], parts[1], sums[0], sums[1], affine[0], affine[1], tickets, *sizes, **how, **blocks
+    )
+    return sums
