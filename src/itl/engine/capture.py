@@ -50,20 +50,26 @@ class CapturedStepper(Stepper):
         self.graphs: dict[tuple[Any, ...], Captured] = {}
         self.pool = torch.cuda.graph_pool_handle()  # one for all its graphs: they never run at the same time
 
-    def run(self, span: Span) -> None:
-        """Replay the span's steps; a shape that is new is captured first if it will be seen often."""
+    def load(self, span: Span) -> None:
+        """Put a span's inputs where graphs read them; a shape that is new is captured if it will be seen often."""
+        super().load(span)
         rooms = span.room or (0,) * len(span.groups)
-        graphs = [self._graph(group, room) for group, room in zip(span.groups, rooms, strict=True)]
-        for graph, group in zip(graphs, span.groups, strict=True):
+        self.loaded = [self._graph(group, room) for group, room in zip(span.groups, rooms, strict=True)]
+        for graph, group in zip(self.loaded, span.groups, strict=True):
             if graph is not None:
                 graph.fill(group)
-        for g, k in span.walk():
-            graph = graphs[g]
+
+    def run(self) -> None:
+        """Replay the steps of the span that was loaded."""
+        assert self.span is not None
+        for g, k in self.span.walk():
+            graph = self.loaded[g]
             if graph is not None:
                 graph.graph.replay()
             else:
                 with ETIQUETTE.together():
-                    self.step({name: t[k] for name, t in span.groups[g].items()})
+                    self.step({name: t[k] for name, t in self.span.groups[g].items()})
+        self.span = None
 
     def _graph(self, group: Batch, room: int) -> Captured | None:
         shape = shape_of(group)

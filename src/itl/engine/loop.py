@@ -5,7 +5,6 @@ A step reads its batch out of tensors that hold the whole round; the host draws 
 
 from __future__ import annotations
 
-import itertools
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -47,24 +46,37 @@ def train(
     for name, value in (momentum or {}).items():
         stepper.momentum[name].copy_(value)
     loader = _Loader(rounds, engine)
+
+    done = rounds.first(start)
+
+    def load(span: Span) -> int:
+        """Hand a span to the stepper, with the rates of its steps: how many they are."""
+        loader.wait(span)
+        rates = stage.descent.rates(done, span.steps, rounds.total)
+        stepper.load(span.with_rates(rates, engine.send))
+        return span.steps
+
     plan = rounds.plan(start)
-    spans = loader.begun(plan)
+    spans = loader.made(plan)
+    steps = load(next(spans))
     for index in range(start, rounds.count):
-        first = done = rounds.first(index)
         if stage.seeds is not None:
             torch.manual_seed(stage.seeds(index))
-        for span in spans:
-            loader.wait(span)
-            rates = stage.descent.rates(done, span.steps, rounds.total)
-            stepper.run(span.with_rates(rates, engine.send))
+        while True:
+            stepper.run()
             loader.used()
-            done += span.steps
+            done += steps
+            span = next(spans, None)
+            if span is None:
+                break
+            steps = load(span)
         rounds.commit(plan)
         if index + 1 < rounds.count:
-            # The device is busy with this round now: the host draws the next one and queues its views meanwhile.
+            # The device is busy with this round now: the host draws the next one and queues its inputs meanwhile.
             plan = rounds.plan(index + 1)
-            spans = loader.begun(plan)
-        loss = stepper.close(rounds.epoch(index), done - first)
+            spans = loader.made(plan)
+            steps = load(next(spans))
+        loss = stepper.close(rounds.epoch(index), done - rounds.first(index))
         if after is not None:
             after(index, loss, stepper.momentum)
     if stage.like is None:
@@ -105,12 +117,6 @@ class _Loader:
                 self.stream = own_streams(engine.device).ahead
                 self.stream.wait_stream(here)
 
-    def begun(self, plan: Any) -> Iterator[Span]:
-        """A planned round's spans, the first of them made at once instead of when it is asked for."""
-        rest = self._made(plan)
-        first = next(rest)
-        return itertools.chain([first], rest)
-
     def wait(self, span: Span) -> None:
         """Let the present stream wait for a span's inputs."""
         if span.ready is None:
@@ -126,8 +132,10 @@ class _Loader:
         if self.stream is not None:
             self.over.append(torch.cuda.current_stream(self.device).record_event())
 
-    def _made(self, plan: Any) -> Iterator[Span]:
-        """Each made while no other lane captures a graph, and no more in memory than `MOST`."""
+    def made(self, plan: Any) -> Iterator[Span]:
+        """A planned round's spans. Each is made when it is asked for, while no other lane captures a graph, and no more
+        than `MOST` are in memory.
+        """
         rest = iter(self.rounds.load(plan))
         while True:
             if len(self.over) >= self.MOST:

@@ -99,11 +99,17 @@ class Stepper:
             torch.cuda.current_stream(self.engine.device).wait_stream(self.beside)
         return loss, grads if self.update is not None else self.shadow.widen(self.leaves, grads)
 
-    def run(self, span: Span) -> None:
-        """All steps of a span, in its order, none while another lane captures."""
-        for group, k in span.walk():
+    def load(self, span: Span) -> None:
+        """Take a span's inputs; `run` takes its steps."""
+        self.span: Span | None = span
+
+    def run(self) -> None:
+        """All steps of the span that was loaded, in its order, none while another lane captures."""
+        assert self.span is not None
+        for group, k in self.span.walk():
             with ETIQUETTE.together():
-                self.step({name: t[k] for name, t in span.groups[group].items()})
+                self.step({name: t[k] for name, t in self.span.groups[group].items()})
+        self.span = None
 
     def touched(self) -> list[Tensor]:
         """Every tensor a step changes."""

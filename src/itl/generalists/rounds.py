@@ -21,9 +21,9 @@ from itl.engine.pool import Source
 from itl.engine.random import Key, generator
 from itl.engine.stage import Batch, Span
 
-SOON = (1, 3)  # epochs of a stage's first spans, where its steps wait for them: the next is made while they train
+SOON = (2, 5)  # epochs of a stage's first spans, where its steps wait for them: the next is made while they train
 STEPS_A_ROUND = 200  # enough to hide what a round costs beside its steps
-POINTS = 4  # rounds a stage has at least: the points of its curve
+POINTS = 3  # rounds a stage has at least: the points of its curve
 
 
 @dataclass

@@ -60,11 +60,11 @@ class Head(torch.autograd.Function):
         (n, channels), classes = means.shape, len(weight)
         ddy = torch.empty(ctx.shape, device=weight.device, memory_format=torch.channels_last)
         dweight, dbias = torch.empty_like(weight), weight.new_empty(classes)
-        block_c = min(CHANNELS, max(1, TILE // _power(classes)))
+        precision = "tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee"
         with launching_on(weight.device):
-            kernels_of("nets").head_backward_kernel[(-(-channels // block_c),)](
+            kernels_of("nets").head_backward_kernel[(-(-channels // CHANNELS),)](
                 g.contiguous(), weight, means, ddy, dweight, dbias, channels, n, ddy[0, 0].numel(), classes,
-                BLOCK_N=IMAGES, BLOCK_C=block_c, BLOCK_K=_power(classes), num_warps=8,
+                PRECISION=precision, BLOCK_N=IMAGES, BLOCK_C=CHANNELS, BLOCK_K=max(16, _power(classes)), num_warps=4,
             )  # fmt: skip
         return None, ddy, dweight, dbias, None
 

@@ -371,7 +371,7 @@ def head_kernel(y, dy, weight, bias, dweight, dbias, means, value, along, C, pix
 
 
 @triton.jit(do_not_specialize=("images", "pixels", "classes"))
-def head_backward_kernel(g, weight, means, ddy, dweight, dbias, C, images, pixels, classes,
+def head_backward_kernel(g, weight, means, ddy, dweight, dbias, C, images, pixels, classes, PRECISION: tl.constexpr,
                          BLOCK_N: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_K: tl.constexpr):  # fmt: skip
     """The gradients of dy, dweight and dbias from that of the logits' derivative, g `[images, classes]`."""
     cols = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
@@ -385,9 +385,9 @@ def head_backward_kernel(g, weight, means, ddy, dweight, dbias, C, images, pixel
         inside = (image < images)[:, None]
         slope = tl.load(g + image[:, None] * classes + k[None, :], mask=inside & real[None, :], other=0.0)
         mean = tl.load(means + image[:, None] * C + cols[None, :], mask=inside & there[None, :], other=0.0)
-        moved += tl.sum(slope[:, :, None] * mean[:, None, :], 0)
+        moved = tl.dot(tl.trans(slope), mean, moved, input_precision=PRECISION)
         shift += tl.sum(slope, 0)
-        back = tl.sum(slope[:, :, None] * fixed[None, :, :], 1) / pixels
+        back = tl.dot(slope, fixed, input_precision=PRECISION) / pixels
         for pixel in range(pixels):
             at = (image * pixels + pixel)[:, None] * C + cols[None, :]
             tl.store(ddy + at, back, mask=inside & there[None, :])
