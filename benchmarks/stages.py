@@ -109,6 +109,7 @@ def ways() -> dict[str, Way]:
         "no-ahead": no_ahead,
         "no-priority": no_priority,
         "small-budget": small_budget,
+        "long-first-span": lambda: patch.object(rounds, "SOON", ()),
         "eight-rounds": lambda: patch.object(rounds, "POINTS", 8),
         "views-by-pytorch": lambda: patch.object(fused, "fits", lambda *_: False),
         "norms-in-two-kernels": lambda: patch.object(nets.norm, "WHOLE", 0),
