@@ -112,6 +112,7 @@ def ways() -> dict[str, Way]:
         "long-first-span": lambda: patch.object(rounds, "SOON", ()),
         "eight-rounds": lambda: patch.object(rounds, "POINTS", 8),
         "views-by-pytorch": lambda: patch.object(fused, "fits", lambda *_: False),
+        "three-channels": lambda: patch.object(nets.conv, "_narrow", lambda *_: False),
         "norms-in-two-kernels": lambda: patch.object(nets.norm, "WHOLE", 0),
         "gradients-summed-apart": lambda: patch.object(nets.resnet, "twice", lambda x: (x, x)),
     }

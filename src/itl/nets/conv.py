@@ -12,6 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from itl.kernels import launchable
+from itl.nets.norm import constant
+
+WIDE = 8  # channels in bf16 that a convolution on tensor cores takes at least
+
 
 def convolve(conv: nn.Conv2d, x: Tensor) -> Tensor:
     """`conv(x)`; where an engine has given it a stream (`beside`), with the weight's gradient on that stream.
@@ -22,10 +27,33 @@ def convolve(conv: nn.Conv2d, x: Tensor) -> Tensor:
     """
     beside = getattr(conv, "beside", None)
     trained = beside is not None and conv.weight is conv.worn and torch.is_grad_enabled()
+    if _narrow(conv, x):
+        return _widened(conv, x)
     if not trained or x.dtype != conv.weight.dtype or conv.bias is not None:
         return conv(x)  # type: ignore[no-any-return]
     conv.uses += 1  # type: ignore[operator, assignment]
     return Apart.apply(x, conv.weight, conv, beside)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def _narrow(conv: nn.Conv2d, x: Tensor) -> bool:
+    """Whether a frozen convolution in bf16 has too few input channels for tensor cores (images have three)."""
+    kind = x.device.type
+    rounded = torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) == torch.bfloat16
+    usual = conv.groups == 1 and conv.padding_mode == "zeros"
+    return usual and conv.in_channels < WIDE and rounded and launchable(x.device) and constant(x, conv.weight)
+
+
+def _widened(conv: nn.Conv2d, x: Tensor) -> Tensor:
+    """`conv(x)` in bf16, with channels of zeros besides, which tensor cores can take."""
+
+    def wide(t: Tensor) -> Tensor:
+        shape = (len(t), WIDE, *t.shape[2:])
+        out = torch.empty(shape, dtype=torch.bfloat16, device=t.device, memory_format=torch.channels_last)
+        out[:, : t.shape[1]].copy_(t)
+        out[:, t.shape[1] :].zero_()
+        return out
+
+    return F.conv2d(wide(x), wide(conv.weight), conv.bias, conv.stride, conv.padding, conv.dilation)  # type: ignore[arg-type]
 
 
 class Apart(torch.autograd.Function):

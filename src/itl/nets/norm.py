@@ -31,7 +31,7 @@ def norm(bn: nn.BatchNorm2d, x: Tensor, residual: Tensor | None = None, relu: bo
         y, again = FusedNorm.apply(x, residual, bn.weight, bn.bias, bn, relu)  # type: ignore[no-untyped-call]
         y.again = again
         return y  # type: ignore[no-any-return]
-    if not bn.training and _constant(x, bn) and fusable(x, bn):
+    if not bn.training and constant(x, bn.weight) and fusable(x, bn):
         return _frozen(x, residual, bn, relu)
     if bn.training and groups > 1:
         out = torch.cat([_batch_norm(bn, part) for part in x.chunk(groups)])
@@ -54,10 +54,9 @@ def _batch_norm(bn: nn.BatchNorm2d, x: Tensor) -> Tensor:
     return F.batch_norm(x, bn.running_mean, bn.running_var, bn.weight, bn.bias, training, momentum, bn.eps)
 
 
-def _constant(x: Tensor, bn: nn.BatchNorm2d) -> bool:
+def constant(*tensors: Tensor) -> bool:
     """Whether nothing is to be differentiated: neither backwards nor, by `torch.func`, forwards."""
-    wrapped = torch._C._functorch.is_functorch_wrapped_tensor
-    return not (torch.is_grad_enabled() or wrapped(x) or wrapped(bn.weight))
+    return not (torch.is_grad_enabled() or any(map(torch._C._functorch.is_functorch_wrapped_tensor, tensors)))
 
 
 def _frozen(x: Tensor, residual: Tensor | None, bn: nn.BatchNorm2d, relu: bool) -> Tensor:
