@@ -22,7 +22,7 @@ HOME = Path(__file__).parents[1]
 SCRIPT = HOME / "benchmarks" / "cifar10.py"
 SCRIPT_NAMES = runpy.run_path(str(SCRIPT))
 Choice, Job = SCRIPT_NAMES["Choice"], SCRIPT_NAMES["Job"]
-Board = SCRIPT_NAMES["work_off"].__globals__["Board"]
+Board, crowded = (SCRIPT_NAMES["work_off"].__globals__[name] for name in ("Board", "crowded"))
 redo, best = (SCRIPT_NAMES["Choosing"].choose.__globals__[name] for name in ("redo", "best"))
 
 
@@ -88,6 +88,18 @@ def test_nothing_is_begun_that_would_end_too_late() -> None:
     board, said = work_off([*long, Job("short", str, "short", 1.0)], until=29.0)
     assert names(said) == ["long 0", "long 1", "short"]
     assert [job.name for job in board.open] == ["long 2", "long 3", "long 4"]
+
+
+def test_at_the_end_fewer_are_begun_which_are_faster_then() -> None:
+    """Four take 14 seconds each, two 8: with 9 left, two more are begun, and no third."""
+    clock = Clock()
+    board = Board([Job(f"run {i}", str, guess=14.0) for i in range(9)], 23.0, clock, crowded)
+    first = [board.take() for _ in range(4)]
+    clock.now += 14
+    for job in first:
+        board.ends(job, 14.0, well=True)
+    assert [board.take().name for _ in range(2)] == ["run 4", "run 5"]
+    assert not any(map(board._ready, board.open))
 
 
 def test_several_workers_share_the_jobs_and_wait_for_one_another() -> None:
