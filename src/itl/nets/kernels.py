@@ -41,7 +41,8 @@ def _parts(values, group, cols, C, splits, LANES: tl.constexpr):
 @triton.jit(do_not_specialize=SIZES)
 def statistics_kernel(x, means, squares, kept_mean, kept_rstd, running_mean, running_var, tickets,
                       C, splits, part_rows, group_rows, groups, eps, momentum,
-                      LANES: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr):  # fmt: skip
+                      LANES: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr,
+                      STAGES: tl.constexpr):  # fmt: skip
     """Each group's mean and 1/deviation, channel by channel, in float32; updates the running statistics.
 
     Every part gives its mean and sum of squared deviations; the last program merges them (Chan et al.).
@@ -56,7 +57,7 @@ def statistics_kernel(x, means, squares, kept_mean, kept_rstd, running_mean, run
     pivot = tl.load(x + first * C + cols, mask=cols < tl.where(stop > first, C, 0), other=0.0).to(tl.float32)
     totals = tl.zeros([BLOCK_M, BLOCK_C], tl.float32)
     powers = tl.zeros([BLOCK_M, BLOCK_C], tl.float32)
-    for begin in range(0, part_rows, BLOCK_M):
+    for begin in tl.range(0, part_rows, BLOCK_M, num_stages=STAGES):
         rows = first + begin + tl.arange(0, BLOCK_M)
         inside = (rows < stop)[:, None]
         value = tl.load(x + rows[:, None] * C + cols[None, :], mask=inside, other=0.0).to(tl.float32)
@@ -122,7 +123,7 @@ def backward_reduce_kernel(dy, y, x, kept_mean, kept_rstd, weight, bias, sums, p
                            group_sums, group_products, dweight, dbias, tickets,
                            C, splits, part_rows, group_rows, groups,
                            RELU: tl.constexpr, AGAIN: tl.constexpr, LANES: tl.constexpr,
-                           BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr):  # fmt: skip
+                           BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr, STAGES: tl.constexpr):  # fmt: skip
     """Each group's Σ dz and Σ dz·x̂, with dz = dy where the ReLU let through, and the gradients of weight and bias.
 
     `AGAIN`: where the ReLU let through is computed from x again, which is read anyway, instead of read from y.
@@ -138,7 +139,7 @@ def backward_reduce_kernel(dy, y, x, kept_mean, kept_rstd, weight, bias, sums, p
     stop = group * group_rows + tl.minimum((local + 1) * part_rows, group_rows)
     totals = tl.zeros([BLOCK_M, BLOCK_C], tl.float32)
     turned = tl.zeros([BLOCK_M, BLOCK_C], tl.float32)
-    for begin in range(0, part_rows, BLOCK_M):
+    for begin in tl.range(0, part_rows, BLOCK_M, num_stages=STAGES):
         rows = first + begin + tl.arange(0, BLOCK_M)
         inside = (rows < stop)[:, None]
         at = rows[:, None] * C + cols[None, :]
