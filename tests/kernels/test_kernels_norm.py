@@ -118,7 +118,9 @@ def test_the_fused_derivative_is_forward_modes(
         assert (mine - theirs).norm() <= 1e-4 * theirs.norm()
 
 
-@pytest.mark.parametrize(("images", "channels", "height", "width", "classes"), [(3, 32, 4, 4, 10), (40, 64, 3, 2, 130)])
+@pytest.mark.parametrize(
+    ("images", "channels", "height", "width", "classes"), [(3, 32, 4, 4, 10), (40, 64, 3, 2, 130), (2, 64, 12, 9, 5)]
+)
 def test_the_fused_head_is_pooling_and_classifier(
     images: int, channels: int, height: int, width: int, classes: int, device: torch.device
 ) -> None:

@@ -37,10 +37,11 @@ def convolve(conv: nn.Conv2d, x: Tensor) -> Tensor:
 
 def _narrow(conv: nn.Conv2d, x: Tensor) -> bool:
     """Whether a frozen convolution in bf16 has too few input channels for tensor cores (images have three)."""
+    if conv.in_channels >= WIDE or conv.groups > 1 or conv.padding_mode != "zeros" or not launchable(x.device):
+        return False
     kind = x.device.type
     rounded = torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) == torch.bfloat16
-    usual = conv.groups == 1 and conv.padding_mode == "zeros"
-    return usual and conv.in_channels < WIDE and rounded and launchable(x.device) and constant(x, conv.weight)
+    return rounded and constant(x, conv.weight)
 
 
 def _widened(conv: nn.Conv2d, x: Tensor) -> Tensor:

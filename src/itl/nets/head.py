@@ -11,8 +11,8 @@ from itl.kernels import kernels_of, launching_on
 from itl.nets.norm import fused_kernels
 from itl.nets.resnet import Pool
 
-CLASSES = 256  # at most
-TILE = 4096  # weights a program of the forward kernel holds at once
+CLASSES, PIXELS = 256, 256  # at most
+TILE = 4096  # weights a program of the forward kernel holds at once, and half as many as the pixels' values
 IMAGES, CHANNELS = 32, 16  # of the backward kernel's blocks
 
 
@@ -25,7 +25,8 @@ def closes(module: nn.Module) -> bool:
 
 def fits(y: Tensor, dy: Tensor | None) -> bool:
     """Whether the kernels can take a value and its derivative, `[n, c, h, w]` each."""
-    return dy is not None and y.dim() == 4 and fused_kernels(y, torch.float32) is not None
+    few = y.dim() == 4 and y.shape[2] * y.shape[3] <= PIXELS
+    return dy is not None and few and fused_kernels(y, torch.float32) is not None
 
 
 class Head(torch.autograd.Function):
@@ -40,8 +41,8 @@ class Head(torch.autograd.Function):
         classes, weight, dy = linear.out_features, linear.weight.detach(), _last(dy)
         means = y.new_empty((n, channels))
         value, along = y.new_empty((n, classes)), y.new_empty((n, classes))
-        block_k = _power(classes)
-        blocks = {"PIXELS": _power(height * width), "BLOCK_C": min(TILE // block_k, 256), "BLOCK_K": block_k}
+        block_k, pixels = _power(classes), _power(height * width)
+        blocks = {"PIXELS": pixels, "BLOCK_C": min(TILE // block_k, 2 * TILE // pixels, 256), "BLOCK_K": block_k}
         with launching_on(y.device):
             kernels_of("nets").head_kernel[(n,)](
                 y, dy, weight, linear.bias.detach(), dweight, dbias, means, value, along,
