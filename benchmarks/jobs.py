@@ -25,7 +25,7 @@ class Job:
 
 
 def crowded(lanes: int) -> float:
-    """What a run takes beside others, as a share of what it takes in one of four lanes (docs/performance.md)."""
+    """What a run takes in one of up to four lanes, as a share of what it takes in one of four (docs/performance.md)."""
     return (2 + 3 * lanes) / 14
 
 
@@ -44,8 +44,9 @@ class Board:
         self.begun = clock()
         self.done: set[str] = set()
         self.lost: set[str] = set()  # failed, or waiting for one that did
-        self.working: dict[str, int] = {}  # by name: how many there were at once, at most
-        self.longest: dict[str, float] = {}  # seconds by kind, in one of four lanes
+        self.working: dict[str, tuple[Job, float]] = {}  # with the seconds done of each; in one of four lanes, as below
+        self.longest: dict[str, float] = {}  # by kind
+        self.noted = 0.0  # when what is done was last reckoned
         self.changed = Condition()
 
     def seconds(self) -> float:
@@ -53,27 +54,36 @@ class Board:
         return self.clock() - self.begun
 
     def expected(self, job: Job) -> float:
-        """How long a job will take, beside those under way."""
-        return self.longest.get(job.kind, job.guess) * self.crowd(len(self.working) + 1)
+        """How long a job takes in one of four lanes."""
+        return self.longest.get(job.kind, job.guess)
+
+    def _note(self) -> None:
+        """Reckon what those under way have done since last time."""
+        now = self.seconds()
+        done = (now - self.noted) / self.crowd(max(1, len(self.working)))
+        self.working = {name: (job, before + done) for name, (job, before) in self.working.items()}
+        self.noted = now
 
     def take(self) -> Job | None:
         """The next job, waiting for one where others may set it free; None when nothing is left to begin."""
         with self.changed:
             while True:
                 self._give_up()
+                self._note()
                 job = next((job for job in self.open if self._ready(job)), None)
                 if job is not None:
                     self.open.remove(job)
-                    self.working[job.name] = 0
-                    now = len(self.working)
-                    self.working = {name: max(most, now) for name, most in self.working.items()}
+                    self.working[job.name] = (job, 0.0)
                     return job
                 if not self.working or not self.open:
                     return None
                 self.changed.wait()
 
     def _ready(self, job: Job) -> bool:
-        return self.done.issuperset(job.needs) and self.seconds() + self.expected(job) <= self.until
+        """Whether its needs are met, and it and all under way can be expected to end in time beside each other."""
+        left = [self.expected(job), *(self.expected(other) - done for other, done in self.working.values())]
+        last = self.noted + max(left) * self.crowd(len(left))
+        return self.done.issuperset(job.needs) and last <= self.until
 
     def _give_up(self) -> None:
         """Whatever needs a lost job is lost too."""
@@ -82,10 +92,11 @@ class Board:
                 self.open.remove(job)
                 self.lost.add(job.name)
 
-    def ends(self, job: Job, took: float, *, well: bool) -> None:
+    def ends(self, job: Job, *, well: bool) -> None:
         """A job is over."""
         with self.changed:
-            took /= self.crowd(self.working.pop(job.name))
+            self._note()
+            _, took = self.working.pop(job.name)
             (self.done if well else self.lost).add(job.name)
             if well:
                 self.longest[job.kind] = max(took, self.longest.get(job.kind, 0.0))
@@ -101,9 +112,8 @@ class Board:
             except Exception as error:
                 line = f"failed: {type(error).__name__}: {error}"
             finally:
-                took = self.seconds() - at
-                self.ends(job, took, well=well)
-            say(f"{self.seconds():6.0f} s  {job.name}: {line} ({took:.0f} s)")
+                self.ends(job, well=well)
+            say(f"{self.seconds():6.0f} s  {job.name}: {line} ({self.seconds() - at:.0f} s)")
 
 
 def work_off(jobs: Sequence[Job], lanes: int, device: str, until: float = float("inf")) -> Board:

@@ -45,6 +45,7 @@ def sets() -> Iterator[dict[str, int]]:
 def timed(work: Callable[[], Any]) -> float:
     """µs of one time, of many in a graph."""
     aside = torch.cuda.Stream()
+    aside.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(aside):
         work()
     torch.cuda.synchronize()

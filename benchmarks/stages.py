@@ -110,7 +110,7 @@ def ways() -> dict[str, Way]:
         "no-priority": no_priority,
         "small-budget": small_budget,
         "long-first-span": lambda: patch.object(rounds, "SOON", ()),
-        "eight-rounds": lambda: patch.object(rounds, "POINTS", 8),
+        "three-rounds": lambda: patch.object(rounds, "POINTS", 3),
         "views-by-pytorch": lambda: patch.object(fused, "fits", lambda *_: False),
         "three-channels": lambda: patch.object(nets.conv, "_narrow", lambda *_: False),
         "norms-in-two-kernels": lambda: patch.object(nets.norm, "WHOLE", 0),

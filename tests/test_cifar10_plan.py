@@ -97,9 +97,25 @@ def test_at_the_end_fewer_are_begun_which_are_faster_then() -> None:
     first = [board.take() for _ in range(4)]
     clock.now += 14
     for job in first:
-        board.ends(job, 14.0, well=True)
+        board.ends(job, well=True)
     assert [board.take().name for _ in range(2)] == ["run 4", "run 5"]
     assert not any(map(board._ready, board.open))
+
+
+def test_nothing_is_begun_that_would_make_another_late() -> None:
+    """Alone the long one ends after 5 of 10 seconds; beside another, however short, after 8, beside two after 11."""
+    clock = Clock()
+    board = Board(
+        [Job("long", str, "long", 14.0), *(Job(f"short {i}", str, "short", 1.0) for i in range(3))],
+        10.0,
+        clock,
+        crowded,
+    )
+    assert [board.take().name for _ in range(2)] == ["long", "short 0"]
+    assert not any(map(board._ready, board.open))
+    clock.now += 4  # half of it is done
+    board._note()
+    assert all(map(board._ready, board.open))
 
 
 def test_several_workers_share_the_jobs_and_wait_for_one_another() -> None:

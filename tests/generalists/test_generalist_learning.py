@@ -191,4 +191,4 @@ def test_steps_cut_a_stage_short_and_epochs_of_any_length_give_the_same_views() 
     learner = tiny_learner(tangent__epochs=50, tangent__steps=5, projection__epochs=16)
     learner.observer.stage_begins = listen  # type: ignore[method-assign]
     learner.learn(tiny_stream().tasks[0])
-    assert counted == [("specialist", 6, 2, 2), ("tangent", 5, 3, 3), ("projection", 32, 16, 4)]
+    assert counted == [("specialist", 6, 2, 2), ("tangent", 5, 3, 3), ("projection", 32, 16, 8)]

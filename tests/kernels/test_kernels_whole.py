@@ -76,7 +76,7 @@ def test_first_spans_that_are_short_need_no_graphs_of_their_own(
         monkeypatch.setattr(rounds, "SOON", soon)
         captures.clear()
         spans = counted(rounds.SampleRounds, "_span", monkeypatch)
-        outcomes.append(taught("itl", capture=True, **{"tangent.epochs": 33, "projection.epochs": 33}))
+        outcomes.append(taught("itl", capture=True, **{"tangent.epochs": 80, "projection.epochs": 80}))
         made.append((len(captures), len(spans)))
     assert made[0][0] == made[1][0]
     assert made[1][1] == made[0][1] + 8  # two more in each of two stages of two tasks

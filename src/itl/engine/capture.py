@@ -48,6 +48,7 @@ class CapturedStepper(Stepper):
     def __init__(self, stage: Stage, engine: Engine) -> None:
         super().__init__(stage, engine)
         self.graphs: dict[tuple[Any, ...], Captured] = {}
+        self.loaded: list[Captured | None] = []  # of the span's groups
         self.pool = torch.cuda.graph_pool_handle()  # one for all its graphs: they never run at the same time
 
     def load(self, span: Span) -> None:
@@ -124,4 +125,5 @@ class CapturedStepper(Stepper):
     def done(self) -> None:
         """Give back what the graphs hold."""
         super().done()
+        self.loaded = []
         self.graphs.clear()

@@ -72,7 +72,7 @@ def train(
             steps = load(span)
         rounds.commit(plan)
         if index + 1 < rounds.count:
-            # The device is busy with this round now: the host draws the next one and queues its inputs meanwhile.
+            # The device is busy with this round now: the host queues the beginning of the next one meanwhile.
             plan = rounds.plan(index + 1)
             spans = loader.made(plan)
             steps = load(next(spans))

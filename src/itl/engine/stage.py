@@ -77,14 +77,17 @@ class Descent:
 
 
 class Rounds(Protocol):
-    """What a stage's epochs are made of, in rounds of one or more. `plan` is pure CPU work, done one round ahead."""
+    """What a stage's epochs are made of, in rounds of one or more. `plan` is pure CPU work, done one round ahead.
+
+    What is random is drawn there or, where each epoch has keys of its own, in `load`.
+    """
 
     count: int  # rounds
     total: int  # steps in all of them
     apart: bool  # whether no step, and no round, changes what another is made of
 
     def plan(self, index: int) -> Any:
-        """Everything random or sequential about a round, as index arrays."""
+        """What a round is made of; all that depends on the rounds before it."""
         ...
 
     def load(self, plan: Any) -> Iterable[Span]:

@@ -25,6 +25,7 @@ class Stepper:
 
     def __init__(self, stage: Stage, engine: Engine) -> None:
         self.stage, self.engine = stage, engine
+        self.span: Span | None = None  # whose inputs are there
         device = engine.device
         self.leaves = list(stage.parameters.values())
         self.lr = torch.tensor(stage.descent.lr, device=device)
@@ -101,7 +102,7 @@ class Stepper:
 
     def load(self, span: Span) -> None:
         """Take a span's inputs; `run` takes its steps."""
-        self.span: Span | None = span
+        self.span = span
 
     def run(self) -> None:
         """All steps of the span that was loaded, in its order, none while another lane captures."""

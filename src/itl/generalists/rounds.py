@@ -1,6 +1,6 @@
-"""Epochs over the memory (or the task) alone, several of them planned and prepared at once.
+"""Epochs over the memory (or the task) alone, several of them drawn and prepared at once.
 
-A memory of 200 is seven steps an epoch: planned one by one they would cost more than they train. What is frozen during
+A memory of 200 is seven steps an epoch: made one by one they would cost more than they train. What is frozen during
 a stage (a trunk's features, a teacher's logits) is computed here in large batches for a whole round.
 """
 
@@ -23,7 +23,7 @@ from itl.engine.stage import Batch, Span
 
 SOON = (2, 5)  # epochs of a stage's first spans, where its steps wait for them: the next is made while they train
 STEPS_A_ROUND = 200  # enough to hide what a round costs beside its steps
-POINTS = 3  # rounds a stage has at least: the points of its curve
+POINTS = 8  # rounds a stage has at least: the points of its curve
 
 
 @dataclass

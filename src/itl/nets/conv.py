@@ -1,7 +1,7 @@
 """Convolutions that go beside the chain of a step, on a stream of their own: a weight's gradient, a derivative along w.
 
 The chain of a backward pass is data gradients and norms; a weight's gradient is needed only at its end. With batches of
-64 neither fills a GPU alone.
+64 neither fills a GPU alone. And frozen ones of images, which have too few channels for tensor cores.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ def convolve(conv: nn.Conv2d, x: Tensor) -> Tensor:
     along a direction) is nothing special. `uses` counts the forwards of one loss: the gradients of a weight used more
     than once are summed on the backward pass's own stream, which would not wait for another.
     """
-    beside = getattr(conv, "beside", None)
-    trained = beside is not None and conv.weight is conv.worn and torch.is_grad_enabled()
     if _narrow(conv, x):
         return _widened(conv, x)
+    beside = getattr(conv, "beside", None)
+    trained = beside is not None and conv.weight is conv.worn and torch.is_grad_enabled()
     if not trained or x.dtype != conv.weight.dtype or conv.bias is not None:
         return conv(x)  # type: ignore[no-any-return]
     conv.uses += 1  # type: ignore[operator, assignment]

@@ -69,7 +69,8 @@ def values(module: nn.Module, x: Tensor) -> Vector:
         if isinstance(layer, nn.Conv2d)
     ]
     try:
-        module(x)
+        with torch.autocast(x.device.type, enabled=False):  # as `along` computes them
+            module(x)
     finally:
         for hook in hooks:
             hook.remove()

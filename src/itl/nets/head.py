@@ -12,7 +12,7 @@ from itl.nets.norm import fused_kernels
 from itl.nets.resnet import Pool
 
 CLASSES, PIXELS = 256, 256  # at most
-TILE = 4096  # weights a program of the forward kernel holds at once, and half as many as the pixels' values
+TILE = 4096  # weights a program of the forward kernel holds at once; of pixels' values twice as many
 IMAGES, CHANNELS = 32, 16  # of the backward kernel's blocks
 
 

@@ -1,10 +1,12 @@
 # mypy: ignore-errors
-"""Triton kernels for batch norm in training mode, with the residual sum and ReLU that follow it, forward and backward.
+"""Triton kernels for batch norm in training mode, with the residual sum and ReLU that follow it, forward and backward;
+for a norm in evaluation mode with its derivative; and for the end of a network with its derivative.
 
 PyTorch needs three to five kernels each way for `relu(batch_norm(x) + residual)` on channels-last bf16, and they are a
-third of a replay step. Here it is two: one that reduces, one that applies. Rows are pixels (n·h·w of a channels-last
-tensor), split into equal parts over programs. The program that finishes last merges the parts' results, in a fixed
-order: deterministic, and no third kernel. `tickets` `[channel blocks]` (int32, zero before and after) tell which it is.
+third of a replay step. Here it is two, one that reduces and one that applies; or one, where rows are few. Rows are
+pixels (n·h·w of a channels-last tensor), split into equal parts over programs. The program that finishes last merges
+the parts' results, in a fixed order: deterministic, and no third kernel. `tickets` `[channel blocks]` (int32, zero
+before and after) tell which it is.
 
 `groups` batches can stand behind one another in one tensor, each with its own statistics: several forwards in one.
 """

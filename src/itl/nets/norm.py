@@ -44,7 +44,7 @@ def norm(bn: nn.BatchNorm2d, x: Tensor, residual: Tensor | None = None, relu: bo
 
 
 def twice(x: Tensor) -> tuple[Tensor, Tensor]:
-    """x for two layers. If it comes from a fused norm, that sums their gradients itself, without a kernel for it."""
+    """x for two layers. If it comes from a fused norm, that sums their gradients: where rows are few, on its way."""
     return x, getattr(x, "again", x)
 
 
