@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from itl.engine.device import Engine
-from itl.engine.lanes import ETIQUETTE, in_capture_thread
+from itl.engine.lanes import in_capture_thread
 from itl.engine.packed import Packed
 from itl.engine.stage import Batch, Span, Stage
 from itl.engine.stepper import Stepper
@@ -60,17 +60,13 @@ class CapturedStepper(Stepper):
             if graph is not None:
                 graph.fill(group)
 
-    def run(self) -> None:
-        """Replay the steps of the span that was loaded."""
-        assert self.span is not None
-        for g, k in self.span.walk():
-            graph = self.loaded[g]
-            if graph is not None:
-                graph.graph.replay()
-            else:
-                with ETIQUETTE.together():
-                    self.step({name: t[k] for name, t in self.span.groups[g].items()})
-        self.span = None
+    def _take(self, g: int, k: int, group: Batch) -> None:
+        """By its graph, where there is one."""
+        graph = self.loaded[g]
+        if graph is not None:
+            graph.graph.replay()
+        else:
+            super()._take(g, k, group)
 
     def _graph(self, group: Batch, room: int) -> Captured | None:
         shape = shape_of(group)

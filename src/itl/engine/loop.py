@@ -46,7 +46,6 @@ def train(
     for name, value in (momentum or {}).items():
         stepper.momentum[name].copy_(value)
     loader = _Loader(rounds, engine)
-
     done = rounds.first(start)
 
     def load(span: Span) -> int:

@@ -107,10 +107,14 @@ class Stepper:
     def run(self) -> None:
         """All steps of the span that was loaded, in its order, none while another lane captures."""
         assert self.span is not None
-        for group, k in self.span.walk():
-            with ETIQUETTE.together():
-                self.step({name: t[k] for name, t in self.span.groups[group].items()})
+        for g, k in self.span.walk():
+            self._take(g, k, self.span.groups[g])
         self.span = None
+
+    def _take(self, g: int, k: int, group: Batch) -> None:
+        """Step `k` of the span's group `g`."""
+        with ETIQUETTE.together():
+            self.step({name: t[k] for name, t in group.items()})
 
     def touched(self) -> list[Tensor]:
         """Every tensor a step changes."""

@@ -40,6 +40,16 @@ def _parts(values, group, cols, C, splits, LANES: tl.constexpr):
     return tl.load(values + at, mask=(part < splits)[:, None], other=0.0, cache_modifier=".cg")
 
 
+@triton.jit
+def _let_through(dz, value, scale, shift, out_at, inside, AGAIN: tl.constexpr):
+    """dz where the ReLU let the norm's output through, which is computed `AGAIN` or read."""
+    if AGAIN:
+        out = value * scale[None, :] + shift[None, :]
+    else:
+        out = tl.load(out_at, mask=inside, other=0.0).to(tl.float32)
+    return tl.where(out > 0, dz, 0.0)
+
+
 @triton.jit(do_not_specialize=SIZES)
 def statistics_kernel(x, means, squares, kept_mean, kept_rstd, running_mean, running_var, tickets,
                       C, splits, part_rows, group_rows, groups, eps, momentum,
@@ -148,11 +158,7 @@ def backward_reduce_kernel(dy, y, x, kept_mean, kept_rstd, weight, bias, sums, p
         dz = tl.load(dy + at, mask=inside, other=0.0).to(tl.float32)
         value = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
         if RELU:
-            if AGAIN:
-                out = value * scale[None, :] + shift[None, :]
-            else:
-                out = tl.load(y + at, mask=inside, other=0.0).to(tl.float32)
-            dz = tl.where(out > 0, dz, 0.0)
+            dz = _let_through(dz, value, scale, shift, y + at, inside, AGAIN)
         totals += dz
         turned += dz * (value - mean[None, :])
     tl.store(sums + part * C + cols, tl.sum(totals, 0))
@@ -189,11 +195,7 @@ def backward_apply_kernel(dy, y, x, dx, dresidual, kept_mean, kept_rstd, weight,
     along = tl.load(group_sums + group * C + cols) / group_rows
     turned = tl.load(group_products + group * C + cols) / group_rows
     if RELU:
-        if AGAIN:
-            out = value * scale[None, :] + (tl.load(bias + cols) - mean * scale)[None, :]
-        else:
-            out = tl.load(y + at, mask=inside, other=0.0).to(tl.float32)
-        dz = tl.where(out > 0, dz, 0.0)
+        dz = _let_through(dz, value, scale, tl.load(bias + cols) - mean * scale, y + at, inside, AGAIN)
     if HAS_RESIDUAL:
         tl.store(dresidual + at, dz.to(dresidual.dtype.element_ty), mask=inside)
     hat = (value - mean[None, :]) * rstd[None, :]
@@ -307,11 +309,7 @@ def whole_backward_kernel(dy, dother, y, x, dx, dresidual, kept_mean, kept_rstd,
             dz += tl.load(dother + at, mask=inside, other=0.0).to(tl.float32)
         value = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
         if RELU:
-            if AGAIN:
-                out = value * scale[None, :] + (tl.load(bias + cols) - mean * scale)[None, :]
-            else:
-                out = tl.load(y + at, mask=inside, other=0.0).to(tl.float32)
-            dz = tl.where(out > 0, dz, 0.0)
+            dz = _let_through(dz, value, scale, tl.load(bias + cols) - mean * scale, y + at, inside, AGAIN)
         if HAS_RESIDUAL:
             tl.store(dresidual + at, dz.to(dresidual.dtype.element_ty), mask=inside)
         hat = (value - mean[None, :]) * rstd[None, :]
