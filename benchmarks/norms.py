@@ -35,10 +35,13 @@ TIMES = 20
 def sets() -> Iterator[dict[str, int]]:
     """The sizes in use, then others."""
     yield {}
-    for rows, warps, stages in itertools.product((64, 128, 256), (4, 8), (1, 3)):
+    for stages in (2, 3):
+        yield {"STAGES": stages}
+    for rows, warps, stages in itertools.product((128, 256), (4, 8), (1, 2)):
         yield {"BLOCK_M": rows, "WARPS": warps, "STAGES": stages}
-    for programs, stages in itertools.product((128, 512), (1, 3)):
-        yield {"PROGRAMS": programs, "STAGES": stages}
+    for stages in (1, 2):
+        yield {"PROGRAMS": 128, "LANES": 64, "BLOCK_M": 128, "WARPS": 8, "STAGES": stages}
+    yield {"PROGRAMS": 512, "LANES": 128, "BLOCK_M": 128, "WARPS": 4, "STAGES": 1}
     yield {"WHOLE": 0}
 
 

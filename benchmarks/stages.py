@@ -30,7 +30,7 @@ from itl.augment import fused  # noqa: E402
 from itl.bench import Scale, ours  # noqa: E402
 from itl.engine import lanes, loop  # noqa: E402
 from itl.engine.device import Engine, choose_engine  # noqa: E402
-from itl.generalists import rounds  # noqa: E402
+from itl.generalists import learn, rounds  # noqa: E402
 from itl.learner import front  # noqa: E402
 from itl.results import environment  # noqa: E402
 from itl.streams import Stream  # noqa: E402
@@ -101,6 +101,13 @@ def small_budget() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def parts_of(size: int) -> Iterator[None]:
+    """What is frozen is asked about so many images at once."""
+    with patch.object(rounds, "AT_ONCE", size), patch.object(learn, "AT_ONCE", size):
+        yield
+
+
 def ways() -> dict[str, Way]:
     """By name; each is measured alone."""
     return {
@@ -111,6 +118,8 @@ def ways() -> dict[str, Way]:
         "small-budget": small_budget,
         "long-first-span": lambda: patch.object(rounds, "SOON", ()),
         "three-rounds": lambda: patch.object(rounds, "POINTS", 3),
+        "parts-of-512": lambda: parts_of(512),
+        "parts-of-256": lambda: parts_of(256),
         "views-by-pytorch": lambda: patch.object(fused, "fits", lambda *_: False),
         "three-channels": lambda: patch.object(nets.conv, "_narrow", lambda *_: False),
         "norms-in-two-kernels": lambda: patch.object(nets.norm, "WHOLE", 0),
@@ -138,7 +147,7 @@ def specialists(scale: Scale, stream: Stream) -> dict[str, float]:
 def measure(scale: Scale, stream: Stream, only: list[str] | None, say: Callable[[str], None]) -> dict[str, Any]:
     """Every way, and the engine as it is before and after."""
     out: dict[str, Any] = {"format": 1, **environment(torch.device(scale.device)), "ways": {}}
-    plan: list[tuple[str, Way]] = [(FIRST, nullcontext), *ways().items(), (f"{FIRST}, again", nullcontext)]
+    plan: list[tuple[str, Way]] = [(FIRST, nullcontext), *ways().items(), (f"{FIRST}-again", nullcontext)]
     generalist(scale, stream)  # kernels are compiled
     for name, way in plan:
         if only is None or name in only:

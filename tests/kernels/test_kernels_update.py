@@ -8,6 +8,7 @@ from torch import nn
 
 from itl.engine.shadow import Shadow
 from itl.engine.update import Update
+from itl.kernels import kernels_of
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
@@ -38,3 +39,17 @@ def test_the_fused_update_is_pytorchs_sgd_with_rounded_twins(momentum: float, de
     before = [m.detach().clone() for m in shadow.masters]
     update(leaves, grads)
     assert all(torch.equal(a, b) for a, b in zip(before, shadow.masters, strict=True))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_steps_bookkeeping_is_one_kernel(dtype: torch.dtype, device: torch.device) -> None:
+    lr, bad, total = (torch.zeros((), device=device) for _ in range(3))
+    rates = torch.tensor([0.5, 0.25, 0.125, 0.0625], device=device)
+    seen = []
+    for loss, rate in zip((1.5, 0.25, float("inf"), 1.0), rates, strict=True):
+        kernels_of("engine").tally_kernel[(1,)](torch.tensor(loss, dtype=dtype, device=device), rate, lr, bad, total)
+        seen.append((lr.item(), bad.item(), total.item()))
+    assert seen[:2] == [(0.5, 0.0, 1.5), (0.25, 0.0, 1.75)]
+    assert [(rate, flag) for rate, flag, _ in seen[2:]] == [(0.125, 1.0), (0.0625, 1.0)]  # it stays set
+    kernels_of("engine").tally_kernel[(1,)](torch.tensor(float("nan"), device=device), rates[0], lr, bad.zero_(), total)
+    assert bad.item() == 1.0

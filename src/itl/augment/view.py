@@ -23,7 +23,7 @@ POLICY_CHUNK = {"cpu": 10 << 20, "cuda": 256 << 20}
 
 @dataclass(frozen=True)
 class Draws:
-    """The random choices behind n views; a slice of them makes the same slice of the views.
+    """The random choices behind n views; some of them make the same views.
 
     They are drawn on the CPU; those of an `Augment` without a policy may be brought to the images' device.
     """
@@ -36,7 +36,7 @@ class Draws:
     def __len__(self) -> int:
         return len(self.flip)
 
-    def __getitem__(self, index: slice) -> Draws:
+    def __getitem__(self, index: slice | Tensor) -> Draws:
         return Draws(self.shift[index], self.flip[index], self.ops[index], self.levels[index])
 
     @staticmethod

@@ -1,10 +1,12 @@
 # mypy: ignore-errors
-"""One Triton kernel that updates all weights with bf16 twins: SGD on the masters, and the twins beside them."""
+"""Triton kernels of a step: SGD on all weights with bf16 twins, and on the twins beside them; and its bookkeeping."""
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
+
+LARGEST = tl.constexpr(3.4028234663852886e38)  # that is finite in float32
 
 
 @triton.jit
@@ -32,3 +34,12 @@ def descend_kernel(gradients, places, owner, start, lr, bad, momentum, decay,
     weight -= tl.load(lr) * step
     tl.store(master + at, weight, mask=inside)
     tl.store(twin + at, weight.to(tl.bfloat16), mask=inside)
+
+
+@triton.jit
+def tally_kernel(loss, rate, lr, bad, total):
+    """A step's `loss` and learning `rate` into the stepper's scalars: see `Stepper`. One program."""
+    value = tl.load(loss).to(tl.float32)
+    tl.store(lr, tl.load(rate))
+    tl.store(total, tl.load(total) + value)
+    tl.store(bad, tl.where(tl.abs(value) <= LARGEST, tl.load(bad), 1.0))

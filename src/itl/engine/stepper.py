@@ -18,6 +18,7 @@ from itl.engine.lanes import ETIQUETTE, second_stream
 from itl.engine.shadow import Shadow
 from itl.engine.stage import Batch, Diverged, Span, Stage
 from itl.engine.update import Update, available
+from itl.kernels import kernels_of, launchable
 
 
 class Stepper:
@@ -66,10 +67,8 @@ class Stepper:
 
     def step(self, batch: Batch) -> None:
         """Forward, backward, update; nothing here waits for the device."""
-        self.lr.copy_(batch["lr"])
         loss, grads = self._gradients(batch)
-        loss = loss.detach().float()
-        self.bad.add_(loss, alpha=0).nan_to_num_(nan=1.0)  # nothing times a loss that is not finite is not a number
+        self._tally(loss.detach(), batch["lr"])
         if self.stage.adjust is not None:
             grads = self.stage.adjust(grads)
         if self.update is not None:
@@ -83,7 +82,15 @@ class Stepper:
             self.shadow.refresh()
         if self.stage.after is not None:
             self.stage.after()
+
+    def _tally(self, loss: Tensor, rate: Tensor) -> None:
+        """Sum the loss, flag one that is not finite, set the learning rate: in one kernel, where kernels are."""
+        if launchable(loss.device) and kernels_of("engine") is not None:
+            kernels_of("engine").tally_kernel[(1,)](loss, rate, self.lr, self.bad, self.total, num_warps=1)
+            return
+        self.lr.copy_(rate)
         self.total.add_(loss)
+        self.bad.add_(loss, alpha=0).nan_to_num_(nan=1.0)  # nothing times a loss that is not finite is not a number
 
     def _gradients(self, batch: Batch) -> tuple[Tensor, list[Any]]:
         """The loss, and its gradients in the precision of the parameters (of the twins, for the fused update)."""

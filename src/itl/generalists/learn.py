@@ -16,7 +16,7 @@ from itl.engine.lanes import second_stream
 from itl.engine.random import Key
 from itl.engine.stage import Batch, Descent, Stage
 from itl.engine.views import Normalise
-from itl.generalists.rounds import SampleRounds, in_parts
+from itl.generalists.rounds import SampleRounds, in_parts, joined
 from itl.generalists.tangent import TangentModel, frozen_copy
 from itl.memory import Memory
 from itl.nets import Net
@@ -163,7 +163,7 @@ class Tangent:
         if not self.ahead:
             return {"h": h}
         parts = [{"": part, **self.model.values(part)} for part in h.split(AT_ONCE)]
-        whole = {n: torch.cat([self.engine.stored(part[n]) for part in parts]) for n in parts[0]}
+        whole = {n: joined([self.engine.stored(part[n]) for part in parts]) for n in parts[0]}
         return {"h": whole.pop(""), **{VALUE + n: t for n, t in whole.items()}}
 
     @torch.no_grad()

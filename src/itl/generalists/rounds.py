@@ -106,21 +106,29 @@ class SampleRounds:
     def _span(self, taken: np.ndarray, views: Draws, sizes: np.ndarray) -> Span:
         """Steps of `sizes` samples, the rows `taken` one after another, grouped by shape."""
         starts = np.concatenate([[0], np.cumsum(sizes)])
-        rows = torch.from_numpy(taken)
-        flat = self.prepare(self.augment(self.source.gather(rows), views), rows)
         shapes: dict[int, list[np.ndarray]] = {}
         order: list[tuple[int, int]] = []
         for run in np.split(np.arange(len(sizes)), np.flatnonzero(np.diff(sizes)) + 1):
             size = int(sizes[run[0]])
             shapes.setdefault(size, []).append(np.arange(starts[run[0]], starts[run[-1] + 1]))
             order.append((list(shapes).index(size), len(run)))
-        groups = []
+        # Rows in the groups' order from the beginning: what is prepared need not be moved then.
+        index = np.concatenate([part for parts in shapes.values() for part in parts])
+        rows = torch.from_numpy(taken[index])
+        flat = self.prepare(self.augment(self.source.gather(rows), views[torch.from_numpy(index)]), rows)
+        groups, first = [], 0
         for size, parts in shapes.items():
-            index = self.engine.send(torch.from_numpy(np.concatenate(parts)))
-            groups.append({name: t.index_select(0, index).unflatten(0, (-1, size)) for name, t in flat.items()})
+            stop = first + sum(map(len, parts))
+            groups.append({name: t[first:stop].unflatten(0, (-1, size)) for name, t in flat.items()})
+            first = stop
         return Span(groups, order, room=tuple(map(self._room, shapes)))
+
+
+def joined(parts: list[Tensor]) -> Tensor:
+    """Parts behind one another; one alone is not copied."""
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def in_parts(model: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     """A frozen model's output for many images, `AT_ONCE` at a time."""
-    return torch.cat([model(part).float() for part in x.split(AT_ONCE)])
+    return joined([model(part).float() for part in x.split(AT_ONCE)])
