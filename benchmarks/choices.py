@@ -113,7 +113,14 @@ class Choosing:
 
     def kept(self, config: Config) -> tuple[Folder, str]:
         """Where the tries from one run's specialists are kept until the choice is made: folder and file."""
-        return Folder(self.runs / config.name / "specialists"), f"tries-{self.choice.name}.json"
+        return Folder(self.runs / config.name), f"tries-{self.choice.name}.json"
+
+    def tried(self, config: Config) -> bool:
+        """Whether all tries from one run's specialists are kept: neither they nor the run are needed again."""
+        folder, name = self.kept(config)
+        if not (folder.path / name).exists():
+            return False
+        return {one["task"] for one in folder.read(name)["tries"]} == set(self.choice.tasks)
 
     def try_all(self, config: Config) -> str:
         """From the specialists of one run."""

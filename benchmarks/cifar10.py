@@ -42,7 +42,7 @@ ITL = ("itl", "itl-na", "itl-l", "itl-l-na")
 ABLATION = ("b", "b+ff", "b+lf", "b+hp+lf", "b+hp+ff+pd")
 BASELINES = ("er", "derpp", "der", "joint", "sgd", "agem")
 # Seconds of a run and of a redone generalist in one of four lanes, until one was measured.
-RUN, TRY = 390.0, 7.0
+RUN, TRY = 390.0, 9.0
 
 
 def configs(split: str = "test") -> list[Config]:
@@ -103,10 +103,13 @@ class Plan:
         tries = [f"tries {choice.name} {config.variant}" for config in every]
         seconds = TRY * len(choice.generalists) * len(choice.tasks)
         for config, title in zip(every, tries, strict=True):
+            if made.tried(config):
+                continue
             self._put(config, partial(self.keep_specialists, config))
             job = Job(title, partial(made.try_all, config), f"tries {choice.name}", seconds, (config.name,))
             self.jobs.setdefault(title, job)
-        self.jobs.setdefault(name, Job(name, made.choose, "choice", 1.0, tuple(tries)))
+        needs = tuple(title for title in tries if title in self.jobs)
+        self.jobs.setdefault(name, Job(name, made.choose, "choice", needs=needs, late=True))
         return (name,)
 
     def choosing(self, choice: Choice) -> Choosing:
@@ -130,9 +133,15 @@ class Plan:
         return one(config, place(config), self.data, self.device)
 
     def _put(self, config: Config, work: Callable[[], str], needs: tuple[str, ...] = ()) -> None:
-        kind = "joint" if config.method == "joint" else "run, many images" if config.buffer > 1000 else "run"
-        guess = 3 * RUN if kind == "joint" else RUN  # every task trains it on all so far
+        many = ", many images" if config.buffer > 1000 else ""
+        kind = "joint" if config.method == "joint" else f"{'logits' if stores_logits(config) else 'run'}{many}"
+        guess = RUN * {"joint": 3.0, "logits": 1.3}.get(kind, 1.0)  # joint: every task trains it on all so far
         self.jobs.setdefault(config.name, Job(config.name, work, kind, guess, needs))
+
+
+def stores_logits(config: Config) -> bool:
+    """Whether a run's memory keeps logits, which a step takes one more batch for."""
+    return resolved(config, config.settings).specialist.name in ("der", "derpp")
 
 
 def chosen_by(config: Config) -> Choice | None:

@@ -22,6 +22,7 @@ class Job:
     kind: str = "run"  # of those that take the same time
     guess: float = 0.0  # seconds in one of four lanes, while none of its kind has ended
     needs: tuple[str, ...] = ()
+    late: bool = False  # takes no time: begun even when that is over
 
 
 def crowded(lanes: int) -> float:
@@ -83,7 +84,7 @@ class Board:
         """Whether its needs are met, and it and all under way can be expected to end in time beside each other."""
         left = [self.expected(job), *(self.expected(other) - done for other, done in self.working.values())]
         last = self.noted + max(left) * self.crowd(len(left))
-        return self.done.issuperset(job.needs) and last <= self.until
+        return self.done.issuperset(job.needs) and (job.late or last <= self.until)
 
     def _give_up(self) -> None:
         """Whatever needs a lost job is lost too."""

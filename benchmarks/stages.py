@@ -121,7 +121,6 @@ def ways() -> dict[str, Way]:
         "parts-of-512": lambda: parts_of(512),
         "parts-of-256": lambda: parts_of(256),
         "views-by-pytorch": lambda: patch.object(fused, "fits", lambda *_: False),
-        "three-channels": lambda: patch.object(nets.conv, "_narrow", lambda *_: False),
         "norms-in-two-kernels": lambda: patch.object(nets.norm, "WHOLE", 0),
         "gradients-summed-apart": lambda: patch.object(nets.resnet, "twice", lambda x: (x, x)),
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import runpy
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -130,6 +131,16 @@ def test_several_workers_share_the_jobs_and_wait_for_one_another() -> None:
     assert order[5:] == ["choice"]
 
 
+def test_what_takes_no_time_is_done_when_that_is_over() -> None:
+    clock = Clock()
+    board = Board([Job("choice", str, guess=1.0, late=True), Job("run", str, guess=1.0)], 10.0, clock)
+    clock.now += 11
+    first = board.take()
+    assert first.name == "choice"
+    board.ends(first, well=True)
+    assert board.take() is None
+
+
 # ------------------------------------------------------------------------------------------------------------ choices
 
 
@@ -205,6 +216,25 @@ def test_settings_are_chosen_first_and_their_runs_follow(script: dict[str, Any],
     left = script["asked_for"](args)
     assert not {c.name for c in left} & set(titles)
     assert all(job.needs == () for job in script["plan_of"](left, "test", "", "cpu").jobs.values())  # it is chosen
+
+
+def test_tries_that_are_kept_are_not_made_again(script: dict[str, Any], tmp_path: Path) -> None:
+    args = script["parse"](["--only", "itl", "--buffers", "500", "--device", "cpu"])
+    todo = script["asked_for"](args)[:1]
+    before = list(script["plan_of"](todo, "test", "", "cpu").jobs.values())
+    script["work_off"](before[:2], 1, "cpu")  # the run and its tries; no time for the choice
+    (kept,) = (tmp_path / "results" / "validation").iterdir()
+    shutil.rmtree(kept / "specialists")
+    jobs = script["plan_of"](todo, "test", "", "cpu").jobs
+    assert list(jobs) == ["choice itl-500", todo[0].name]
+    assert script["work_off"](list(jobs.values())[:1], 1, "cpu").done == {"choice itl-500"}
+    tries = json.loads((kept / "tries-itl-500.json").read_text())
+    record = tmp_path / "records" / "cifar10-choice-itl-500.json"
+    assert json.loads(record.read_text())["from"][kept.name] == tries["tries"]
+    tries["tries"].pop()  # the last task's
+    (kept / "tries-itl-500.json").write_text(json.dumps(tries))
+    record.unlink()
+    assert next(iter(script["plan_of"](todo, "test", "", "cpu").jobs)) == kept.name
 
 
 def test_a_choice_is_made_for_the_runs_asked_for_alone(script: dict[str, Any]) -> None:

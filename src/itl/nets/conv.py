@@ -1,7 +1,7 @@
 """Convolutions that go beside the chain of a step, on a stream of their own: a weight's gradient, a derivative along w.
 
 The chain of a backward pass is data gradients and norms; a weight's gradient is needed only at its end. With batches of
-64 neither fills a GPU alone. And frozen ones of images, which have too few channels for tensor cores.
+64 neither fills a GPU alone.
 """
 
 from __future__ import annotations
@@ -12,11 +12,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from itl.kernels import launchable
-from itl.nets.norm import constant
-
-WIDE = 8  # channels in bf16 that a convolution on tensor cores takes at least
-
 
 def convolve(conv: nn.Conv2d, x: Tensor) -> Tensor:
     """`conv(x)`; where an engine has given it a stream (`beside`), with the weight's gradient on that stream.
@@ -25,36 +20,12 @@ def convolve(conv: nn.Conv2d, x: Tensor) -> Tensor:
     along a direction) is nothing special. `uses` counts the forwards of one loss: the gradients of a weight used more
     than once are summed on the backward pass's own stream, which would not wait for another.
     """
-    if _narrow(conv, x):
-        return _widened(conv, x)
     beside = getattr(conv, "beside", None)
     trained = beside is not None and conv.weight is conv.worn and torch.is_grad_enabled()
     if not trained or x.dtype != conv.weight.dtype or conv.bias is not None:
         return conv(x)  # type: ignore[no-any-return]
     conv.uses += 1  # type: ignore[operator, assignment]
     return Apart.apply(x, conv.weight, conv, beside)  # type: ignore[no-any-return, no-untyped-call]
-
-
-def _narrow(conv: nn.Conv2d, x: Tensor) -> bool:
-    """Whether a frozen convolution in bf16 has too few input channels for tensor cores (images have three)."""
-    if conv.in_channels >= WIDE or conv.groups > 1 or conv.padding_mode != "zeros" or not launchable(x.device):
-        return False
-    kind = x.device.type
-    rounded = torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) == torch.bfloat16
-    return rounded and constant(x, conv.weight)
-
-
-def _widened(conv: nn.Conv2d, x: Tensor) -> Tensor:
-    """`conv(x)` in bf16, with channels of zeros besides, which tensor cores can take."""
-
-    def wide(t: Tensor) -> Tensor:
-        shape = (len(t), WIDE, *t.shape[2:])
-        out = torch.empty(shape, dtype=torch.bfloat16, device=t.device, memory_format=torch.channels_last)
-        out[:, : t.shape[1]].copy_(t)
-        out[:, t.shape[1] :].zero_()
-        return out
-
-    return F.conv2d(wide(x), wide(conv.weight), conv.bias, conv.stride, conv.padding, conv.dilation)  # type: ignore[arg-type]
 
 
 class Apart(torch.autograd.Function):

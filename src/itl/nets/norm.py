@@ -19,7 +19,7 @@ from itl.kernels import kernels_of, launchable
 PROGRAMS = 256  # of a kernel that reduces: about two for each multiprocessor
 LANES = 128  # parts whose results the last program merges, at most
 BLOCK_C, BLOCK_M, WARPS = 32, 64, 4
-STAGES = 1  # blocks of rows on the way at once, in a kernel that reduces
+STAGES = 3  # blocks of rows on the way at once, in a kernel that reduces
 APPLY_C, APPLY_M, APPLY_WARPS = 64, 32, 4  # of a kernel that goes over all elements
 # Of a kernel each of whose programs sees all rows of its channels, for so many at most.
 WHOLE, WHOLE_C, WHOLE_WARPS = 512, 8, 4
