@@ -187,7 +187,7 @@ class FineTuning:
 
     def __init__(self, net: Net, ground: Ground, linear: bool) -> None:
         settings = ground.settings.tangent
-        self.net, self.cloned = net, ground.settings.projects
+        self.net, self.cloned, self.engine = net, ground.settings.projects, ground.engine
         name = "linear" if linear else "full"
         net.train(not linear and settings.batch_norm == "train")
 
@@ -209,11 +209,12 @@ class FineTuning:
 
     @torch.no_grad()
     def logits(self, x: Tensor) -> Tensor:
-        """The fine-tuned network's logits, in evaluation mode."""
+        """The fine-tuned network's logits, in evaluation mode, in the precision it is trained in."""
         training = self.net.training
-        out: Tensor = self.net.eval()(x)
+        with self.engine.autocast():
+            out: Tensor = self.net.eval()(x)
         self.net.train(training)
-        return out
+        return out.float()
 
     def tensors(self) -> dict[str, Tensor]:
         """The fine-tuned network."""

@@ -257,7 +257,8 @@ class DualNorm(torch.autograd.Function):
                 g, y, z, *out, mean, rstd, weight, affine[0], affine[1], channels, rows, **how, **blocks
             )
         else:
-            reduced(g, y, z, (mean, rstd, weight, weight), affine, ctx.tickets, 1, {"RELU": ctx.relu, "AGAIN": False})
+            how_reduced = {"TWO": False, "RELU": ctx.relu, "AGAIN": False, "KEEP": False}
+            reduced((g, g, y, z, g), (mean, rstd, weight, weight), affine, ctx.tickets, 1, how_reduced)
             over, each, shape = elementwise(z, 1)
             kernels.dual_backward_kernel[over](g, y, *out, rstd, weight, *each, **how, **shape)
         return None, da, da if ctx.has[0] else None, None, dshort, affine[0], affine[1], None, None

@@ -131,14 +131,16 @@ def apply_kernel(x, residual, y, kept_mean, kept_rstd, weight, bias, C, group_ro
 
 
 @triton.jit(do_not_specialize=SIZES)
-def backward_reduce_kernel(dy, y, x, kept_mean, kept_rstd, weight, bias, sums, products,
+def backward_reduce_kernel(dy, more, y, x, dz, kept_mean, kept_rstd, weight, bias, sums, products,
                            group_sums, group_products, dweight, dbias, tickets,
                            C, splits, part_rows, group_rows, groups,
-                           RELU: tl.constexpr, AGAIN: tl.constexpr, LANES: tl.constexpr,
-                           BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr, STAGES: tl.constexpr):  # fmt: skip
+                           TWO: tl.constexpr, RELU: tl.constexpr, AGAIN: tl.constexpr, KEEP: tl.constexpr,
+                           LANES: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr,
+                           STAGES: tl.constexpr):  # fmt: skip
     """Each group's Σ dz and Σ dz·x̂, with dz = dy where the ReLU let through, and the gradients of weight and bias.
 
-    `AGAIN`: where the ReLU let through is computed from x again, which is read anyway, instead of read from y.
+    `TWO`: y's gradient is dy + more. `AGAIN`: where the ReLU let through is computed from x again, which is read
+    anyway, instead of read from y. `KEEP`: dz is stored, which is the residual's gradient too.
     """
     part = tl.program_id(0)
     cols = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
@@ -155,12 +157,17 @@ def backward_reduce_kernel(dy, y, x, kept_mean, kept_rstd, weight, bias, sums, p
         rows = first + begin + tl.arange(0, BLOCK_M)
         inside = (rows < stop)[:, None]
         at = rows[:, None] * C + cols[None, :]
-        dz = tl.load(dy + at, mask=inside, other=0.0).to(tl.float32)
+        slope = tl.load(dy + at, mask=inside, other=0.0).to(tl.float32)
+        if TWO:
+            slope += tl.load(more + at, mask=inside, other=0.0).to(tl.float32)
+            slope = slope.to(dy.dtype.element_ty).to(tl.float32)  # as if they had been summed before
         value = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
         if RELU:
-            dz = _let_through(dz, value, scale, shift, y + at, inside, AGAIN)
-        totals += dz
-        turned += dz * (value - mean[None, :])
+            slope = _let_through(slope, value, scale, shift, y + at, inside, AGAIN)
+        if KEEP:
+            tl.store(dz + at, slope.to(dz.dtype.element_ty), mask=inside)
+        totals += slope
+        turned += slope * (value - mean[None, :])
     tl.store(sums + part * C + cols, tl.sum(totals, 0))
     tl.store(products + part * C + cols, tl.sum(turned, 0) * rstd)
     if _is_last(tickets, splits * groups):
@@ -178,28 +185,24 @@ def backward_reduce_kernel(dy, y, x, kept_mean, kept_rstd, weight, bias, sums, p
 
 
 @triton.jit(do_not_specialize=("group_rows",))
-def backward_apply_kernel(dy, y, x, dx, dresidual, kept_mean, kept_rstd, weight, bias,
-                          group_sums, group_products, C, group_rows,
-                          HAS_RESIDUAL: tl.constexpr, RELU: tl.constexpr, AGAIN: tl.constexpr,
-                          BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr):  # fmt: skip
-    """dx = γ/σ (dz − mean dz − x̂ mean(dz·x̂)), and the residual's gradient dz."""
+def backward_apply_kernel(dz, x, dx, kept_mean, kept_rstd, weight, bias, group_sums, group_products, C, group_rows,
+                          AGAIN: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr):  # fmt: skip
+    """dx = γ/σ (dz − mean dz − x̂ mean(dz·x̂)). `AGAIN`: of dz counts what the ReLU let through, computed from x."""
     cols = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
     group, rows, there = _rows(group_rows, BLOCK_M)
     inside = there[:, None]
     at = rows[:, None] * C + cols[None, :]
-    dz = tl.load(dy + at, mask=inside, other=0.0).to(tl.float32)
+    slope = tl.load(dz + at, mask=inside, other=0.0).to(tl.float32)
     value = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
     mean = tl.load(kept_mean + group * C + cols)
     rstd = tl.load(kept_rstd + group * C + cols)
     scale = tl.load(weight + cols) * rstd
     along = tl.load(group_sums + group * C + cols) / group_rows
     turned = tl.load(group_products + group * C + cols) / group_rows
-    if RELU:
-        dz = _let_through(dz, value, scale, tl.load(bias + cols) - mean * scale, y + at, inside, AGAIN)
-    if HAS_RESIDUAL:
-        tl.store(dresidual + at, dz.to(dresidual.dtype.element_ty), mask=inside)
+    if AGAIN:
+        slope = _let_through(slope, value, scale, tl.load(bias + cols) - mean * scale, x + at, inside, True)
     hat = (value - mean[None, :]) * rstd[None, :]
-    slope = scale[None, :] * (dz - along[None, :] - hat * turned[None, :])
+    slope = scale[None, :] * (slope - along[None, :] - hat * turned[None, :])
     tl.store(dx + at, slope.to(dx.dtype.element_ty), mask=inside)
 
 

@@ -44,7 +44,7 @@ def norm(bn: nn.BatchNorm2d, x: Tensor, residual: Tensor | None = None, relu: bo
 
 
 def twice(x: Tensor) -> tuple[Tensor, Tensor]:
-    """x for two layers. If it comes from a fused norm, that sums their gradients: where rows are few, on its way."""
+    """x for two layers. If it comes from a fused norm, that sums their gradients on its way."""
     return x, getattr(x, "again", x)
 
 
@@ -206,26 +206,28 @@ class FusedNorm(torch.autograd.Function):
             return (None,) * 6
         kernels, groups = kernels_of("nets"), ctx.groups
         x, y, weight, bias, kept = ctx.saved_tensors
-        dx = torch.empty_like(x)
-        dresidual = torch.empty_like(x) if ctx.has_residual else None
+        dx, two, again = torch.empty_like(x), len(given) == 2, not ctx.has_residual
         affine = x.new_empty((2, x.shape[1]), dtype=torch.float32)
-        known, out = (kept[0], kept[1], weight, bias), (dx, dx if dresidual is None else dresidual)
-        how = {"RELU": ctx.relu, "AGAIN": not ctx.has_residual}
+        known = (kept[0], kept[1], weight, bias)
         few = whole(x, groups)
         if few is not None:
             grid, sizes, blocks = few
+            dresidual = torch.empty_like(x) if ctx.has_residual else None
             kernels.whole_backward_kernel[grid](
-                given[0], given[-1], y, x, *out, *known, affine[0], affine[1], *sizes,
-                HAS_RESIDUAL=ctx.has_residual, TWO=len(given) == 2, **how, **blocks,
+                given[0], given[-1], y, x, dx, dx if dresidual is None else dresidual, *known, affine[0], affine[1],
+                *sizes, HAS_RESIDUAL=ctx.has_residual, TWO=two, RELU=ctx.relu, AGAIN=again, **blocks,
             )  # fmt: skip
             return dx, dresidual, affine[0], affine[1], None, None
-        dy = given[0] if len(given) == 1 else given[0] + given[1]  # read twice: one sum is less to read
-        sums = reduced(dy, y, x, known, affine, tickets(ctx.bn)[1], groups, how)
+        # What two kernels read, or a residual's gradient is, is stored by the first; computed by both where x suffices.
+        keep = two or (ctx.has_residual and ctx.relu)
+        dz = torch.empty_like(x) if keep else given[0]
+        sums = reduced((given[0], given[-1], y, x, dz), known, affine, tickets(ctx.bn)[1], groups,
+                       {"TWO": two, "RELU": ctx.relu, "AGAIN": again, "KEEP": keep})  # fmt: skip
         over, each, shape = elementwise(x, groups)
         kernels.backward_apply_kernel[over](
-            dy, y, x, *out, *known, sums[0], sums[1], *each, HAS_RESIDUAL=ctx.has_residual, **how, **shape
+            dz, x, dx, *known, sums[0], sums[1], *each, AGAIN=ctx.relu and not keep, **shape
         )
-        return dx, dresidual, affine[0], affine[1], None, None
+        return dx, dz if ctx.has_residual else None, affine[0], affine[1], None, None
 
 
 def _statistics(x: Tensor, kept: Tensor, bn: nn.BatchNorm2d, groups: int) -> None:
@@ -239,9 +241,7 @@ def _statistics(x: Tensor, kept: Tensor, bn: nn.BatchNorm2d, groups: int) -> Non
 
 
 def reduced(
-    dy: Tensor,
-    y: Tensor,
-    x: Tensor,
+    given: tuple[Tensor, Tensor, Tensor, Tensor, Tensor],
     known: tuple[Tensor, ...],
     affine: Tensor,
     tickets: Tensor,
@@ -250,12 +250,14 @@ def reduced(
 ) -> Tensor:
     """Each group's Σ dz and Σ dz·x̂, `[2, groups, c]`; the gradients of weight and bias into `affine` `[2, c]`.
 
-    `known` are mean and 1/deviation, `[groups, c]` each, weight and bias `[c]`.
+    `given` are y's gradient (or two summands of it: `TWO` in `how`), y, x, and where dz is kept (if `KEEP`), each
+    `[n, c, h, w]`; `known` are mean and 1/deviation, `[groups, c]` each, weight and bias `[c]`.
     """
+    x = given[3]
     grid, sizes, blocks = layout(x, groups)
     parts = x.new_empty((2, grid[0], x.shape[1]), dtype=torch.float32)
     sums = x.new_empty((2, groups, x.shape[1]), dtype=torch.float32)
     kernels_of("nets").backward_reduce_kernel[grid](
-        dy, y, x, *known, parts[0], parts[1], sums[0], sums[1], affine[0], affine[1], tickets, *sizes, **how, **blocks
+        *given, *known, parts[0], parts[1], sums[0], sums[1], affine[0], affine[1], tickets, *sizes, **how, **blocks
     )
     return sums
