@@ -6,6 +6,7 @@ import re
 import resource
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,14 @@ def everything_at_once(place: Path) -> None:
         fake_run(place / f"run{k:02d}", seed=k, tasks=50, classes=200, points=20, each=20, pictures=32)
 
 
+def slowness() -> float:
+    """How many times slower than a usual core this one is at present, 1 at least: a loop as long as a second of one."""
+    begun = time.process_time()
+    for _ in range(25_000_000):
+        pass
+    return max(1.0, time.process_time() - begun)
+
+
 CASES = [cut_short, one_task, many_classes, many_tasks, many_runs, everything_at_once]
 
 
@@ -75,7 +84,7 @@ def case(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Path, flo
 def test_it_is_quick_small_and_right_in_a_browser_and_on_a_phone(case: tuple[str, Path, float]) -> None:
     name, page, spent = case
     assert page.stat().st_size < 10_000_000
-    assert spent < (10 if name == "everything_at_once" else 5)  # that one reads 100 MB of records
+    assert spent < (10 if name == "everything_at_once" else 5) * slowness()  # that one reads 100 MB of records
     needs_browser()
     with browser() as chromium:
         for width in (1100, 390):
