@@ -115,7 +115,7 @@ class Choosing:
         """Where the tries from one run's specialists are kept until the choice is made: folder and file."""
         return Folder(self.runs / config.name), f"tries-{self.choice.name}.json"
 
-    def tried(self, config: Config) -> bool:
+    def all_kept(self, config: Config) -> bool:
         """Whether all tries from one run's specialists are kept: neither they nor the run are needed again."""
         folder, name = self.kept(config)
         if not (folder.path / name).exists():

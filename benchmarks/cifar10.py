@@ -30,6 +30,7 @@ from choices import Choice, Choosing, Values  # noqa: E402
 from jobs import Job, work_off  # noqa: E402
 from runs import not_recorded, one  # noqa: E402
 
+from itl import specialists  # noqa: E402
 from itl.config import Config  # noqa: E402
 from itl.methods import settings_for  # noqa: E402
 from itl.settings import Settings  # noqa: E402
@@ -103,7 +104,7 @@ class Plan:
         tries = [f"tries {choice.name} {config.variant}" for config in every]
         seconds = TRY * len(choice.generalists) * len(choice.tasks)
         for config, title in zip(every, tries, strict=True):
-            if made.tried(config):
+            if made.all_kept(config):
                 continue
             self._put(config, partial(self.keep_specialists, config))
             job = Job(title, partial(made.try_all, config), f"tries {choice.name}", seconds, (config.name,))
@@ -141,7 +142,7 @@ class Plan:
 
 def stores_logits(config: Config) -> bool:
     """Whether a run's memory keeps logits, which a step takes one more batch for."""
-    return resolved(config, config.settings).specialist.name in ("der", "derpp")
+    return specialists.build(resolved(config, config.settings).specialist).stores_logits
 
 
 def chosen_by(config: Config) -> Choice | None:

@@ -26,6 +26,11 @@ def kernels_of(room: str) -> Any:
         return None
 
 
+def kernels_on(device: torch.device, room: str) -> Any:
+    """The module `itl.<room>.kernels` where its kernels are launched on that device; else None."""
+    return kernels_of(room) if launchable(device) else None
+
+
 def launching_on(device: torch.device) -> contextlib.AbstractContextManager[object]:
     """Within, the device is the present one, to which kernels that are not PyTorch's own go."""
     return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()

@@ -12,7 +12,7 @@ from itl.augment.blend import blend_tables
 from itl.augment.device import lasting, send
 from itl.augment.ops import moves
 from itl.augment.policy import BINS, NAMES, signed
-from itl.kernels import kernels_of, launchable, launching_on
+from itl.kernels import kernels_of, kernels_on, launching_on
 
 PIXELS = 64 * 64  # of an image at most: a program holds all of one
 STEPS = (0, 2)  # of a policy
@@ -31,7 +31,7 @@ def fits(images: Tensor, steps: int) -> bool:
     """Whether the kernel can make views of these, with so many steps of a policy."""
     _, channels, height, width = images.shape
     sizes = channels in (1, 3) and 0 < height * width <= PIXELS and len(images) > 0
-    return launchable(images.device) and sizes and steps in STEPS and kernels_of("augment") is not None
+    return sizes and steps in STEPS and kernels_on(images.device, "augment") is not None
 
 
 def views(images: Tensor, drawn: Tensor, fill: int) -> Tensor:

@@ -18,7 +18,7 @@ from itl.engine.lanes import ETIQUETTE, second_stream
 from itl.engine.shadow import Shadow
 from itl.engine.stage import Batch, Diverged, Span, Stage
 from itl.engine.update import Update, available
-from itl.kernels import kernels_of, launchable
+from itl.kernels import kernels_on
 
 
 class Stepper:
@@ -85,8 +85,9 @@ class Stepper:
 
     def _tally(self, loss: Tensor, rate: Tensor) -> None:
         """Sum the loss, flag one that is not finite, set the learning rate: in one kernel, where kernels are."""
-        if launchable(loss.device) and kernels_of("engine") is not None:
-            kernels_of("engine").tally_kernel[(1,)](loss, rate, self.lr, self.bad, self.total, num_warps=1)
+        kernels = kernels_on(loss.device, "engine")
+        if kernels is not None:
+            kernels.tally_kernel[(1,)](loss, rate, self.lr, self.bad, self.total, num_warps=1)
             return
         self.lr.copy_(rate)
         self.total.add_(loss)

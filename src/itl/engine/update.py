@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from itl.engine.shadow import Shadow
-from itl.kernels import kernels_of, launchable
+from itl.kernels import kernels_of, kernels_on
 
 BLOCK = 4096  # elements a program updates
 
 
 def available(shadow: Shadow | None) -> bool:
     """Whether the masters can be updated by the fused kernel."""
-    return shadow is not None and launchable(shadow.masters[0].device) and kernels_of("engine") is not None
+    return shadow is not None and kernels_on(shadow.masters[0].device, "engine") is not None
 
 
 class Update:

@@ -214,7 +214,7 @@ class FineTuning:
         with self.engine.autocast():
             out: Tensor = self.net.eval()(x)
         self.net.train(training)
-        return out.float()
+        return out
 
     def tensors(self) -> dict[str, Tensor]:
         """The fine-tuned network."""

@@ -131,7 +131,7 @@ def apply_kernel(x, residual, y, kept_mean, kept_rstd, weight, bias, C, group_ro
 
 
 @triton.jit(do_not_specialize=SIZES)
-def backward_reduce_kernel(dy, more, y, x, dz, kept_mean, kept_rstd, weight, bias, sums, products,
+def backward_reduce_kernel(dy, dother, y, x, dz, kept_mean, kept_rstd, weight, bias, sums, products,
                            group_sums, group_products, dweight, dbias, tickets,
                            C, splits, part_rows, group_rows, groups,
                            TWO: tl.constexpr, RELU: tl.constexpr, AGAIN: tl.constexpr, KEEP: tl.constexpr,
@@ -139,7 +139,7 @@ def backward_reduce_kernel(dy, more, y, x, dz, kept_mean, kept_rstd, weight, bia
                            STAGES: tl.constexpr):  # fmt: skip
     """Each group's Σ dz and Σ dz·x̂, with dz = dy where the ReLU let through, and the gradients of weight and bias.
 
-    `TWO`: y's gradient is dy + more. `AGAIN`: where the ReLU let through is computed from x again, which is read
+    `TWO`: y's gradient is dy + dother. `AGAIN`: where the ReLU let through is computed from x again, which is read
     anyway, instead of read from y. `KEEP`: dz is stored, which is the residual's gradient too.
     """
     part = tl.program_id(0)
@@ -159,7 +159,7 @@ def backward_reduce_kernel(dy, more, y, x, dz, kept_mean, kept_rstd, weight, bia
         at = rows[:, None] * C + cols[None, :]
         slope = tl.load(dy + at, mask=inside, other=0.0).to(tl.float32)
         if TWO:
-            slope += tl.load(more + at, mask=inside, other=0.0).to(tl.float32)
+            slope += tl.load(dother + at, mask=inside, other=0.0).to(tl.float32)
             slope = slope.to(dy.dtype.element_ty).to(tl.float32)  # as if they had been summed before
         value = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
         if RELU:

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from itl.kernels import kernels_of, launchable
+from itl.kernels import kernels_of, kernels_on, launchable
 
 # Sizes of the fused kernels, the same for every layer so that each is compiled once (searched: docs/performance.md).
 PROGRAMS = 256  # of a kernel that reduces: about two for each multiprocessor
@@ -113,13 +113,12 @@ def fused_kernels(x: Tensor, *dtypes: torch.dtype) -> Any:
     """The fused kernels if they can take this: channels-last on CUDA, a channel count they know, Triton installed."""
     channels = x.shape[1]
     fits = (
-        launchable(x.device)
-        and x.dtype in dtypes
+        x.dtype in dtypes
         and (channels % BLOCK_C == 0 or channels in (8, 16))
         and x.numel() < 2**31  # they count in 32 bits
         and x.is_contiguous(memory_format=torch.channels_last)
     )
-    return kernels_of("nets") if fits else None
+    return kernels_on(x.device, "nets") if fits else None
 
 
 def fusable(x: Tensor, bn: nn.BatchNorm2d) -> bool:
