@@ -51,8 +51,8 @@ MANY = {
     "projection.lr": 0.05,
     "projection.epochs": 40,
 }
-# At itl's own rates there the stored logits' squared error was not finite (one epoch a task, docs/methods.md); those for
-# each size of memory were chosen on the validation split (docs/reproduction.md).
+# At itl's own rates there the stored logits' squared error was not finite (one epoch a task, docs/methods.md); those
+# for each size of memory were chosen on the validation split (docs/reproduction.md).
 ITL_L_TUNED: Tuned = {
     **DERPP_TUNED,
     ("seq-cifar10", None): {"tangent.lr": 0.01, "projection.lr": 0.03},
