@@ -230,7 +230,7 @@ def test_a_search_killed_again_and_again_ends_as_one_that_was_not(tmp_path):
         args = [sys.executable, "-m", "itl.cli", *words.split(), out]
         return subprocess.Popen(args, cwd=tmp_path, env=env, start_new_session=True, stdout=subprocess.DEVNULL)
 
-    assert begin("whole").wait(600) == 0
+    assert begin("whole").wait(1800) == 0
     kills = 0
     for number in (0, 2, 4):  # as soon as something of this trial is saved
         process = begin("killed")
@@ -242,7 +242,7 @@ def test_a_search_killed_again_and_again_ends_as_one_that_was_not(tmp_path):
             kills += 1
         process.wait()
     assert kills >= 2
-    assert begin("killed").wait(600) == 0
+    assert begin("killed").wait(1800) == 0
     from itl.search.trials import study
 
     both = [
