@@ -30,7 +30,7 @@ from itl.augment import fused  # noqa: E402
 from itl.bench import Scale, ours  # noqa: E402
 from itl.engine import lanes, loop  # noqa: E402
 from itl.engine.device import Engine, choose_engine  # noqa: E402
-from itl.generalists import learn, rounds  # noqa: E402
+from itl.generalists import rounds  # noqa: E402
 from itl.learner import front  # noqa: E402
 from itl.results import environment  # noqa: E402
 from itl.streams import Stream  # noqa: E402
@@ -101,13 +101,6 @@ def small_budget() -> Iterator[None]:
         yield
 
 
-@contextmanager
-def parts_of(size: int) -> Iterator[None]:
-    """What is frozen is asked about so many images at once."""
-    with patch.object(rounds, "AT_ONCE", size), patch.object(learn, "AT_ONCE", size):
-        yield
-
-
 def ways() -> dict[str, Way]:
     """By name; each is measured alone."""
     return {
@@ -118,8 +111,11 @@ def ways() -> dict[str, Way]:
         "small-budget": small_budget,
         "long-first-span": lambda: patch.object(rounds, "SOON", ()),
         "three-rounds": lambda: patch.object(rounds, "POINTS", 3),
-        "parts-of-512": lambda: parts_of(512),
-        "parts-of-256": lambda: parts_of(256),
+        "parts-of-2048": lambda: patch.object(rounds, "AT_ONCE", 2048),
+        "parts-of-512": lambda: patch.object(rounds, "AT_ONCE", 512),
+        "parts-of-256": lambda: patch.object(rounds, "AT_ONCE", 256),
+        "trunk-by-our-kernel": lambda: patch.object(nets.frozen, "BY_CUDNN", False),
+        "trunk-layer-by-layer": lambda: patch.object(nets.frozen, "supports", lambda _: False),
         "views-by-pytorch": lambda: patch.object(fused, "fits", lambda *_: False),
         "norms-in-two-kernels": lambda: patch.object(nets.norm, "WHOLE", 0),
         "gradients-summed-apart": lambda: patch.object(nets.resnet, "twice", lambda x: (x, x)),

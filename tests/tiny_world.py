@@ -91,7 +91,7 @@ def counted(owner: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> list[int]
     """An entry for each call of `owner.name` from now on."""
     calls: list[int] = []
     work = getattr(owner, name)
-    monkeypatch.setattr(owner, name, lambda *args: (calls.append(1), work(*args))[1])
+    monkeypatch.setattr(owner, name, lambda *args, **named: (calls.append(1), work(*args, **named))[1])
     return calls
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from itl.augment import fused
 from itl.engine import update
 from itl.generalists import rounds
-from itl.nets import conv, dual, head, norm
+from itl.nets import conv, dual, frozen, head, norm
 from tiny_world import counted, differing, photograph, tiny_learner, tiny_stream
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="tests/cuda shows it there")
@@ -47,7 +47,7 @@ def test_captured_steps_leave_no_trace_and_give_the_same_bits(method: str, captu
 WAYS = [
     *((function, "apply") for function in (norm.FusedNorm, dual.DualNorm, head.Head)),
     *((function, "apply") for function in (conv.Apart, conv.Beside, conv.Gate)),
-    *((fused, "views"), (update.Update, "_descend")),
+    *((fused, "views"), (update.Update, "_descend"), (frozen.Frozen, "__call__")),
 ]
 # Few large programs: an interpreter takes them one by one.
 LARGE = [

@@ -19,4 +19,5 @@ class Normalise:
 
     def __call__(self, views: Tensor) -> Tensor:
         """Float32 `[n, c, h, w]`."""
-        return torch.addcmul(self.shift, views.float(), self.scale).contiguous(memory_format=self.layout)
+        views = views.contiguous(memory_format=self.layout)  # bytes are turned round sooner than what they become
+        return torch.addcmul(self.shift, views.float(), self.scale)

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from itl.augment import Augment
-from itl.engine.device import AT_ONCE, Engine
+from itl.engine.device import Engine
 from itl.engine.lanes import second_stream
 from itl.engine.random import Key
 from itl.engine.stage import Batch, Descent, Stage
 from itl.engine.views import Normalise
-from itl.generalists.rounds import SampleRounds, in_parts, joined
+from itl.generalists.rounds import SampleRounds, in_parts, joined, parts_of
 from itl.generalists.tangent import TangentModel, frozen_copy
 from itl.memory import Memory
 from itl.nets import Net
@@ -126,6 +126,8 @@ class Tangent:
             self.anchor = last.anchor
             self.anchor.load_state_dict(net.state_dict())
         self.model = TangentModel(self.anchor, settings.layers)  # type: ignore[arg-type]
+        if self.engine.own_kernels and self.engine.precision == "bf16" and not self.engine.exact:
+            self.model.freeze(torch.bfloat16)
         if last is None:
             self.w = {name: t.requires_grad_() for name, t in self.model.zero().items()}
         else:
@@ -162,7 +164,7 @@ class Tangent:
             h = in_parts(lambda part: self.model.features(self.ground.normalise(part)), views)
         if not self.ahead:
             return {"h": h}
-        parts = [{"": part, **self.model.values(part)} for part in h.split(AT_ONCE)]
+        parts = [{"": part, **self.model.values(part)} for part in parts_of(h)]
         whole = {n: joined([self.engine.stored(part[n]) for part in parts]) for n in parts[0]}
         return {"h": whole.pop(""), **{VALUE + n: t for n, t in whole.items()}}
 

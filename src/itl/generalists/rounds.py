@@ -129,6 +129,11 @@ def joined(parts: list[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
+def parts_of(x: Tensor) -> tuple[Tensor, ...]:
+    """`x` in as few equal parts as have `AT_ONCE` rows at most."""
+    return x.chunk(max(1, -(-len(x) // AT_ONCE)))
+
+
 def in_parts(model: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """A frozen model's output for many images, `AT_ONCE` at a time."""
-    return joined([model(part).float() for part in x.split(AT_ONCE)])
+    """A frozen model's output for many images, some at a time."""
+    return joined([model(part).float() for part in parts_of(x)])

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, jvp
 
-from itl.nets import Net, dual, forward_mode
+from itl.nets import Net, dual, forward_mode, frozen
 
 Vector = dict[str, Tensor]
 
@@ -28,15 +28,21 @@ class TangentModel:
         self.params: Vector = {name: p.detach() for name, p in self.head.named_parameters() if net.moves(name, layers)}
         self.buffers: Vector = dict(self.head.named_buffers())
         self.beside: torch.cuda.Stream | None = None  # for what need not wait for each other in training
+        self.frozen: frozen.Frozen | None = None
 
     def zero(self) -> Vector:
         """w = 0, the point of contact: one tensor for each of the head's parameters."""
         return {name: torch.zeros_like(p) for name, p in self.params.items()}
 
+    def freeze(self, dtype: torch.dtype) -> None:
+        """Let the trunk compute in `dtype`, with what it was at this moment: for many images."""
+        if self.net.ours and len(self.trunk) and frozen.supports(self.trunk):
+            self.frozen = frozen.Frozen(self.trunk, dtype)
+
     @torch.no_grad()
     def features(self, x: Tensor) -> Tensor:
         """What enters the head: the frozen trunk's output for images `[n, c, h, w]`."""
-        return self.trunk(x)  # type: ignore[no-any-return]
+        return self.trunk(x) if self.frozen is None else self.frozen(x).float()  # type: ignore[no-any-return]
 
     def head_at(self, params: Vector, features: Tensor) -> Tensor:
         """The head as a pure function of its parameters: logits `[n, classes]`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from itl.errors import UserError, unknown
-from itl.nets import dual
+from itl.nets import dual, frozen
 from itl.nets.base import Net
 from itl.nets.foreign import Foreign, for_classes, forward_mode
 from itl.nets.init import draw
@@ -23,6 +23,7 @@ __all__ = [
     "for_classes",
     "forward_mode",
     "forwards",
+    "frozen",
     "names",
 ]
 

@@ -65,10 +65,10 @@ def _frozen(x: Tensor, residual: Tensor | None, bn: nn.BatchNorm2d, relu: bool) 
     assert bn.running_mean is not None
     assert bn.running_var is not None
     rstd = (bn.running_var + bn.eps).rsqrt()
-    return _applied(x, residual, (bn.running_mean, rstd, bn.weight, bn.bias), relu)
+    return applied(x, residual, (bn.running_mean, rstd, bn.weight, bn.bias), relu)
 
 
-def _applied(x: Tensor, residual: Tensor | None, known: tuple[Tensor, ...], relu: bool, groups: int = 1) -> Tensor:
+def applied(x: Tensor, residual: Tensor | None, known: tuple[Tensor, ...], relu: bool, groups: int = 1) -> Tensor:
     """relu((x − mean) / deviation · weight + bias + residual) in one kernel.
 
     `known` are mean and 1/deviation, `[groups, c]` each, weight and bias `[c]`.
@@ -190,7 +190,7 @@ class FusedNorm(torch.autograd.Function):
             )  # fmt: skip
         else:
             _statistics(x, kept, bn, groups)
-            y = _applied(x, residual, (kept[0], kept[1], weight, bias), relu, groups)
+            y = applied(x, residual, (kept[0], kept[1], weight, bias), relu, groups)
         # Without a residual, x alone tells where the ReLU let through: y need not be read again.
         ctx.save_for_backward(x, x if residual is None else y, weight, bias, kept)
         ctx.has_residual, ctx.relu, ctx.groups, ctx.bn = residual is not None, relu, groups, bn

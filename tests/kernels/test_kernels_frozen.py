@@ -1,0 +1,102 @@
+"""A frozen network with its norms folded into its convolutions is the network in evaluation mode."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from itl import nets
+from itl.generalists.tangent import TangentModel
+from itl.nets import frozen
+from tiny_world import counted
+
+LAST = torch.channels_last
+
+
+def seen(name: str, device: torch.device, strided: bool = False) -> nets.ResNet:
+    """A network whose norms have seen some images, and whose affine parts are not the usual ones."""
+    generator = torch.Generator().manual_seed(0)
+    net = nets.build(name, 5, width=8, strided=strided, generator=generator)
+    with torch.no_grad():
+        for p in net.parameters():
+            if p.dim() == 1:
+                p.add_(0.3 * torch.randn(p.shape, generator=generator))
+        for _ in range(3):
+            net(images(strided, torch.device("cpu")))
+    return net.to(device).to(memory_format=LAST).eval()  # type: ignore[call-overload, no-any-return]
+
+
+def images(strided: bool, device: torch.device) -> Tensor:
+    side = 32 if strided else 12
+    x = torch.randn(6, 3, side, side, generator=torch.Generator().manual_seed(1))
+    return x.to(device).contiguous(memory_format=LAST)
+
+
+def away(found: Tensor, expected: Tensor) -> float:
+    return float((found.float() - expected).norm() / expected.norm())
+
+
+FAMILY = [("resnet8", False), ("resnet18", False), ("resnet50", False), ("resnet10", True)]
+
+
+@pytest.mark.parametrize("way", ["kernel", "plain", "cudnn"])
+@pytest.mark.parametrize(("name", "strided"), FAMILY)
+def test_a_frozen_network_is_the_network_in_evaluation_mode(
+    name: str, strided: bool, way: str, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By our kernel, without it, and all by cuDNN; in bf16 it is no further away than layer by layer."""
+    if way == "cudnn" and device.type != "cuda":
+        pytest.skip("cuDNN is on CUDA devices alone")
+    net, x = seen(name, device, strided), images(strided, device)
+    trunk = net.split(1)[0]
+    with torch.no_grad():
+        expected = trunk(x)
+        with torch.autocast(device.type, torch.bfloat16):
+            usual = away(trunk(x), expected)
+    monkeypatch.setattr(frozen, "BY_CUDNN", way == "cudnn")
+    if way == "plain":
+        monkeypatch.setattr(frozen, "fused_kernels", lambda *_: None)
+    taken = counted(frozen, "applied", monkeypatch)
+    assert frozen.supports(trunk)
+    assert away(frozen.Frozen(trunk, torch.float32)(x), expected) < 1e-5
+    before = len(taken)
+    narrow = frozen.Frozen(trunk, torch.bfloat16)(x)
+    assert narrow.dtype == torch.bfloat16
+    assert away(narrow, expected) < 1.5 * usual
+    assert bool(before) is (way != "plain")  # cuDNN is for bf16 alone
+    assert (len(taken) > before) is (way == "kernel")
+
+
+def test_it_stays_what_it_was(device: torch.device) -> None:
+    net, x = seen("resnet8", device), images(False, device)
+    still = frozen.Frozen(net.split(1)[0], torch.float32)
+    before = still(x)
+    with torch.no_grad():
+        for t in net.state_dict().values():
+            t.mul_(2)
+    assert torch.equal(still(x), before)
+
+
+def test_a_tangent_model_asks_it_for_its_features(device: torch.device) -> None:
+    net, x = seen("resnet18", device), images(False, device)
+    model = TangentModel(net, 2)
+    expected = model.features(x)
+    for dtype, most in ((torch.float32, 1e-5), (torch.bfloat16, 0.02)):
+        model.freeze(dtype)
+        assert model.frozen is not None
+        assert model.features(x).dtype == torch.float32  # what the head computes in
+        assert away(model.features(x), expected) < most
+
+
+def test_other_networks_are_asked_themselves(device: torch.device) -> None:
+    trunk = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU())
+    assert not frozen.supports(trunk)
+    assert not frozen.supports(torch.nn.Sequential(nets.build("resnet8", 2, width=8).stem, trunk))
+
+
+def test_images_stay_as_they_are_where_no_layer_is_frozen(device: torch.device) -> None:
+    net, x = seen("resnet8", device), images(False, device)
+    model = TangentModel(net, None)
+    model.freeze(torch.bfloat16)
+    assert torch.equal(model.features(x), x)
