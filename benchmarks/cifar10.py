@@ -4,6 +4,7 @@ python benchmarks/cifar10.py --list                               what is not re
 python benchmarks/cifar10.py --data data [--lanes 4]              do it, several runs side by side
 python benchmarks/cifar10.py --only itl,itl-na --buffers 500      some methods, some sizes of memory
 python benchmarks/cifar10.py --until 1500                         begin nothing that would end after so many seconds
+python benchmarks/cifar10.py --until 1500 --first joint           its runs first: the longest must begin soon
 python benchmarks/cifar10.py --only b --split validation          on the validation images
 
 A run that is recorded is never run again. A cell whose settings are still to be chosen (benchmarks/candidates.py) has
@@ -167,10 +168,10 @@ def asked_for(args: argparse.Namespace) -> list[Config]:
     return not_recorded(asked, RESULTS / args.split, args.split)
 
 
-def plan_of(todo: Sequence[Config], split: str, data: str, device: str) -> Plan:
-    """The jobs behind some runs, in order of value."""
+def plan_of(todo: Sequence[Config], split: str, data: str, device: str, first: Sequence[str] = ()) -> Plan:
+    """The jobs behind some runs, in order of value, those of the methods `first` before all others."""
     plan = Plan(data, device)
-    for item in order(split):
+    for item in sorted(order(split), key=lambda item: not (isinstance(item, Config) and item.method in first)):
         if isinstance(item, Config):
             if item in todo:
                 plan.add(item)
@@ -182,6 +183,7 @@ def plan_of(todo: Sequence[Config], split: str, data: str, device: str) -> Plan:
 def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", help="methods, with commas between; default: all")
+    parser.add_argument("--first", default="", help="methods to begin with, with commas between")
     parser.add_argument("--buffers", help="with commas between; default: all")
     parser.add_argument("--split", default="test", choices=("test", "validation"))
     parser.add_argument("--lanes", type=int, default=4)
@@ -196,7 +198,7 @@ def main() -> None:
     args = parse()
     todo = asked_for(args)
     print(f"{len(todo)} runs to do", flush=True)
-    plan = plan_of(todo, args.split, args.data, args.device)
+    plan = plan_of(todo, args.split, args.data, args.device, args.first.split(","))
     if args.list:
         for config in todo:
             waits = plan.jobs[config.name].needs

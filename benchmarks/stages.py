@@ -1,10 +1,11 @@
 """What each of the engine's ways gives: tangent learning and projection at 200 images, and specialists' steps.
 
-python benchmarks/stages.py [--json FILE] [--profile FOLDER] [--only as-it-is,no-ahead]
+python benchmarks/stages.py [--json FILE] [--profile FOLDER] [--only as-it-is,no-ahead] [--repeat 3]
 
-Every way is one switch less, or one more, than the engine as it is; "as-it-is" is timed first and last. The generalist
-is timed at the second task, its graphs kept from the first, over 60 + 60 epochs as `itl bench` does. A GPU's work; on a
-CPU it is a rehearsal with a small network.
+Every way is one switch less, or one more, than the engine as it is; "as-it-is" is timed first and last. With `--repeat`
+all of them are gone so often, in turn, and each has the median. The generalist is timed at the second task, its graphs
+kept from the first, over 60 + 60 epochs as `itl bench` does. A GPU's work; on a CPU it is a rehearsal with a small
+network.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 from unittest.mock import patch
 
@@ -30,6 +32,7 @@ from itl.augment import fused  # noqa: E402
 from itl.bench import Scale, ours  # noqa: E402
 from itl.engine import lanes, loop  # noqa: E402
 from itl.engine.device import Engine, choose_engine  # noqa: E402
+from itl.engine.stage import Span  # noqa: E402
 from itl.generalists import rounds  # noqa: E402
 from itl.learner import front  # noqa: E402
 from itl.results import environment  # noqa: E402
@@ -72,6 +75,16 @@ def no_ahead() -> Iterator[None]:
 
 
 @contextmanager
+def new_streams() -> Iterator[None]:
+    """The engine's own are made anew within."""
+    kept = dict(lanes._own)
+    lanes._own.clear()
+    yield
+    lanes._own.clear()
+    lanes._own.update(kept)
+
+
+@contextmanager
 def no_priority() -> Iterator[None]:
     """The kernels of graphs do not go before others."""
 
@@ -80,14 +93,25 @@ def no_priority() -> Iterator[None]:
             lanes._own[device] = lanes.OwnStreams(*(torch.cuda.Stream(device) for _ in range(3)))
         return lanes._own[device]
 
-    kept = dict(lanes._own)
-    lanes._own.clear()
-    with ExitStack() as stack:
+    with new_streams(), ExitStack() as stack:
         for room in (lanes, loop):
             stack.enter_context(patch.object(room, "own_streams", plain))
         yield
-    lanes._own.clear()
-    lanes._own.update(kept)
+
+
+@contextmanager
+def inputs_once() -> Iterator[None]:
+    """A span's inputs are those of the first of its shape: what the steps take by themselves, no way to train."""
+    make, kept = rounds.SampleRounds._span, {}
+
+    def again(self: Any, taken: Any, views: Any, sizes: Any) -> Span:
+        shape = (self.key[-1], sizes.tobytes())
+        if shape not in kept:
+            kept[shape] = make(self, taken, views, sizes)
+        return kept[shape]
+
+    with patch.object(rounds.SampleRounds, "_span", again):
+        yield
 
 
 @contextmanager
@@ -108,8 +132,10 @@ def ways() -> dict[str, Way]:
         "search-among-all": lambda: searching(0),
         "no-ahead": no_ahead,
         "no-priority": no_priority,
+        "inputs-once": inputs_once,
         "small-budget": small_budget,
         "long-first-span": lambda: patch.object(rounds, "SOON", ()),
+        "first-spans-1-3": lambda: patch.object(rounds, "SOON", (1, 3)),
         "three-rounds": lambda: patch.object(rounds, "POINTS", 3),
         "parts-of-2048": lambda: patch.object(rounds, "AT_ONCE", 2048),
         "parts-of-512": lambda: patch.object(rounds, "AT_ONCE", 512),
@@ -139,31 +165,35 @@ def specialists(scale: Scale, stream: Stream) -> dict[str, float]:
     return {"er_ms": watch.ms("specialist"), "itl_specialist_ms": both.ms("specialist")}
 
 
-def measure(scale: Scale, stream: Stream, only: list[str] | None, say: Callable[[str], None]) -> dict[str, Any]:
-    """Every way, and the engine as it is before and after."""
-    out: dict[str, Any] = {"format": 1, **environment(torch.device(scale.device)), "ways": {}}
+def measure(
+    scale: Scale, stream: Stream, only: list[str] | None, repeat: int, say: Callable[[str], None]
+) -> dict[str, Any]:
+    """Every way, and the engine as it is before and after; each so often."""
     plan: list[tuple[str, Way]] = [(FIRST, nullcontext), *ways().items(), (f"{FIRST}-again", nullcontext)]
+    plan = [(name, way) for name, way in plan if only is None or name in only]
     generalist(scale, stream)  # kernels are compiled
-    for name, way in plan:
-        if only is None or name in only:
+    found: dict[str, list[dict[str, float]]] = {}
+    for _ in range(repeat):
+        for name, way in plan:
             since = time.perf_counter()
             with way():
-                found = generalist(scale, stream)
+                took = generalist(scale, stream)
                 if name.startswith((FIRST, "views", "norms", "gradients", "search-among")):
-                    found |= specialists(scale, stream)
-            out["ways"][name] = found
-            words = ", ".join(f"{key} {value:.4f}" for key, value in found.items())
+                    took |= specialists(scale, stream)
+            found.setdefault(name, []).append(took)
+            words = ", ".join(f"{key} {value:.4f}" for key, value in took.items())
             say(f"{name}: {words} ({time.perf_counter() - since:.0f} s)")
     for size in (50, 64):
         name = f"batches of {size}"
         if only is None or name in only:
-            out["ways"][name] = generalist(scale, stream, **{f"{stage}.batch": size for stage in STAGES})
-            say(f"{name}: {out['ways'][name]}")
-    return out
+            found[name] = [generalist(scale, stream, **{f"{stage}.batch": size for stage in STAGES})]
+            say(f"{name}: {found[name][0]}")
+    out = {name: {key: median(took[key] for took in every) for key in every[0]} for name, every in found.items()}
+    return {"format": 1, **environment(torch.device(scale.device)), "ways": out, "repeats": repeat, "each": found}
 
 
 def profiled(scale: Scale, stream: Stream, folder: Path) -> None:
-    """Both stages' kernels, by time: a table for each in `folder`."""
+    """Both stages' kernels, by time and one after another: a table and a trace for each in `folder`."""
     from torch.profiler import ProfilerActivity, profile
 
     device = scale.device
@@ -175,6 +205,7 @@ def profiled(scale: Scale, stream: Stream, folder: Path) -> None:
         key = "self_device_time_total" if device == "cuda" else "self_cpu_time_total"
         text = seen.key_averages().table(sort_by=key, row_limit=70, max_name_column_width=110)
         (folder / f"profile-{stage}.txt").write_text(text)
+        seen.export_chrome_trace(str(folder / f"trace-{stage}.json.gz"))
 
 
 def main() -> None:
@@ -182,11 +213,12 @@ def main() -> None:
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--profile", type=Path, metavar="FOLDER")
     parser.add_argument("--only", help="names of ways, with commas between; default: all")
+    parser.add_argument("--repeat", type=int, default=1, metavar="N", help="times; default: once")
     args = parser.parse_args()
     scale = Scale.of(choose_engine("auto").device.type)
     stream = scale.stream()
     only = args.only.split(",") if args.only else None
-    found = measure(scale, stream, only, lambda line: print(line, flush=True))
+    found = measure(scale, stream, only, args.repeat, lambda line: print(line, flush=True))
     if args.json is not None:
         args.json.write_text(json.dumps(found, indent=1) + "\n")
     if args.profile is not None:

@@ -244,6 +244,15 @@ def test_a_choice_is_made_for_the_runs_asked_for_alone(script: dict[str, Any]) -
     assert len(jobs) == 3 + 3
 
 
+def test_what_must_begin_soon_begins_first(script: dict[str, Any]) -> None:
+    todo = script["asked_for"](script["parse"](["--only", "b,joint,agem", "--device", "cpu"]))
+    usual = list(script["plan_of"](todo, "test", "", "cpu").jobs)
+    soon = list(script["plan_of"](todo, "test", "", "cpu", ["joint"]).jobs)
+    joint = "seq-cifar10-joint-200-seed0"
+    assert usual.index(joint) > 0
+    assert soon == [joint, *(name for name in usual if name != joint)]
+
+
 def test_the_papers_runs_are_listed_once_each_with_the_most_valuable_first() -> None:
     words = [sys.executable, str(SCRIPT), "--list"]
     first, *commands = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
