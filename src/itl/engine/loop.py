@@ -70,6 +70,7 @@ def train(
                 break
             steps = load(span)
         rounds.commit(plan)
+        stepper.mark()
         if index + 1 < rounds.count:
             # The device is busy with this round now: the host queues the beginning of the next one meanwhile.
             plan = rounds.plan(index + 1)

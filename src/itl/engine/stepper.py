@@ -32,6 +32,8 @@ class Stepper:
         self.lr = torch.tensor(stage.descent.lr, device=device)
         self.total = torch.zeros((), device=device)
         self.bad = torch.zeros((), device=device)
+        self.marked = torch.zeros(3, pin_memory=device.type == "cuda")  # of a round: loss, flag, length of the weights
+        self.over = torch.cuda.Event() if device.type == "cuda" else None
         self.optimiser = torch.optim.SGD(
             self.leaves, lr=self.lr, momentum=stage.descent.momentum, weight_decay=2 * stage.descent.l2, fused=True
         )
@@ -129,15 +131,23 @@ class Stepper:
         twins = self.shadow.twins if self.shadow is not None else []
         return [*self.leaves, *self.momentum.values(), *twins, *self.stage.changed, self.lr, self.total, self.bad]
 
-    def close(self, epoch: int, steps: int) -> float:
-        """The round's mean loss; raises `Diverged` if one, or a weight or statistic, is not finite. Its one wait."""
+    def mark(self) -> None:
+        """A round's last step is queued: so is what `close` reads, before anything of the next round."""
         # Nothing would tell of the last update, and a batch norm's statistics can overflow while the loss is finite.
         state = [t.detach() for t in (*self.leaves, *self.stage.changed) if t.is_floating_point()]
         length = torch.nn.utils.get_total_norm(state).float()
-        total, bad, norm = torch.stack([self.total, self.bad, length]).tolist()
+        self.marked.copy_(torch.stack([self.total, self.bad, length]), non_blocking=self.over is not None)
+        self.total.zero_()
+        if self.over is not None:
+            self.over.record(torch.cuda.current_stream(self.engine.device))
+
+    def close(self, epoch: int, steps: int) -> float:
+        """The mean loss of the marked round, its one wait; raises `Diverged` if one, or the state, is not finite."""
+        if self.over is not None:
+            self.over.synchronize()
+        total, bad, norm = self.marked.tolist()
         if bad or not math.isfinite(norm):
             raise Diverged(self.stage.name, epoch)
-        self.total.zero_()
         return float(total) / max(steps, 1)
 
     def serves(self, stage: Stage) -> bool:

@@ -366,16 +366,16 @@ class Learner:
         """Train a stage from where it stands to its end, telling the observer."""
         start = self.position[1]
         momentum = {n.removeprefix("momentum."): t for n, t in self.flight.items() if n.startswith("momentum.")}
+        still = {n: t for n, t in self.flight.items() if not n.startswith("momentum.")}
+        if self._generalist is not None:
+            still |= self._generalist.tensors()  # the same ones throughout: a stage changes them in place
         self.observer.stage_begins(self, stage)
 
         def after(index: int, loss: float, moments: dict[str, Tensor]) -> None:
             self.position = (self.position[0], index + 1)
-            self.flight = {n: t for n, t in self.flight.items() if not n.startswith("momentum.")}
-            self.flight |= {f"momentum.{n}": t for n, t in moments.items()}
+            self.flight = {**still, **{f"momentum.{n}": t for n, t in moments.items()}}
             if self.memory.candidates is not None:
                 self.flight |= {CANDIDATES + n: t for n, t in self.memory.candidates.tensors().items()}
-            if self._generalist is not None:
-                self.flight |= self._generalist.tensors()
             self._torn = False
             with self.clock.section("evaluation"):
                 self.observer.round_ends(self, stage, stage.rounds.epoch(index), loss)
