@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from itl.nets import head
 from itl.nets.conv import Beside, Gate
-from itl.nets.norm import elementwise, fused_kernels, reduced, tickets, whole
+from itl.nets.norm import elementwise, fused_kernels, reduced, running, tickets, whole
 from itl.nets.resnet import BasicBlock, Bottleneck, Pool, Shortcut, Stem
 
 Vector = dict[str, Tensor]
@@ -188,7 +188,7 @@ def _plain(
     relu: bool,
 ) -> Pair:
     with torch.no_grad():
-        mean, var, weight, bias = (t.view(-1, 1, 1) for t in _statistics(bn))
+        mean, var, weight, bias = (t.view(-1, 1, 1) for t in running(bn))
         rstd = (var + bn.eps).rsqrt()
         hat = (z - mean) * rstd
         y = torch.addcmul(bias, hat, weight)
@@ -199,13 +199,6 @@ def _plain(
     if not relu:
         return y, dy
     return y.relu(), torch.where(y > 0, dy, 0.0)
-
-
-def _statistics(bn: nn.BatchNorm2d) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Running mean and variance, weight and bias `[c]`."""
-    assert bn.running_mean is not None
-    assert bn.running_var is not None
-    return bn.running_mean, bn.running_var, bn.weight.detach(), bn.bias.detach()
 
 
 class DualNorm(torch.autograd.Function):
@@ -225,7 +218,7 @@ class DualNorm(torch.autograd.Function):
         relu: bool,
     ) -> tuple[Tensor, Tensor]:
         """(y, dy), channels-last float32."""
-        mean, var, weight, bias = _statistics(bn)
+        mean, var, weight, bias = running(bn)
         y, dy, rstd = torch.empty_like(z), torch.empty_like(z), torch.empty_like(mean)
         grid, sizes, blocks = elementwise(z, 1)
         given = [None if t is None else t.contiguous(memory_format=torch.channels_last) for t in (a, b, short, dshort)]

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from itl.nets.norm import applied, fused_kernels
+from itl.nets.norm import applied, fused_kernels, running
 from itl.nets.resnet import BasicBlock, Bottleneck, Pool, Stem
 
 BY_CUDNN = True
@@ -52,7 +52,6 @@ class Folded:
     weight: Tensor
     bias: Tensor
     narrow: Tensor
-    still: tuple[Tensor, Tensor, Tensor]  # mean, 1/deviation and weight of a norm that only adds its bias
     how: tuple[Any, Any]  # stride, padding
 
     def alone(self, x: Tensor) -> Tensor:
@@ -68,7 +67,8 @@ class Folded:
             return torch.cudnn_convolution_add_relu(x, self.weight, residual, 1.0, self.narrow, *how)
         y = self.alone(x)
         if fused_kernels(y, torch.bfloat16, torch.float32) is not None:
-            return applied(y, residual, (*self.still, self.bias), relu=True)
+            zero, one = torch.zeros_like(self.bias), torch.ones_like(self.bias)
+            return applied(y, residual, (zero, one, one, self.bias), relu=True)  # a norm that only adds its bias
         y = y + self.narrow.view(-1, 1, 1)
         return F.relu(y if residual is None else y + residual)
 
@@ -81,14 +81,12 @@ def whole_by_cudnn(x: Tensor, weight: Tensor) -> bool:
 
 def fold(conv: nn.Conv2d, bn: nn.BatchNorm2d, dtype: torch.dtype, more: Tensor | None = None) -> Folded:
     """The convolution and its norm in evaluation mode; `more` `[o]` is added to the bias."""
-    assert bn.running_mean is not None
-    assert bn.running_var is not None
-    scale = bn.weight * (bn.running_var + bn.eps).rsqrt()
-    bias = bn.bias - bn.running_mean * scale
+    mean, var, scale, bias = running(bn)
+    scale = scale * (var + bn.eps).rsqrt()
+    bias = bias - mean * scale
     bias = bias if more is None else bias + more
     weight = torch.empty_like(conv.weight, dtype=dtype).copy_(conv.weight * scale.view(-1, 1, 1, 1))
-    still = (torch.zeros_like(bias), torch.ones_like(bias), torch.ones_like(bias))
-    return Folded(weight, bias, bias.to(dtype), still, (conv.stride, conv.padding))
+    return Folded(weight, bias, bias.to(dtype), (conv.stride, conv.padding))
 
 
 def _flat(module: nn.Module) -> list[nn.Module]:

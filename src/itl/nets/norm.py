@@ -62,10 +62,15 @@ def constant(*tensors: Tensor) -> bool:
 
 def _frozen(x: Tensor, residual: Tensor | None, bn: nn.BatchNorm2d, relu: bool) -> Tensor:
     """relu(bn(x) + residual) on running statistics, in one kernel."""
+    mean, var, weight, bias = running(bn)
+    return applied(x, residual, (mean, (var + bn.eps).rsqrt(), weight, bias), relu)
+
+
+def running(bn: nn.BatchNorm2d) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """What a norm is in evaluation mode: running mean and variance, weight and bias `[c]`."""
     assert bn.running_mean is not None
     assert bn.running_var is not None
-    rstd = (bn.running_var + bn.eps).rsqrt()
-    return applied(x, residual, (bn.running_mean, rstd, bn.weight, bn.bias), relu)
+    return bn.running_mean, bn.running_var, bn.weight.detach(), bn.bias.detach()
 
 
 def applied(x: Tensor, residual: Tensor | None, known: tuple[Tensor, ...], relu: bool, groups: int = 1) -> Tensor:
