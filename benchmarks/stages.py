@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -100,6 +101,14 @@ def no_priority() -> Iterator[None]:
 
 
 @contextmanager
+def ahead_on(count: int) -> Iterator[None]:
+    """What is made ahead has so many multiprocessors; 0: all, as the steps have."""
+    share = count / torch.cuda.get_device_properties(0).multi_processor_count
+    with new_streams(), patch.object(lanes, "ASIDE", share):
+        yield
+
+
+@contextmanager
 def inputs_once() -> Iterator[None]:
     """A span's inputs are those of the first of its shape: what the steps take by themselves, no way to train."""
     make, kept = rounds.SampleRounds._span, {}
@@ -133,6 +142,8 @@ def ways() -> dict[str, Way]:
         "no-ahead": no_ahead,
         "no-priority": no_priority,
         "inputs-once": inputs_once,
+        "ahead-on-all": partial(ahead_on, 0),
+        **{f"ahead-on-{count}": partial(ahead_on, count) for count in (16, 32, 48, 64)},
         "small-budget": small_budget,
         "long-first-span": lambda: patch.object(rounds, "SOON", ()),
         "first-spans-1-3": lambda: patch.object(rounds, "SOON", (1, 3)),

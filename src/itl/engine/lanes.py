@@ -12,9 +12,12 @@ from typing import TypeVar
 
 import torch
 
+from itl.engine import partition
+
 Result = TypeVar("Result")
 
 MOST = 24  # lanes at once: PyTorch hands out streams from a ring of 32
+ASIDE = 0.36  # of the multiprocessors are for what is made ahead of the steps, which have all; 0: it has all too
 SWITCH = 2e-4  # seconds: a lane that plans must not keep another from launching its steps
 
 
@@ -173,5 +176,6 @@ def own_streams(device: torch.device) -> OwnStreams:
     """The engine's own; ask `ETIQUETTE` before using the first two."""
     if device not in _own:
         first, second = (torch.cuda.Stream(device, priority=-1) for _ in range(2))
-        _own[device] = OwnStreams(first, second, torch.cuda.Stream(device))
+        ahead = partition.stream_on(device, ASIDE) if ASIDE else None
+        _own[device] = OwnStreams(first, second, ahead or torch.cuda.Stream(device))
     return _own[device]
