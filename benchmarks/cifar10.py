@@ -7,17 +7,19 @@ python benchmarks/cifar10.py --until 1500                         begin nothing 
 python benchmarks/cifar10.py --until 1500 --first joint           its runs first: the longest must begin soon
 python benchmarks/cifar10.py --only b --split validation          on the validation images
 
-A run that is recorded is never run again. A cell whose settings are still to be chosen (benchmarks/candidates.py) has
-them chosen first, on the validation split: the record goes to benchmarks/results, and its runs name the settings until
-they are the method's defaults. `itl table --stream seq-cifar10` sets the records beside the paper's numbers.
+A run that is recorded is not run again, unless other settings were chosen for it since. A cell whose settings are still
+to be chosen (benchmarks/candidates.py) has them chosen first, on the validation split: the record goes to
+benchmarks/results, and its runs name the settings until they are the method's defaults. `itl table --stream
+seq-cifar10` sets the records beside the paper's numbers.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -29,12 +31,12 @@ sys.path[:0] = [str(HOME / "src"), str(HOME / "benchmarks")]
 from candidates import CHOICES, OPEN  # noqa: E402
 from choices import Choice, Choosing, Values  # noqa: E402
 from jobs import Job, work_off  # noqa: E402
-from runs import not_recorded, one  # noqa: E402
+from runs import key, one, recorded  # noqa: E402
 
 from itl import specialists  # noqa: E402
 from itl.config import Config  # noqa: E402
 from itl.methods import settings_for  # noqa: E402
-from itl.settings import Settings  # noqa: E402
+from itl.settings import Settings, flatten  # noqa: E402
 
 STREAM = "seq-cifar10"
 RESULTS = HOME / "results" / STREAM
@@ -84,6 +86,11 @@ def place(config: Config) -> Path:
     return RESULTS / config.split / config.name
 
 
+def choosing(choice: Choice, data: str = "", device: str = "cpu") -> Choosing:
+    """A choice's work, where its runs are."""
+    return Choosing(choice, RESULTS / "validation", RECORDS, data, device)
+
+
 class Plan:
     """The jobs that are left, with those that choose settings before the runs that need them."""
 
@@ -98,7 +105,7 @@ class Plan:
 
     def choose(self, choice: Choice) -> tuple[str, ...]:
         """The runs that keep specialists, the generalists from each, the choice; what its runs have to wait for."""
-        made, name = self.choosing(choice), f"choice {choice.name}"
+        made, name = choosing(choice, self.data, self.device), f"choice {choice.name}"
         if made.chosen() is not None:
             return ()
         every = choice.configs()
@@ -114,19 +121,17 @@ class Plan:
         self.jobs.setdefault(name, Job(name, made.choose, "choice", needs=needs, late=True))
         return (name,)
 
-    def choosing(self, choice: Choice) -> Choosing:
-        """A choice's work, where its runs are."""
-        return Choosing(choice, RESULTS / "validation", RECORDS, self.data, self.device)
-
     def run(self, config: Config) -> str:
-        """With the settings chosen for it."""
-        config = self.settled(config)
+        """With the settings chosen for it, unless it is recorded with these: they are chosen only now."""
+        config, path = self.settled(config), place(config) / "result.json"
+        if path.exists() and not outdated(config, json.loads(path.read_text())):
+            return "is recorded with the settings chosen"
         return one(config, place(config), self.data, self.device)
 
     def settled(self, config: Config) -> Config:
         """A run with the settings chosen for it, named where they are not its method's own already."""
         choice = chosen_by(config)
-        own = {**config.settings, **((choice and self.choosing(choice).chosen()) or {})}
+        own = {**config.settings, **((choice and choosing(choice).chosen()) or {})}
         return replace(config, settings=own) if resolved(config, own) != resolved(config, config.settings) else config
 
     def keep_specialists(self, config: Config) -> str:
@@ -139,6 +144,15 @@ class Plan:
         kind = "joint" if config.method == "joint" else f"{'logits' if stores_logits(config) else 'run'}{many}"
         guess = RUN * {"joint": 3.0, "logits": 1.3}.get(kind, 1.0)  # joint: every task trains it on all so far
         self.jobs.setdefault(config.name, Job(config.name, work, kind, guess, needs))
+
+
+def outdated(config: Config, record: Mapping[str, Any]) -> bool:
+    """Whether a run was recorded with settings other than those chosen for it, or before they are chosen."""
+    choice = chosen_by(config)
+    if choice is None:
+        return False
+    chosen, had = choosing(choice).chosen(), flatten(record["settings"])
+    return chosen is None or any(had.get(name) != value for name, value in chosen.items())
 
 
 def stores_logits(config: Config) -> bool:
@@ -157,7 +171,7 @@ def resolved(config: Config, settings: Values) -> Settings:
 
 
 def asked_for(args: argparse.Namespace) -> list[Config]:
-    """The runs that the options name and that are not recorded yet."""
+    """The runs that the options name and that are not recorded yet, or not with what was chosen for them."""
     only = args.only.split(",") if args.only else None
     buffers = [int(size) for size in args.buffers.split(",")] if args.buffers else None
     asked = [
@@ -165,7 +179,8 @@ def asked_for(args: argparse.Namespace) -> list[Config]:
         for c in configs(args.split)
         if (only is None or c.method in only) and (buffers is None or c.buffer in buffers)
     ]
-    return not_recorded(asked, RESULTS / args.split, args.split)
+    done = recorded(RESULTS / args.split, args.split)
+    return [c for c in asked if key(c) not in done or outdated(c, done[key(c)])]
 
 
 def plan_of(todo: Sequence[Config], split: str, data: str, device: str, first: Sequence[str] = ()) -> Plan:
@@ -200,7 +215,7 @@ def main() -> None:
     print(f"{len(todo)} runs to do", flush=True)
     plan = plan_of(todo, args.split, args.data, args.device, args.first.split(","))
     if args.list:
-        for config in todo:
+        for config in sorted(todo, key=lambda config: list(plan.jobs).index(config.name)):
             waits = plan.jobs[config.name].needs
             print(f"{plan.settled(config).command}{'  # after: ' if waits else ''}{', '.join(waits)}")
         return

@@ -27,14 +27,19 @@ def recorded(folder: Path, split: str = "test") -> dict[Key, dict[str, Any]]:
     return out
 
 
+def key(config: Config) -> Key:
+    """What a run's record is found by."""
+    return config.method, config.variant, config.buffer, config.seed
+
+
 def not_recorded(configs: Sequence[Config], folder: Path, split: str = "test") -> list[Config]:
     """Those of some runs that are not recorded there yet."""
     done = recorded(folder, split)
-    return [c for c in configs if (c.method, c.variant, c.buffer, c.seed) not in done]
+    return [c for c in configs if key(c) not in done]
 
 
 def one(config: Config, out: Path, data: str, device: str) -> str:
-    """Run and record one, in this process; what came of it in a line. A run that fails leaves nothing behind."""
+    """Run and record one, in this process; what came of it in a line. A run that fails leaves all as it was."""
     from itl.run import run
 
     draft = out.with_name(f".{out.name}")
@@ -44,6 +49,7 @@ def one(config: Config, out: Path, data: str, device: str) -> str:
     except BaseException:
         shutil.rmtree(draft, ignore_errors=True)
         raise
+    shutil.rmtree(out, ignore_errors=True)
     os.replace(draft, out)
     return f"Class-IL {result['class_il']:.1f}, Task-IL {result['task_il']:.1f}"
 

@@ -168,10 +168,12 @@ def test_who_falls_behind_is_tried_no_more_and_the_best_mean_is_chosen() -> None
 
 @pytest.mark.parametrize("path", sorted((HOME / "benchmarks" / "results").glob("cifar10-choice-*.json")), ids=str)
 def test_what_was_chosen_is_the_default(path: Path) -> None:
-    name, _, buffer = path.stem.removeprefix("cifar10-choice-").rpartition("-")
+    title = path.stem.removeprefix("cifar10-choice-")
+    name, _, buffer = title.rpartition("-")
+    made = {choice.name: choice for choice in SCRIPT_NAMES["CHOICES"]}
     if "fine-tuned" not in name:
         chosen = json.loads(path.read_text())["chosen"]["settings"]
-        for method in (name, f"{name}-na"):
+        for method in made[title].methods if title in made else (name, f"{name}-na"):
             assert settings_for(method, "seq-cifar10", int(buffer), chosen) == settings_for(
                 method, "seq-cifar10", int(buffer)
             )
@@ -218,6 +220,35 @@ def test_settings_are_chosen_first_and_their_runs_follow(script: dict[str, Any],
     assert all(job.needs == () for job in script["plan_of"](left, "test", "", "cpu").jobs.values())  # it is chosen
 
 
+def test_a_run_is_made_again_when_something_else_is_chosen_for_it(script: dict[str, Any], tmp_path: Path) -> None:
+    args = script["parse"](["--only", "itl", "--buffers", "500", "--device", "cpu"])
+    config = script["asked_for"](args)[0]
+    path, record = script["place"](config) / "result.json", tmp_path / "records" / "cifar10-choice-itl-500.json"
+
+    def choose(lr: float) -> None:
+        record.write_text(json.dumps({"chosen": {"settings": {"tangent.lr": lr}}}))
+
+    def write(lr: float) -> None:
+        settings = settings_for("itl", "seq-cifar10", 500, {"tangent.lr": lr}).model_dump(mode="json")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        about = {"method": "itl", "variant": None, "buffer": 500, "seed": config.seed, "split": "test"}
+        path.write_text(json.dumps({**about, "settings": settings}))
+
+    write(0.03)
+    assert config in script["asked_for"](args)  # nothing is chosen yet
+    choose(0.03)
+    assert config not in script["asked_for"](args)
+    job = script["plan_of"]([config], "test", "", "cpu").jobs[config.name]
+    assert job.work() == "is recorded with the settings chosen"
+    choose(0.02)
+    assert config in script["asked_for"](args)
+    small = {"net.name": "resnet8", "net.width": 4, "specialist.steps": 2, "tangent.steps": 2, "projection.steps": 2}
+    record.write_text(json.dumps({"chosen": {"settings": {"tangent.lr": 0.02, **small}}}))
+    assert job.work().startswith("Class-IL")
+    assert json.loads(path.read_text())["settings"]["tangent"]["lr"] == 0.02
+    assert config not in script["asked_for"](args)
+
+
 def test_tries_that_are_kept_are_not_made_again(script: dict[str, Any], tmp_path: Path) -> None:
     args = script["parse"](["--only", "itl", "--buffers", "500", "--device", "cpu"])
     todo = script["asked_for"](args)[:1]
@@ -251,6 +282,15 @@ def test_what_must_begin_soon_begins_first(script: dict[str, Any]) -> None:
     joint = "seq-cifar10-joint-200-seed0"
     assert usual.index(joint) > 0
     assert soon == [joint, *(name for name in usual if name != joint)]
+
+
+def test_the_list_is_in_the_order_of_the_runs(
+    script: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["cifar10.py", "--list", "--only", "b,joint", "--first", "joint"])
+    script["main"]()
+    _, *lines = capsys.readouterr().out.splitlines()
+    assert ["--method joint" in line for line in lines] == [True, False, False, False]
 
 
 def test_the_papers_runs_are_listed_once_each_with_the_most_valuable_first() -> None:
