@@ -208,7 +208,7 @@ def page(found: Found) -> str:
 
 
 def summary(found: Found) -> str:
-    """The README's: what was run of the paper's own methods, of two baselines and of joint training, the upper bound."""
+    """The README's: what was run of the paper's own methods, of two baselines and of joint training, beside theirs."""
     head, ruler, *cells_ = against(found, [*ITL, "er", "derpp"], (200, 500, 5120))
     cells_ += against(found, ["joint"], (None,))[2:]
     run = [row for row in cells_ if not row.endswith("not run yet |")]
