@@ -21,14 +21,17 @@ HOME = Path(__file__).parents[1]
 sys.path[:0] = [str(HOME / "src"), str(HOME / "benchmarks")]
 
 from candidates import OPEN  # noqa: E402
-from cifar10 import ABLATION, BASELINES, ITL, RESULTS, SEEDS, STREAM  # noqa: E402
+from cifar10 import ABLATION, BASELINES, ITL, RESULTS, SEEDS, STREAM, outdated  # noqa: E402
 from pages import put  # noqa: E402
 
-from itl.results.cells import Mean  # noqa: E402
+from itl.config import Config  # noqa: E402
+from itl.methods import settings_for  # noqa: E402
+from itl.results.cells import Mean, settings_of  # noqa: E402
 from itl.results.published import Published, published  # noqa: E402
 from itl.results.render import NAMES  # noqa: E402
 from itl.results.runs import Run, find  # noqa: E402
 from itl.results.table import MEASURES, Row, build  # noqa: E402
+from itl.settings import flatten  # noqa: E402
 
 PAGE = HOME / "docs" / "reproduction.md"
 HELD = ("er", "der", "derpp", "joint")  # baselines that must come near the published figure
@@ -55,10 +58,24 @@ class Found:
         self.variants = [row for section in sections if section.kind == "variant" for row in section.rows]
 
     def row(self, method: str, buffer: int | None, variant: str | None = None) -> Row | None:
-        """That of a method and buffer, a table's before the ablation's; of two of other defaults, the fuller."""
-        rows = self.published if variant is None else [r for r in self.variants if r.ours and r.label == variant]
+        """That of a method and buffer, a table's before the ablation's; of several, today's, then the fuller."""
+        rows = self.published if variant is None else self.variants
         mine = [row for row in rows if (row.method, row.buffer) == (method, buffer)]
-        return max(mine, key=seeds, default=None)
+        if variant is not None:
+            mine = [row for row in mine if row.ours and row.ours.facts.get("variant") == variant]
+        return max(mine, key=lambda row: (of_today(row), seeds(row)), default=None)
+
+
+def of_today(row: Row) -> bool:
+    """Whether our runs have the settings chosen for their cell, or those that their command gives now."""
+    if row.ours is None:
+        return False
+    run, had = row.ours.runs[0], settings_of(row.ours.runs[0])
+    buffer, variant = int(run.facts["buffer"]), run.facts.get("variant")
+    if outdated(Config(STREAM, row.method, buffer, variant=variant), run.facts):
+        return False
+    now = settings_for(row.method, STREAM, buffer, run.config.get("settings")).model_dump(mode="json")
+    return all(had.get(name, value) == value for name, value in flatten(now).items())
 
 
 def seeds(row: Row | None) -> int:

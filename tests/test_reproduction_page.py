@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import runpy
 from dataclasses import replace
 from pathlib import Path
@@ -10,8 +11,10 @@ from typing import Any
 
 import pytest
 
+from fake_runs import fake_run
 from itl.results.cells import Mean
 from itl.results.published import published
+from itl.results.runs import find
 from itl.results.table import Row
 
 HOME = Path(__file__).parents[1]
@@ -26,7 +29,8 @@ def row(method: str, buffer: int | None = 200) -> Any:
 def cell(class_il: list[float], task_il: list[float] | None = None) -> Any:
     """Ours, with these accuracies, a seed each."""
     values = {"class_il": class_il, "task_il": task_il or [99.0] * len(class_il)}
-    return SimpleNamespace(mean=lambda name: Mean.of(values[name]), seeds=list(range(len(class_il))))
+    run = SimpleNamespace(facts={"buffer": 200, "settings": {}}, result={}, config={})
+    return SimpleNamespace(mean=lambda name: Mean.of(values[name]), seeds=list(range(len(class_il))), runs=[run])
 
 
 class Fake(NAMES["Found"]):  # type: ignore[misc]
@@ -77,6 +81,19 @@ def test_every_cell_is_on_the_page_run_or_not() -> None:
         assert f"| `{method}` |" in text or method == "sgd"  # the paper has no sgd
     assert text.count("not run yet") == 4 * 3 + 4 * 3 + 1
     assert set(NAMES["WORDS"]) == set(NAMES["OPEN"])
+
+
+def test_of_two_sets_of_settings_a_cell_shows_todays_and_a_variant_is_found_beside_another(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        fake_run(tmp_path / f"then{seed}", seed=seed)  # specialist.lr is .01 in them
+    for name, own in (("now", {}), ("variant", {"variant": "reservoir"}), ("variant-then", {"variant": "reservoir"})):
+        path = fake_run(tmp_path / name, seed=2 if name == "variant-then" else 0, **own)
+        result = json.loads((path / "result.json").read_text())
+        result["settings"] |= {} if "then" in name else {"specialist": {"lr": 0.1}}
+        (path / "result.json").write_text(json.dumps(result))
+    found = NAMES["Found"](find([tmp_path])[0])
+    assert [found.row("itl", 200, variant).ours.seeds for variant in (None, "reservoir")] == [[0], [0]]
+    assert found.row("itl", 200).ours.runs[0].path.name == "now"
 
 
 @pytest.mark.parametrize(("page", "made"), [("docs/reproduction.md", "page"), ("README.md", "summary")])

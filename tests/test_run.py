@@ -234,6 +234,24 @@ def test_a_line_cut_short_by_a_crash_is_passed_over(folders: dict[str, Path], tm
     assert lines_of(tmp_path) == lines_of(folders["itl"])
 
 
+def test_a_record_that_lost_lines_is_not_gone_on_with(tmp_path: Path) -> None:
+    """What the saved state knows of was on the disk before it: the result would be one of fewer tasks."""
+
+    def stop(event: str, learner: Learner, stage: str | None, epoch: int) -> None:
+        if (event, len(learner.tasks)) == ("memory_updated", 3):
+            raise Interrupted
+
+    with pytest.raises(Interrupted):
+        run(config(), tiny_stream(**STREAM), tmp_path, device="cpu", observers=[Teller(stop)])
+    metrics = tmp_path / "metrics.jsonl"
+    every = metrics.read_text().splitlines(keepends=True)
+    expert = max(i for i, line in enumerate(every) if '"kind": "expert"' in line)
+    metrics.write_text("".join(every[:expert]))
+    with pytest.raises(UserError, match=rf"metrics\.jsonl has {expert} of the {expert + 1} lines"):
+        run(config(), tiny_stream(**STREAM), tmp_path, device="cpu", resume=True)
+    assert metrics.read_text() == "".join(every[:expert])
+
+
 def test_a_finished_run_is_returned_and_not_repeated(folders: dict[str, Path]) -> None:
     before = (folders["er"] / "result.json").stat().st_mtime_ns
     assert run(config("er"), tiny_stream(**STREAM), folders["er"], resume=True) == result_of(folders["er"])

@@ -57,6 +57,23 @@ def test_the_command_a_run_records_repeats_it(itl, tmp_path):
     assert timeless(itl("run", "--config", file, "--json").json) == timeless(first.json)
 
 
+def test_a_runs_configuration_repeats_it_whatever_the_defaults_are_by_now(itl, tmp_path):
+    """A record of when the specialist's learning rate was another by default, and there was one setting more."""
+    first = itl("run", *tiny(), "--tasks", "2", "--buffer", "20", "--json")
+    file = tmp_path / "runs/seq-digits-itl-20-seed0/config.json"
+    then = json.loads(file.read_text())
+    usual = then["resolved"]["specialist"]["lr"]
+    then["resolved"]["specialist"] |= {"lr": usual / 2, "gone": 1}
+    (tmp_path / "then.json").write_text(json.dumps(then))
+    again = itl("run", "--config", "then.json", "--json").json
+    assert again["settings"]["specialist"]["lr"] == usual / 2
+    assert f"--set specialist.lr={usual / 2}" in again["command"]
+    own = itl("run", "--config", "then.json", "--set", f"specialist.lr={usual}", "--json").json
+    assert own["settings"] == first.json["settings"]
+    other = itl("run", "--config", "then.json", "--buffer", "30", "--json").json
+    assert other["settings"]["specialist"]["lr"] == usual  # another run's defaults are its own
+
+
 def test_options_win_over_the_configuration_file(itl, tmp_path):
     settings = {"net": {"width": 4}, "specialist.steps": 4, "tangent.steps": 3, "projection.steps": 3}
     (tmp_path / "my.json").write_text(json.dumps({"buffer": 20, "tasks": 5, "settings": settings}))

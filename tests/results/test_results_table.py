@@ -113,6 +113,17 @@ def test_a_setting_that_an_older_record_does_not_know_parts_no_seeds(tmp_path: P
     assert {len(row.ours.seeds) for row in ours(table(tmp_path))} == {2}
 
 
+def test_a_setting_that_the_user_gave_is_not_passed_over_beside_an_older_record(tmp_path: Path) -> None:
+    """Nor are two runs averaged that differ because an older one goes with each of them."""
+    fake_run(tmp_path / "old", seed=0)
+    for seed, own in ((1, {}), (2, {"invented_since": 4}), (3, {})):
+        path = fake_run(tmp_path / f"new{seed}", seed=seed, settings=own)
+        result = json.loads((path / "result.json").read_text())
+        result["settings"].setdefault("invented_since", 5 if seed == 3 else 3)
+        (path / "result.json").write_text(json.dumps(result))
+    assert {tuple(row.ours.seeds) for row in ours(table(tmp_path))} == {(0, 1), (2,), (3,)}
+
+
 def test_a_seed_counts_once_and_the_other_run_is_named(tmp_path: Path) -> None:
     for name in ("a", "b"):
         fake_run(tmp_path / name, seed=4)
@@ -162,6 +173,7 @@ DAMAGES = {
     "an accuracy of words": ({"class_il": "high"}, "'class_il' is missing or not what it should be"),
     "not a number": ({"class_il": float("nan")}, "'class_il' is missing or not"),
     "a ragged matrix": ({"class_il_matrix": [[1.0], [2.0]]}, "class_il_matrix"),
+    "a task's row lost": ({"task_il_matrix": [[1.0, 2.0, 3.0], [1.0, 2.0, 3.0]]}, "task_il_matrix"),
 }
 
 
@@ -194,6 +206,16 @@ def test_a_file_cut_off_a_foreign_folder_and_no_folder_are_refused(tmp_path: Pat
         find([tmp_path / "empty"])
     with pytest.raises(UserError, match="no folder"):
         find([tmp_path / "nowhere"])
+
+
+def test_a_damaged_line_is_passed_over_at_the_end_alone(tmp_path: Path) -> None:
+    metrics = fake_run(tmp_path / "run") / "metrics.jsonl"
+    every = metrics.read_text().splitlines(keepends=True)
+    metrics.write_text("".join([*every[:-1], every[-1][:20]]))
+    assert len(read_run(tmp_path / "run").lines) == len(every) - 1
+    metrics.write_text("".join([*every[:10], every[10][:20] + "\n", *every[11:]]))
+    with pytest.raises(UserError, match=r"metrics\.jsonl, line 11, is damaged"):
+        _ = read_run(tmp_path / "run").lines
 
 
 def test_an_unfinished_run_is_named_with_how_far_it_came(tmp_path: Path) -> None:

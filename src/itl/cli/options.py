@@ -95,7 +95,8 @@ def read_config(path: str | None) -> dict[str, Any]:
 def config(file: dict[str, Any], given: dict[str, Any], own: dict[str, Any]) -> Config:
     """The configuration of a run: the file's fields, over them those `given` on the command line (None: not given).
 
-    `own` are the command line's settings, on top of the file's. Everything that needs no data is checked here.
+    `own` are the command line's settings, on top of the file's. A run's config.json repeats it, whatever the defaults
+    are by now. Everything that needs no data is checked here.
     """
     from pydantic import TypeAdapter, ValidationError
 
@@ -106,7 +107,7 @@ def config(file: dict[str, Any], given: dict[str, Any], own: dict[str, Any]) -> 
         raise unknown("entry of --config", name, Config.__dataclass_fields__)
     values = {name: value for name, value in file.items() if name not in DERIVED}
     values |= {name: value for name, value in given.items() if value is not None}
-    values["settings"] = {**flatten(values.get("settings", {})), **own}
+    values["settings"] = {**_as_they_were(file, values), **flatten(values.get("settings", {})), **own}
     if "buffer" not in values and values.get("stream", Config.stream) != Config.stream:
         values["buffer"] = DEFAULT_BUFFER
     try:
@@ -120,3 +121,19 @@ def config(file: dict[str, Any], given: dict[str, Any], own: dict[str, Any]) -> 
         raise UserError(f"--curves must be 0 (no curve) or more, not {made.curves}")
     settings_for(made.method, made.stream, made.buffer, made.settings)
     return made
+
+
+def _as_they_were(file: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a run's config.json whose defaults are others today, where it is that run which is repeated."""
+    from itl.methods import settings_for
+
+    names = ("stream", "method", "buffer")
+    if not isinstance(file.get("resolved"), dict) or any(file.get(name) != values.get(name) for name in names):
+        return {}
+    had = flatten(file["resolved"])
+    try:
+        now = settings_for(file["method"], file["stream"], file["buffer"], file.get("settings"))
+    except (UserError, KeyError, TypeError):
+        return {}  # what is wrong with it is said below
+    today = flatten(now.model_dump(mode="json"))
+    return {name: had[name] for name in today if name in had and had[name] != today[name]}

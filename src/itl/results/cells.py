@@ -113,7 +113,7 @@ def cells(runs: Sequence[Run]) -> list[Cell]:
     """Finished runs by what they share; those of other settings are cells of their own."""
     out: list[Cell] = []
     for run in sorted((run for run in runs if run.result is not None), key=lambda run: int(run.facts["seed"])):
-        home = next((cell for cell in out if _together(cell.runs[0], run)), None)
+        home = next((cell for cell in out if all(_together(other, run) for other in cell.runs)), None)
         if home is None:
             out.append(Cell([run]))
         else:
@@ -122,19 +122,30 @@ def cells(runs: Sequence[Run]) -> list[Cell]:
 
 
 def _together(one: Run, other: Run) -> bool:
-    """Whether two runs differ in their seeds alone. A setting that an older record does not know is passed over."""
+    """Whether two runs differ in their seeds alone.
+
+    A setting that an older record does not know is passed over, unless the other run was given it by the user.
+    """
     names = ("stream", "split", "method", "variant", "buffer")
     if any(one.facts.get(name) != other.facts.get(name) for name in names):
         return False
     if any(one.config.get(name) != other.config.get(name) for name in CUT):
         return False
     mine, theirs = settings_of(one), settings_of(other)
+    given = _given(one).keys() | _given(other).keys()
+    if (mine.keys() ^ theirs.keys()) & given:
+        return False
     return all(mine[name] == theirs[name] for name in mine.keys() & theirs.keys())
 
 
 def settings_of(run: Run) -> dict[str, Any]:
     """All settings of a run, by dotted name."""
     return _flat((run.result or {}).get("settings") or run.config.get("resolved") or {})
+
+
+def _given(run: Run) -> dict[str, Any]:
+    """The settings that are the user's own, by dotted name."""
+    return _flat(run.config.get("settings") or {})
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

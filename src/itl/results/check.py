@@ -39,8 +39,8 @@ def _dict(of: Check) -> Check:
 
 
 def _matrix(value: Any) -> bool:
-    """A row a task, each with at least as many accuracies as there are rows."""
-    return _list(_list(_number))(value) and bool(value) and all(len(row) >= len(value) for row in value)
+    """A row a task, each with an accuracy for every task."""
+    return _list(_list(_number))(value) and bool(value) and all(len(row) == len(value) for row in value)
 
 
 def _memory(value: Any) -> bool:

@@ -61,30 +61,36 @@ class Folder:
         draft.write_text(json.dumps(value, indent=1) + "\n")
         os.replace(draft, self.path / name)
 
-    def lines(self) -> list[dict[str, Any]]:
-        """What metrics.jsonl holds; a last line cut short by a crash is passed over."""
+    def lines(self, count: int | None = None) -> list[dict[str, Any]]:
+        """What metrics.jsonl holds, or its first `count` lines; a last line cut short by a crash is passed over."""
         path = self.path / "metrics.jsonl"
+        text = path.read_text().splitlines()[:count] if path.exists() else []
         out: list[dict[str, Any]] = []
-        if path.exists():
-            for line in path.read_text().splitlines():
-                try:
-                    out.append(json.loads(line))
-                except ValueError:
-                    break
+        for number, line in enumerate(text, 1):
+            try:
+                out.append(json.loads(line))
+            except ValueError:
+                if number < len(text):
+                    raise UserError(f"{path}, line {number}, is damaged; run it again") from None
         return out
 
     def keep_lines(self, count: int) -> list[dict[str, Any]]:
         """Cut metrics.jsonl back to its first `count` lines (those that the saved state knows of) and return them."""
-        lines = self.lines()[:count]
+        lines = self.lines(count)
+        if len(lines) < count:
+            path = self.path / "metrics.jsonl"
+            raise UserError(f"{path} has {len(lines)} of the {count} lines that the saved state knows of; run it again")
         draft = self.path / ".metrics.draft"
         draft.write_text("".join(json.dumps(line) + "\n" for line in lines))
         os.replace(draft, self.path / "metrics.jsonl")
         return lines
 
     def append(self, line: dict[str, Any]) -> None:
-        """Add a line to metrics.jsonl."""
+        """Add a line to metrics.jsonl. It is on the disk before a state that knows of it is."""
         with (self.path / "metrics.jsonl").open("a") as file:
             file.write(json.dumps(line) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
 
     def put_arrays(self, name: str, **arrays: np.ndarray) -> None:
         """Replace an .npz file."""
