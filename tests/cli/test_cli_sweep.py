@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 from cli_nursery import tiny
@@ -75,6 +76,17 @@ def test_a_search_from_a_run_that_saw_the_validation_images_is_refused(itl, kept
     done = itl("search", "--space", "paper", "--from", kept)
     assert done.code == 2
     assert "--split validation" in done.err
+
+
+def test_a_search_from_runs_of_two_buffers_is_refused(itl, kept, tmp_path):
+    for name, buffer in (("a", 20), ("b", 50)):
+        shutil.copytree(kept, tmp_path / name)
+        config = json.loads((kept / "config.json").read_text())
+        (tmp_path / name / "config.json").write_text(json.dumps({**config, "split": "validation", "buffer": buffer}))
+    done = itl("search", "--space", "paper", "--from", "a", "--from", "b")
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+    assert f"{tmp_path / 'a'} and {tmp_path / 'b'} differ in buffer (20, 50)" in done.err
+    assert not (tmp_path / "searches").exists()
 
 
 def test_the_test_images_wait_for_a_trial_that_another_process_runs(itl, tmp_path):

@@ -31,8 +31,8 @@ def grid(*seeds: int, **changes: Any) -> list[Config]:
 class Here(Drain):
     """Works in this process and remembers what it tells."""
 
-    def __init__(self, source: Source, out: Path, lanes: int = 1) -> None:
-        super().__init__(source, out, Streams("data"), torch.device("cpu"), lanes)
+    def __init__(self, source: Source, out: Path, lanes: int = 1, once: bool = False) -> None:
+        super().__init__(source, out, Streams("data"), torch.device("cpu"), lanes, once)
         self.told: list[Event] = []
 
     def tell(self, event: Event) -> None:

@@ -20,6 +20,7 @@ from itl.search.claims import claim
 pytest.importorskip("psutil")
 from itl.search import local, resources
 from itl.search.sweep import board_of, elsewhere, sweep
+from itl.search.worker import MORE
 
 CONFIGS = [*grid(0, 1), *grid(0, method="er")]
 
@@ -151,6 +152,103 @@ def test_lanes_wait_until_it_is_known_what_one_takes(tmp_path):
     assert here.told[kinds.index("measured")]["bytes"] > 50 << 20  # torch alone is more
 
 
+def test_a_process_asked_for_one_piece_does_no_other(done, tmp_path):
+    shutil.copytree(done / CONFIGS[0].name, tmp_path / CONFIGS[0].name)
+    for config in CONFIGS[1:]:
+        here = Here(Cells(tmp_path, CONFIGS), tmp_path, once=True)
+        here.run()
+        assert (here.names("done"), here.more) == ([config.name], True)
+    here = Here(Cells(tmp_path, CONFIGS), tmp_path, once=True)
+    here.run()
+    assert (here.told, here.more) == ([], False)
+
+
+# ------------------------------------------------------------------------------------------------------------- deaths
+
+
+class Process:
+    pid, returncode = 0, None
+
+
+class Crew(local._Crew):
+    """One whose processes are told what to tell, and how to end; it works on a GPU of four lanes."""
+
+    def __init__(self, out):
+        super().__init__({**Cells(out, CONFIGS).spec, "lanes": 4}, ["cuda:0"], Board())
+        self._begin(self.waiting.pop())
+
+    def tell(self, kind, *names):
+        for name in names:
+            self._take(self.workers[0], {"kind": kind, "work": name})
+
+    def end(self, code):
+        self.workers[0].process.returncode = code
+        self._ended(self.workers[0])
+
+    @property
+    def lanes(self):
+        return self.workers[0].spec["lanes"]
+
+    def names(self, state):
+        return [entry.name for entry in self.board.of(state)]
+
+
+@pytest.fixture
+def crew(monkeypatch, tmp_path):
+    class Worker:
+        def __init__(self, spec, device, tell):
+            self.spec, self.device, self.now, self.process = spec, device, set(), Process()
+
+    monkeypatch.setattr(local, "_Worker", Worker)
+    return Crew(tmp_path)
+
+
+A, B, C = (config.name for config in CONFIGS)
+
+
+def test_what_runs_when_its_process_dies_is_tried_again_though_another_lane_is_done(crew):
+    crew.tell("begins", A, B)
+    crew.tell("done", B)
+    crew.end(-9)
+    assert (crew.names("waits"), crew.names("done")) == ([A], [B])
+    assert len(crew.workers) == 1
+
+
+def test_only_what_ends_its_process_when_alone_is_given_up(crew):
+    crew.tell("begins", A, B, C)
+    crew.end(-11)
+    assert crew.names("waits") == [A, B, C]
+    crew.tell("begins", B)
+    crew.tell("done", B)
+    crew.end(MORE)
+    for _ in range(2):
+        assert (crew.lanes, crew.workers[0].spec["once"]) == (1, True)
+        crew.tell("begins", A)
+        crew.end(-11)
+    assert (crew.names("failed"), crew.names("waits"), crew.names("done")) == ([A], [C], [B])
+    assert "3 times with signal 11" in crew.source.state(CONFIGS[0])["error"]
+    assert crew.source.state(CONFIGS[2]) is None
+    crew.tell("begins", C)
+    crew.tell("done", C)
+    crew.end(MORE)
+    assert crew.lanes == 4  # nobody is suspected any more
+
+
+def test_nobody_is_given_up_for_deaths_beside_others(crew):
+    for _ in range(local.ATTEMPTS + 1):  # on as many GPUs
+        crew.tell("begins", A, B)
+        crew.end(-9)
+    assert crew.names("waits") == [A, B]
+    crew.tell("begins", A)
+    crew.end(-9)
+    assert (crew.names("failed"), crew.names("waits")) == ([A], [B])
+
+
+def test_a_process_that_dies_with_nothing_under_way_ends_the_sweep(crew):
+    with pytest.raises(UserError, match="before it did anything"):
+        crew.end(1)
+
+
 # ---------------------------------------------------------------------------------------------------------- resources
 
 
@@ -172,6 +270,7 @@ def test_processes_are_as_many_as_memory_holds(monkeypatch, tmp_path):
         process = type("P", (), {"pid": 0})()
 
         def __init__(self, spec, device, tell):
+            self.now = set()
             begun.append(device)
 
     monkeypatch.setattr(local, "_Worker", Worker)

@@ -16,6 +16,7 @@ import pytest
 from search_world import BASE, Here
 
 pytest.importorskip("optuna")
+from optuna import Study
 from optuna.trial import TrialState
 
 from itl.errors import UserError
@@ -146,6 +147,46 @@ def test_a_grid_is_every_point_once(tmp_path):
     assert sorted(points) == [(0.01, 0.0), (0.01, 0.9), (0.1, 0.0), (0.1, 0.9)]
 
 
+GRID = Space([Choice("specialist.lr", [0.1, 0.1000001]), Choice("tangent.layers", [1, 2, None])])
+
+
+def queued(trials) -> list:
+    return [tuple(trial.system_attrs["fixed_params"].values()) for trial in trials.study.get_trials()]
+
+
+def test_a_grid_killed_while_it_was_queued_is_queued_to_its_end(tmp_path, monkeypatch):
+    asked = plan(space=GRID, sampler="grid", trials=6)
+    enqueue = Study.enqueue_trial
+
+    def killed(study, point):
+        if len(study.get_trials()) == 4:
+            raise KeyboardInterrupt
+        enqueue(study, point)
+
+    monkeypatch.setattr(Study, "enqueue_trial", killed)
+    with pytest.raises(KeyboardInterrupt):
+        find.begin(asked, tmp_path / "grid")
+    monkeypatch.undo()
+    whole = [tuple(point.values()) for point in GRID.points()]
+    assert queued(find.begin(asked, tmp_path / "grid")) == whole
+
+
+def test_a_grids_points_are_queued_once_however_far_they_are(tmp_path):
+    asked = plan(space=GRID, sampler="grid", trials=6)
+    trials = find.begin(asked, tmp_path / "grid")
+    done, bad, given_up, running = (trials.claim() for _ in range(4))
+    trials.finish(done[0], {"state": "complete", "class_il": 1.0, "values": [1.0]})
+    trials.fail(bad[0].name, "its process ended")
+    trials.finish(given_up[0], {"state": "pruned"})
+    trials.study.ask()  # its process was killed before it had its values
+    states = [trial.state.name for trial in find.begin(asked, trials.out).study.get_trials()]
+    assert states == ["COMPLETE", "FAIL", "PRUNED", "RUNNING", "RUNNING", "WAITING"]
+    with ThreadPoolExecutor(4) as together:
+        begun = list(together.map(lambda _: find.begin(asked, tmp_path / "both"), range(4)))
+    assert [len(queued(one)) for one in begun] == [6] * 4
+    running[1].release()
+
+
 def test_a_trial_behind_the_median_after_a_task_is_given_up(tmp_path):
     trials = find.begin(plan(prune=True, trials=9), tmp_path / "prune")
     for value in (50.0, 60.0, 70.0, 80.0, 90.0):
@@ -205,6 +246,39 @@ def test_generalists_are_searched_from_kept_specialists(tmp_path):
     assert own == pytest.approx(sum(stages["expert"]["class_il"] for stages in result["stages"]) / 2)  # the run's own
     with pytest.raises(UserError, match=r"specialist\.lr"):
         find.check(replace(asked, space=Space([Choice("specialist.lr", [0.1])])))
+
+
+def keep(place: Path, **changes) -> str:
+    """The record of a run that kept a specialist, without the run."""
+    (place / "specialists" / "task-01").mkdir(parents=True)
+    (place / "specialists" / "task-01" / "CURRENT").touch()
+    config = replace(CONFIG, method="itl", keep_specialists=True)
+    (place / "config.json").write_text(json.dumps({**vars(config), **changes}))
+    return str(place)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"method": "itl-l"}, r'method \("itl", "itl-l"\)'),
+        ({"buffer": 50}, r"buffer \(20, 50\)"),
+        ({"tasks": 3, "order_seed": 1}, r"tasks \(2, 3\), order_seed \(null, 1\)"),
+        ({"settings": {**CONFIG.settings, "specialist.lr": 0.5}}, r"specialist\.lr \(0\.\d+, 0\.5\)"),
+    ],
+)
+def test_kept_runs_that_differ_in_more_than_their_seed_are_refused(tmp_path, changes, words):
+    kept = (keep(tmp_path / "a"), keep(tmp_path / "b", seed=1), keep(tmp_path / "c", seed=2, **changes))
+    asked = plan(config=replace(CONFIG, method="itl"), space=Space([Choice("tangent.lr", [0.01, 0.2])]))
+    find.check(replace(asked, kept=kept[:2]))
+    with pytest.raises(UserError, match=rf"a and \S+c differ in {words}; .*seed alone$"):
+        find.check(replace(asked, kept=kept))
+
+
+def test_kept_runs_may_say_the_same_in_other_words(tmp_path):
+    own = {**CONFIG.settings, "tangent.momentum": 0.9}  # the method's own
+    kept = (keep(tmp_path / "a"), keep(tmp_path / "b", seed=1, curves=None, settings=own))
+    space = Space([Choice("tangent.lr", [0.01, 0.2])])
+    find.check(plan(config=replace(CONFIG, method="itl"), space=space, kept=kept))
 
 
 def test_the_test_images_are_used_for_one_setting_only(whole, tmp_path):

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from itl.search.trials import Trials
 
 SAMPLERS = ("tpe", "random", "grid")
+SAME = ("stream", "method", "buffer", "tasks", "order", "order_seed", "variant")  # of all runs that one search is from
 
 
 @dataclass(frozen=True)
@@ -58,10 +59,32 @@ def check(plan: Plan) -> None:
                     f"{place} learned the validation images too; make it again with --split validation "
                     "--keep-specialists, and search from that"
                 )
+        for other in plan.kept[1:]:
+            _alike(plan.kept[0], other)
     if config.split != "validation":
         raise UserError("a search sees validation images only; --final runs the chosen setting on the test images")
     if plan.sampler == "grid":
         list(plan.space.points())
+
+
+def _alike(place: str, other: str) -> None:
+    """Refuse two kept runs that differ in more than their seed: the mean over them would be no method's."""
+    one, two = (Config.of(read_config(run)) for run in (place, other))
+    differs = _differs(*({name: getattr(run, name) for name in SAME} for run in (one, two)))
+    differs = differs or _differs(_settings(one), _settings(two))
+    if differs:
+        raise UserError(f"{place} and {other} differ in {differs}; --from takes runs that differ in their seed alone")
+
+
+def _differs(one: dict[str, Any], two: dict[str, Any]) -> str:
+    """`buffer (20, 50), tasks (2, null)`."""
+    keys = [key for key in {**one, **two} if one.get(key) != two.get(key)]
+    return ", ".join(f"{key} ({json.dumps(one.get(key))}, {json.dumps(two.get(key))})" for key in keys)
+
+
+def _settings(config: Config) -> dict[str, Any]:
+    """All settings of a run, the method's own and the user's, by their dotted names."""
+    return flatten(settings_for(config.method, config.stream, config.buffer, config.settings).model_dump())
 
 
 def begin(plan: Plan, out: Path) -> Trials:
@@ -96,21 +119,30 @@ def _begin(plan: Plan, out: Path) -> Trials:
 
 
 def _trials(out: Path) -> Trials:
-    """Opened, its first trials queued: a grid's points, or the method's own settings where the space holds them."""
+    """Opened, its first trials queued: a grid's points, or the method's own settings where the space holds them.
+
+    A process that was killed meanwhile has queued some; the rest follow now.
+    """
     from itl.search.trials import Trials
 
     trials = Trials(out)
-    if not trials.study.get_trials(deepcopy=False):
-        for point in _first(trials):
+    known = trials.study.get_trials(deepcopy=False)
+    there = {_text(trial.system_attrs.get("fixed_params", trial.params)) for trial in known}
+    for point in _first(trials):
+        if _text(point) not in there:
             trials.study.enqueue_trial(point)
     return trials
+
+
+def _text(point: dict[str, Any]) -> str:
+    """A point as the study keeps it; 1, 1.0 and true are three values."""
+    return json.dumps(point, sort_keys=True)
 
 
 def _first(trials: Trials) -> list[dict[str, Any]]:
     if trials.plan["sampler"] == "grid":
         return list(trials.space.points())
-    config = trials.base
-    settings = flatten(settings_for(config.method, config.stream, config.buffer, config.settings).model_dump())
+    settings = _settings(trials.base)
     own = {choice.key: settings.get(choice.key) for choice in trials.space.choices}
     return [own] if all(choice.holds(own[choice.key]) for choice in trials.space.choices) else []
 

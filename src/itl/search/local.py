@@ -22,10 +22,10 @@ from itl.search.board import Board
 from itl.search.claims import LOCKS
 from itl.search.resources import free_memory, more_that_fit, processes, resident
 from itl.search.work import Event
-from itl.search.worker import FULL, INTERRUPTED, source_of
+from itl.search.worker import FULL, INTERRUPTED, MORE, source_of
 
 LANES = 4  # a GPU is full with so many (docs/performance.md)
-ATTEMPTS = 3  # a piece whose process died so often is given up
+ATTEMPTS = 3  # a piece under way in so many deaths of its process is given up
 EVERY = 0.2  # seconds between two looks
 
 
@@ -68,7 +68,8 @@ class _Worker:
     """One process, and the thread that reads what it tells."""
 
     def __init__(self, spec: dict[str, Any], device: str, tell: Callable[[_Worker, Event | None], None]) -> None:
-        self.device, self.now = device, ""
+        self.device = device
+        self.now: set[str] = set()  # the pieces under way, one a lane
         env = {**os.environ, "OMP_NUM_THREADS": str(spec["threads"]), "MKL_NUM_THREADS": str(spec["threads"])}
         with open(os.path.join(spec["out"], LOCKS, "worker.log"), "a") as log:
             self.process = subprocess.Popen(
@@ -98,14 +99,19 @@ class _Worker:
 
 
 class _Crew:
-    """The processes at work: begun one after another, begun again when one dies."""
+    """The processes at work: begun one after another, begun again when one dies.
+
+    A death counts for every piece that was under way, and each of them is tried again in a process that does one piece
+    and no other, so that it is seen which ends it: one that was under way in three deaths, alone in the last, is given
+    up. When all of them are over, processes have their lanes again.
+    """
 
     def __init__(self, spec: dict[str, Any], devices: list[str], board: Board) -> None:
         self.spec, self.waiting, self.board = spec, list(devices), board
         self.source = source_of(spec)
         self.events: queue.Queue[tuple[_Worker, Event | None]] = queue.Queue()
         self.workers: list[_Worker] = []
-        self.deaths: Counter[str] = Counter()
+        self.deaths: Counter[str] = Counter()  # of the pieces that are not over
         self.most = 0  # bytes that the largest process took so far
 
     def work(self) -> None:
@@ -124,9 +130,10 @@ class _Crew:
 
     def _take(self, worker: _Worker, event: Event) -> None:
         if event["kind"] == "begins":
-            worker.now = event["work"]
+            worker.now.add(event["work"])
         if event["kind"] in ("done", "failed"):
-            worker.now = ""
+            worker.now.discard(event["work"])
+            self.deaths.pop(event["work"], None)
         if event["kind"] == "full":
             raise UserError(f"{event['error']}; what is finished is kept, make room and give the same command again")
         if event["kind"] == "measured":
@@ -143,7 +150,8 @@ class _Crew:
 
     def _begin(self, device: str) -> None:
         os.makedirs(os.path.join(self.spec["out"], LOCKS), exist_ok=True)
-        self.workers.append(_Worker(self.spec, device, lambda worker, event: self.events.put((worker, event))))
+        spec = {**self.spec, "lanes": 1, "once": True} if self.deaths else self.spec
+        self.workers.append(_Worker(spec, device, lambda worker, event: self.events.put((worker, event))))
         self.board.take({"kind": "workers", "count": len(self.workers)})
 
     def _ended(self, worker: _Worker) -> None:
@@ -153,15 +161,22 @@ class _Crew:
             return
         if code == INTERRUPTED:
             raise KeyboardInterrupt
+        if code == MORE:
+            self._begin(worker.device)
+            return
         if not worker.now:
             raise UserError(f"a process ended with {_why(code)} before it did anything; see {self._log}")
-        self.deaths[worker.now] += 1
-        self.board.take({"kind": "waits", "work": worker.now})
-        if self.deaths[worker.now] >= ATTEMPTS:
-            message = f"its process ended {ATTEMPTS} times with {_why(code)}; see {self._log}"
-            self.source.fail(worker.now, message)
-            self.board.take({"kind": "failed", "work": worker.now, "error": message})
+        for name in sorted(worker.now):
+            self.deaths[name] += 1
+            self.board.take({"kind": "waits", "work": name})
+            if len(worker.now) == 1 and self.deaths[name] >= ATTEMPTS:
+                self._give_up(name, f"its process ended {self.deaths[name]} times with {_why(code)}; see {self._log}")
         self._begin(worker.device)
+
+    def _give_up(self, name: str, message: str) -> None:
+        del self.deaths[name]
+        self.source.fail(name, message)
+        self.board.take({"kind": "failed", "work": name, "error": message})
 
     @property
     def _log(self) -> str:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from itl.learner import Learner
 
-FULL, INTERRUPTED = 28, 130  # exit codes: no space left on the disk; told to stop
+FULL, MORE, INTERRUPTED = 28, 75, 130  # exit codes: no space left on the disk; one piece done, as asked; told to stop
 TOLD = ("kind", "task", "stage", "epoch", "class_il", "task_il")  # of a line of metrics.jsonl
 
 
@@ -54,10 +54,16 @@ class Tidings(Observer):
 
 
 class Drain:
-    """Takes and does pieces of work, `lanes` at once on a GPU: first one, then as many as its memory allows."""
+    """Takes and does pieces of work, `lanes` at once on a GPU: first one, then as many as its memory allows.
 
-    def __init__(self, source: Source, root: Path, streams: Streams, device: torch.device, lanes: int) -> None:
+    `once`: a lane does one piece and no other; `more` then says that there was one.
+    """
+
+    def __init__(
+        self, source: Source, root: Path, streams: Streams, device: torch.device, lanes: int, once: bool = False
+    ) -> None:
         self.source, self.root, self.streams, self.device, self.lanes = source, root, streams, device, lanes
+        self.once, self.more = once, False
         self.stop, self.known, self.speaks = Flag(), Flag(), Lock()
         self.allowed = lanes
         self.full: str | None = None
@@ -76,6 +82,9 @@ class Drain:
                 work, mine = taken
                 with mine:
                     self._do(work)
+                if self.once:
+                    self.more = True
+                    return
         finally:
             self.known.set()
 
@@ -132,7 +141,8 @@ def main() -> int:
 
     torch.set_num_threads(spec["threads"])
     device = choose_engine(spec["device"]).device
-    drain = Drain(source_of(spec), Path(spec["out"]), Streams(spec["data"]), device, spec["lanes"])
+    streams, once = Streams(spec["data"]), spec.get("once", False)
+    drain = Drain(source_of(spec), Path(spec["out"]), streams, device, spec["lanes"], once)
     try:
         drain.run()
     except KeyboardInterrupt:
@@ -140,7 +150,7 @@ def main() -> int:
     if drain.full is not None:
         drain.tell({"kind": "full", "error": drain.full})
         return FULL
-    return 0
+    return MORE if drain.more else 0
 
 
 if __name__ == "__main__":
