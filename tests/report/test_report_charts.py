@@ -172,6 +172,78 @@ def test_a_policys_number_makes_a_curve_and_a_policy_without_one_a_level(tmp_pat
     assert by_temperature.levels == by_fraction.levels == ((53.0, "stratified"),)
 
 
+def tried(path: Path, policy: str, level: float, variant: str | None = None, **more: Any) -> None:
+    own = {"memory.policy": policy, "memory.temperature": more.pop("t", 1.0), "memory.logits": more.pop("logits", None)}
+    every = {"memory.every": more.pop("every", 5), "specialist.epochs": more.pop("epochs", 15)}
+    order = more.pop("order_seed", None)
+    fake_run(path, settings={**own, **every, **more}, level=level, variant=variant, order_seed=order)
+
+
+def test_a_policys_line_holds_only_cells_that_are_alike_in_all_else(tmp_path: Path) -> None:
+    tried(tmp_path / "a", "entropy", 50.0, t=1.0, epochs=15)
+    tried(tmp_path / "b", "entropy", 60.0, t=2.0, epochs=1)
+    assert policies(about(tmp_path).groups) == []
+    tried(tmp_path / "c", "entropy", 52.0, "t2", t=2.0, epochs=15)  # a variant that is one in its memory alone
+    tried(tmp_path / "d", "entropy", 58.0, t=1.0, epochs=1)
+    tried(tmp_path / "e", "stratified", 55.0, epochs=15)
+    tried(tmp_path / "f", "stratified", 59.0, epochs=1)
+    charts = policies(about(tmp_path).groups)
+    assert [[list(one.y) for one in chart.series] for chart in charts] == [[[50.0, 52.0]], [[58.0, 60.0]]]
+    assert [chart.levels for chart in charts] == [((55.0, "stratified"),), ((59.0, "stratified"),)]
+    where, what = "itl on seq-cifar10, |B| 200", "Class-IL by memory policy"
+    assert [chart.title for chart in charts] == [f"{where}, specialist.epochs {n}: {what}" for n in (15, 1)]
+
+
+def test_a_policys_lines_differ_in_one_number_and_say_what_else_they_are(tmp_path: Path) -> None:
+    for k, (t, every) in enumerate([(1.0, 5), (2.0, 5), (1.0, 9), (2.0, 9)]):
+        tried(tmp_path / str(k), "entropy", 50.0 + k, t=t, every=every)
+    by_temperature, by_every = policies(about(tmp_path).groups)
+    assert {one.name: list(one.y) for one in by_temperature.series} == {
+        "entropy, every 5": [50.0, 51.0],
+        "entropy, every 9": [52.0, 53.0],
+    }
+    assert [one.name for one in by_every.series] == ["entropy, temperature 1.0", "entropy, temperature 2.0"]
+
+
+def test_every_level_of_like_cells_is_shown_and_no_other(tmp_path: Path) -> None:
+    for k, t in enumerate((1.0, 2.0)):
+        tried(tmp_path / str(k), "entropy", 50.0 + k, f"t{k}", t=t)
+    view = next(one for tab in contents(about(tmp_path), None).tabs for one in tab.views if one.key[:8] == "policies")
+    assert "Horizontal" not in view.caption
+    tried(tmp_path / "random", "stratified", 54.0)
+    tried(tmp_path / "reverse", "stratified", 57.0, "reverse", design="reverse")
+    tried(tmp_path / "orders", "stratified", 58.0, order_seed=3)
+    (chart,) = policies(about(tmp_path).groups)
+    assert chart.levels == ((54.0, "stratified"),)
+    view = next(one for tab in contents(about(tmp_path), None).tabs for one in tab.views if one.key[:8] == "policies")
+    assert "Horizontal lines are policies without such a number" in view.caption
+    tried(tmp_path / "logits", "stratified", 56.0, logits=True)
+    (chart,) = policies(about(tmp_path).groups)
+    assert sorted(chart.levels) == [(54.0, "stratified, logits null"), (56.0, "stratified, logits true")]
+
+
+def test_variants_that_their_settings_do_not_tell_apart_are_not_one_line(tmp_path: Path) -> None:
+    for k, variant in enumerate((None, "newer")):
+        for t in (1.0, 2.0):
+            tried(tmp_path / f"{k}-{t}", "entropy", 50.0 + 10 * k + t, variant, t=t)
+    one, other = policies(about(tmp_path).groups)
+    assert [[list(line.y) for line in chart.series] for chart in (one, other)] == [[[51.0, 52.0]], [[61.0, 62.0]]]
+    assert ("newer" in one.title, "newer" in other.title) == (False, True)
+
+
+def test_the_repositorys_policies_have_their_random_level() -> None:
+    """Another variant of ours is stratified too, but of another design."""
+    home = Path(__file__).parents[2] / "results/seq-digits"
+    groups = subject(find([home / name for name in ("policies", "reverse", "test")])[0]).groups
+    (random,) = (g.cell for g in groups if g.cell.facts["method"] == "itl" and g.cell.facts["variant"] is None)
+    charts = policies(groups)
+    assert [(chart.x.title, chart.series[0].name) for chart in charts] == [
+        ("memory.temperature", "entropy"),
+        ("memory.fraction", "coreset"),
+    ]
+    assert [chart.levels for chart in charts] == [((random.mean("class_il").mean, "stratified"),)] * 2
+
+
 def test_seconds_are_the_cells_and_the_memory_tells_what_it_held_and_when_it_came(tmp_path: Path) -> None:
     path = fake_run(tmp_path / "run")
     shown = about(tmp_path).runs[0]

@@ -12,7 +12,8 @@ from PIL import Image
 
 from fake_runs import fake_run
 from itl import UserError
-from itl.report import draw_stages, write_figures
+from itl.report import draw_stages, paper, write_figures
+from itl.report.chart import Chart
 from itl.report.drawings import COLUMN, PAGE, draw
 from itl.report.paper import figures
 from itl.report.stages import stages
@@ -55,6 +56,66 @@ def test_matplotlib_draws_the_numbers_of_the_page(tmp_path: Path) -> None:
         drawn = np.asarray(named[one.name].get_ydata(), float)
         assert np.array_equal(drawn, np.array(one.y, float), equal_nan=True)
         assert list(named[one.name].get_xdata()) == list(one.x)
+
+
+NAMES = ("$a_{b$", "US$", "A$", r"\$", "$x$ $", "^", "_", "%", "{", r"\alpha")
+
+
+def says(chart: Chart) -> set[str]:
+    """The names in a chart that a figure of it must show."""
+    shown = {*chart.x.categories, *chart.y.categories, *(name for _, name in (*chart.x.ticks, *chart.y.ticks))}
+    shown |= {one.name for one in chart.series} if len(chart.series) > 1 else set()
+    shown |= {f"{name}: {level:.2f} %" for level, name in chart.levels}
+    return shown if chart.heat is None else {*chart.heat.columns, *chart.heat.rows}
+
+
+@pytest.mark.parametrize("tex", [False, True])  # as a user may have set up matplotlib
+def test_names_are_drawn_as_they_are_and_not_as_formulas(tex: bool, tmp_path: Path) -> None:
+    import matplotlib
+    from matplotlib.text import Text
+
+    for buffer in (200, 500):
+        fake_run(tmp_path / str(buffer), buffer=buffer, method="US$A$", class_names=list(NAMES), tasks=2)
+    for policy, t in (("$p_{$", 1.0), ("$p_{$", 2.0), ("$q$", 3.0)):
+        own = {"memory.policy": policy, "memory.temperature": t}
+        fake_run(tmp_path / f"{policy}{t}", variant=f"$_{{${t:g}", settings=own, class_names=list(NAMES), tasks=2)
+    charts = {re.sub(r"[\d/].*", "", key): chart for key, chart in figures(subject(find([tmp_path])[0]))}
+    kinds = ("confusion", "pairs", "held", "arrivals", "bars", "buffers", "policies", "seconds")
+    for chart in (charts[kind] for kind in kinds):
+        with matplotlib.rc_context({"text.usetex": tex}):
+            figure = draw(chart)
+        texts = [one for one in figure.findobj(Text) if one.get_text()]
+        assert says(chart)
+        assert says(chart) <= {one.get_text() for one in texts}
+        assert not any(one.get_parse_math() or one.get_usetex() for one in texts)
+        matplotlib.pyplot.close(figure)
+
+
+def test_a_methods_name_is_no_formula_in_the_readmes_picture(tmp_path: Path) -> None:
+    fake_run(tmp_path / "run", method="$a_{b$", tasks=2)
+    draw_stages(tmp_path / "run", tmp_path / "stages.png")
+    assert (tmp_path / "stages.png").exists()
+
+
+def test_no_figure_takes_the_place_of_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder, epochs in (("a", 1), ("b", 2), ("c/b", 3)):
+        fake_run(tmp_path / f"runs/{folder}/seed0", settings={"specialist.epochs": epochs}, tasks=2)
+    fake_run(tmp_path / "runs/b-seed0", method="er", variant="a b", tasks=2)  # as another is called with its folder
+    fake_run(tmp_path / "runs/er", method="er", variant="A_b", tasks=2)
+    monkeypatch.setattr(paper, "draw", lambda chart: paper.pyplot_for_files().figure(figsize=(1, 1)))
+    runs, _ = find([tmp_path / "runs"])
+    written = write_figures(runs, tmp_path / "figures")
+    assert len(written) == 2 * len(list(figures(subject(runs))))
+    assert sorted(written) == sorted((tmp_path / "figures").iterdir())
+    names = {path.stem for path in written}
+    assert {name.removeprefix("pairs-") for name in names if name.startswith("pairs-")} == {
+        "a-seed0",
+        "runs-b-seed0",
+        "c-b-seed0",
+        "b-seed0",
+        "er",
+    }
+    assert {"matrix-mean-er__a_b-class_il", "matrix-mean-er__A_b-2-class_il"} <= names
 
 
 @pytest.mark.slow

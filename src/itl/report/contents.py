@@ -202,7 +202,8 @@ def _compare(subject: Subject, charts: dict[str, Any]) -> Iterator[View]:
     for number, chart in enumerate(by_measure["class_il"]):
         for measure, _ in MEASURES:
             charts[f"policies{number}/{measure}"] = plain(by_measure[measure][number])
-        caption = "Horizontal lines are policies without such a number."
+        caption = "Cells that differ in the memory's settings alone."
+        caption += " Horizontal lines are policies without such a number." if chart.levels else ""
         yield View(f"policies{number}/{{measure}}", chart.title, caption, {"measure": MEASURES})
 
 

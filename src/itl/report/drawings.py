@@ -28,6 +28,7 @@ SYMBOLS = dict(zip("abcdefgh", "osD^PX*h", strict=True)) | {"specialist": "o", "
 HATCHES = {"tangent": "////", "projection": "xxx", "b": "\\\\\\", "c": "||", "g": "..", "h": "--"}
 STYLE: dict[str, Any] = {"pdf.fonttype": 42, "ps.fonttype": 42, "font.family": "DejaVu Sans", "hatch.linewidth": 0.5}
 STYLE |= {"font.size": 7, "axes.titlesize": 7.5, "legend.fontsize": 6, "axes.linewidth": 0.6}
+STYLE |= {"text.parse_math": False, "text.usetex": False}  # names are drawn as they are: US$ is no formula
 STYLE |= {"xtick.major.width": 0.6, "ytick.major.width": 0.6, "axes.spines.top": False, "axes.spines.right": False}
 
 
@@ -41,8 +42,9 @@ def draw_stages(run: str | os.PathLike[str], path: str | os.PathLike[str]) -> No
     figure = draw(chart, size=(9.0, 3.6), scale=1.35)
     facts = shown.facts
     title = f"{facts['method']} on {facts['stream']}, {facts['buffer']} images in memory"
-    figure.axes[0].set_title(title, loc="left", fontsize=10, pad=22)
-    figure.savefig(path, dpi=150)
+    with pyplot.rc_context(STYLE):
+        figure.axes[0].set_title(title, loc="left", fontsize=10, pad=22)
+        figure.savefig(path, dpi=150)
     pyplot.close(figure)
 
 

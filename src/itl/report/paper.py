@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import chain, count
 from pathlib import Path
 
 from itl.errors import UserError
@@ -20,13 +22,15 @@ def write_figures(runs: Sequence[Run], folder: str | os.PathLike[str]) -> list[P
     """Draw every figure of the report into `folder`, each as PNG and PDF; returns what was written."""
     pyplot = pyplot_for_files()
     about = subject(runs)
+    names = _names(about)
     out = []
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
         for key, chart in figures(about):
+            file = "-".join(names.get(part, part) for part in key.split("/"))
             figure = draw(chart)
             for ending in ("png", "pdf"):
-                path = Path(folder) / f"{_file(key, about)}.{ending}"
+                path = Path(folder) / f"{file}.{ending}"
                 with pyplot.rc_context(STYLE):  # how fonts are embedded is decided here
                     figure.savefig(path, dpi=300, metadata={"CreationDate": None} if ending == "pdf" else None)
                 out.append(path)
@@ -66,11 +70,23 @@ def figures(subject: Subject) -> Iterator[tuple[str, Chart]]:
         yield "seconds", spent
 
 
-def _file(key: str, about: Subject) -> str:
-    """A file's name for a chart: what it is, and of which run or cell."""
-    names = {one.key: one.run.path.name for one in about.runs}
-    names |= {
-        group.key: "mean-" + "".join(c if c.isalnum() or c in "+-." else "_" for c in group.name)
-        for group in about.groups
-    }
-    return "-".join(names.get(part, part) for part in key.split("/"))
+def _names(about: Subject) -> dict[str, str]:
+    """What runs and cells are called in files' names, by key; no two alike, in capitals or not."""
+    names = dict(zip((one.key for one in about.runs), _folders([one.run.path for one in about.runs]), strict=True))
+    for group in about.groups:
+        names[group.key] = "mean-" + "".join(c if c.isalnum() or c in "+-." else "_" for c in group.name)
+    taken: set[str] = set()
+    for key, name in names.items():
+        tries = chain([name], (f"{name}-{number}" for number in count(2)))
+        names[key] = next(one for one in tries if one.casefold() not in taken)
+        taken.add(names[key].casefold())
+    return names
+
+
+def _folders(paths: Sequence[Path]) -> list[str]:
+    """The folders' names; before those of one name, as much of their paths as tells them apart."""
+    whole = [path.absolute().parts[1:] for path in paths]
+    ends = [[parts[-depth:] for depth in range(1, len(parts) + 1)] for parts in whole]
+    found = Counter(end for some in ends for end in some)
+    own = (next((end for end in some if found[end] == 1), parts) for some, parts in zip(ends, whole, strict=True))
+    return ["-".join(end) for end in own]

@@ -2,70 +2,120 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from itl.report.chart import Axis, Chart, Series
 from itl.report.stages import MEASURES
 from itl.report.subject import Group
-from itl.results.cells import settings_of
+from itl.results.cells import CUT, settings_of
+
+FACTS = ("stream", "split", "method", "buffer")
+MEMORY = "memory."  # what the names of the memory's settings begin with
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A cell by the settings of its memory and by all else but its variant's name. `given`: what the user chose."""
+
+    group: Group
+    memory: dict[str, Any]
+    others: dict[str, Any]
+    given: frozenset[str]
+
+    @property
+    def policy(self) -> str:
+        """The memory's policy."""
+        return str(self.memory.get("memory.policy"))
+
+    @property
+    def variant(self) -> str | None:
+        """The name the user gave it."""
+        return self.group.cell.facts.get("variant")
+
+    def fellow(self, other: Kept) -> bool:
+        """Whether both are of one stream, split, method and buffer."""
+        return all(self.others[name] == other.others[name] for name in FACTS)
+
+    def compares(self, other: Kept) -> bool:
+        """Whether they differ in the memory's settings, and in these alone."""
+        alike = self.fellow(other) and _agree(self.others, other.others, self.given | other.given)
+        return alike and not self.keeps_as(other)
+
+    def keeps_as(self, other: Kept, but: str = "") -> bool:
+        """Whether the memories' settings agree, except for one."""
+        return _agree(self.memory, other.memory, self.given | other.given, but)
 
 
 def policies(groups: Sequence[Group], measure: str = "class_il") -> list[Chart]:
     """Accuracy against a memory policy's own number (an entropy's temperature, a coreset's share); a policy without
     one is a level. One chart for each such number, for cells alike in all but the memory's settings.
     """
+    drawn = []
+    for some in _alike(groups):
+        numbers = dict.fromkeys(name for one in some for name, x in one.memory.items() if _number(x) is not None)
+        lines = {number: _lines(number, some) for number in numbers}
+        if any(lines.values()):
+            drawn.append((some, {number: tried for number, tried in lines.items() if tried}))
     out = []
-    alike: dict[tuple[str, ...], list[Group]] = {}
-    for group in groups:
-        facts = group.cell.facts
-        alike.setdefault(tuple(str(facts[name]) for name in ("stream", "split", "method", "buffer")), []).append(group)
-    for value, some in alike.items():
-        numbers = dict.fromkeys(name for group in some for name, x in _memory(group).items() if _number(x) is not None)
-        for number in numbers:
-            lines = _by_policy(number, some)
-            if lines:
-                kept = [_policy(group) for group in some]
-                rest = [g for g in some if _policy(g) not in {*lines, "None"} and kept.count(_policy(g)) == 1]
-                out.append(_policy_chart(number, lines, rest, value, measure))
+    for some, lines in drawn:
+        tuned = {line[0].policy for tried in lines.values() for line in tried}
+        rest = [one for one in some if one.policy not in {*tuned, "None"}]
+        title = _title(some, [other[0] for other, _ in drawn])
+        out += [_policy_chart(number, tried, rest, title, measure) for number, tried in lines.items()]
     return out
 
 
-def _by_policy(number: str, groups: Sequence[Group]) -> dict[str, list[tuple[float, Group]]]:
-    """The policies that were tried with several values of `number`, with their cells in its order."""
-    lines: dict[str, list[tuple[float, Group]]] = {}
-    for group in groups:
-        x = _number(_memory(group).get(number))
-        if x is not None:
-            lines.setdefault(_policy(group), []).append((x, group))
-    tried = {policy: points for policy, points in lines.items() if len({x for x, _ in points}) > 1}
-    return {policy: sorted(points, key=lambda point: point[0]) for policy, points in tried.items()}
+def _alike(groups: Sequence[Group]) -> list[list[Kept]]:
+    """Cells alike in all but the memory's settings, whatever their variants are called.
+
+    Where these settings do not tell two variants apart something else does: then each keeps its cells to itself.
+    """
+    cells = [[_kept(group)] for group in groups]
+    named = _gather(cells, lambda one, other: one.variant == other.variant and one.compares(other))
+    return _gather(named, Kept.compares)
 
 
-def _policy_chart(
-    number: str,
-    lines: dict[str, list[tuple[float, Group]]],
-    rest: Sequence[Group],
-    value: tuple[str, ...],
-    measure: str,
-) -> Chart:
+def _lines(number: str, some: Sequence[Kept]) -> list[list[Kept]]:
+    """The policies that were tried with several values of `number` and nothing else, with their cells in its order."""
+    having = [[one] for one in some if _number(one.memory.get(number)) is not None]
+    lines = _gather(having, lambda one, other: one.keeps_as(other, but=number))
+    return [sorted(line, key=lambda one: float(one.memory[number])) for line in lines if len(line) > 1]
+
+
+def _gather(parts: Sequence[list[Kept]], fits: Callable[[Kept, Kept], bool]) -> list[list[Kept]]:
+    """Every part goes to the first before it of which all cells fit all its own."""
+    out: list[list[Kept]] = []
+    for part in parts:
+        home = next((some for some in out if all(fits(one, other) for one in some for other in part)), None)
+        if home is None:
+            out.append(list(part))
+        else:
+            home.extend(part)
+    return out
+
+
+def _policy_chart(number: str, lines: Sequence[list[Kept]], rest: Sequence[Kept], title: str, measure: str) -> Chart:
     series = []
-    for k, (policy, points) in enumerate(lines.items()):
-        means = [group.cell.mean(measure) for _, group in points]
+    for k, (name, line) in enumerate(zip(_names([line[0] for line in lines], number), lines, strict=True)):
+        means = [one.group.cell.mean(measure) for one in line]
+        at = [float(one.memory[number]) for one in line]
         series.append(
             Series(
-                policy,
+                name,
                 [mean.mean for mean in means],
-                [x for x, _ in points],
+                at,
                 role="abcdefgh"[k % 8],
                 error=[mean.std for mean in means],
-                hover=[f"{policy}, {number} {x:g}" for x, _ in points],
+                hover=[f"{name}, {number} {x:g}" for x in at],
             )
         )
-    levels = [(group.cell.mean(measure).mean, _policy(group)) for group in rest]
+    levels = [(one.group.cell.mean(measure).mean, name) for one, name in zip(rest, _names(rest), strict=True)]
     known = [v for one in series for v in one.y if v is not None] + [v for v, _ in levels if v is not None]
     return Chart(
-        f"{value[2]} on {value[0]}, |B| {value[3]}: {MEASURES[measure]} by memory policy",
+        f"{title}: {MEASURES[measure]} by memory policy",
         x=Axis(number),
         y=Axis(f"{MEASURES[measure]}, %", max(0.0, min(known) - 6), min(104.0, max(known) + 6)),
         series=tuple(series),
@@ -73,12 +123,53 @@ def _policy_chart(
     )
 
 
-def _memory(group: Group) -> dict[str, Any]:
-    return {name: value for name, value in settings_of(group.cell.runs[0]).items() if name.startswith("memory.")}
+def _title(some: Sequence[Kept], firsts: Sequence[Kept]) -> str:
+    """What the cells of a chart are, and what tells them from those of the other charts, of which each has a first."""
+    one = some[0]
+    rivals = [other for other in firsts if other is not one and other.fellow(one)]
+    words = [f"{one.others['method']} on {one.others['stream']}", f"|B| {one.others['buffer']}"]
+    words += [] if one.others["split"] == "test" else [f"{one.others['split']} split"]
+    odd = _odd(one.others, [other.others for other in rivals])
+    if rivals and not odd and one.variant and len({other.variant for other in some}) == 1:
+        odd = [one.variant]
+    return ", ".join([*words, *odd])
 
 
-def _policy(group: Group) -> str:
-    return str(_memory(group).get("memory.policy"))
+def _names(some: Sequence[Kept], but: str = "") -> list[str]:
+    """Policies' names; those of one policy with the settings that tell them apart."""
+    out = []
+    for one in some:
+        twins = [other.memory for other in some if other.policy == one.policy]
+        out.append(", ".join([one.policy, *_odd(one.memory, twins, but)]))
+    return out
+
+
+def _odd(mine: Mapping[str, Any], others: Sequence[Mapping[str, Any]], but: str = "") -> list[str]:
+    """The settings in which some are different, as words."""
+    odd = [name for name in mine if name != but and any(other.get(name) != mine[name] for other in others)]
+    return [f"{name.removeprefix(MEMORY)} {_words(mine[name])}" for name in odd]
+
+
+def _kept(group: Group) -> Kept:
+    run, facts = group.cell.runs[0], group.cell.facts
+    settings = settings_of(run)
+    others = {name: facts[name] for name in FACTS} | {name: run.config.get(name) for name in CUT}
+    return Kept(
+        group,
+        {name: value for name, value in settings.items() if name.startswith(MEMORY)},
+        others | {name: value for name, value in settings.items() if not name.startswith(MEMORY)},
+        frozenset(run.config.get("settings") or {}),
+    )
+
+
+def _agree(one: Mapping[str, Any], other: Mapping[str, Any], given: frozenset[str], but: str = "") -> bool:
+    """Whether settings agree. One that a record does not know is passed over, unless the user chose it elsewhere."""
+    names = (one.keys() | other.keys()) - {but}
+    return all(one[name] == other[name] if name in one and name in other else name not in given for name in names)
+
+
+def _words(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _number(value: Any) -> float | None:
