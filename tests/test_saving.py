@@ -100,11 +100,31 @@ def test_learning_goes_on_from_the_middle_of_any_stage_as_if_never_stopped(
         learner.learn(task)
     again = itl.load(tmp_path, device="cpu")
     assert again.position[1] == epoch
+    assert torch.equal(again.logits(task.test), learner.logits(task.test))  # of the model that was learning
     again.learn(task)
     assert differing(photograph(again), uninterrupted[method]) == set()
     learner.observer = Observer()
     learner.learn(task)  # and so does the learner that was stopped itself
     assert differing(photograph(learner), uninterrupted[method]) == set()
+
+
+@pytest.mark.parametrize("method", ["itl", "b+hp+ff+pd"])
+def test_what_was_saved_before_anything_was_projected_answers_as_the_generalist(method: str, tmp_path: Path) -> None:
+    told: list[torch.Tensor] = []
+    task = tiny_stream().tasks[0]
+
+    def stop(event: str, learner: Learner, name: str | None, done: int) -> None:
+        if event == "stage_ends" and name not in ("specialist", "projection"):
+            told.append(learner.logits(task.test))
+        if (event, name) == ("stage_begins", "projection"):
+            learner.save(tmp_path)
+            raise Interrupted
+
+    with pytest.raises(Interrupted):
+        tiny_learner(method, observer=Teller(stop)).learn(task)
+    again = itl.load(tmp_path, device="cpu")
+    assert again.position == ("projection", 0)
+    assert torch.equal(again.logits(task.test), told[-1])
 
 
 def test_an_unfinished_task_must_be_finished_before_another(tmp_path: Path) -> None:

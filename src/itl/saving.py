@@ -81,7 +81,8 @@ def load(
 ) -> Learner:
     """The learner saved in `folder`, ready to predict or to learn on. `settings` override those it was saved with.
 
-    `net` is the network of a learner that was given one of the user's own: its structure, the weights are saved.
+    `net` is the network of a learner that was given one of the user's own: its structure, the weights are saved
+    (but `gdumb` and `joint` begin every task from those that it is brought with).
     """
     tensors, state = store.read(folder)
     return unpack(folder, tensors, state, device=device, settings=settings, observer=observer, net=net)
@@ -222,6 +223,7 @@ def _restore(learner: Learner, tensors: dict[str, Tensor], state: dict[str, Any]
     learner.threads = int(state["threads"])
     learner.clock.seconds.update({str(part): float(spent) for part, spent in state["seconds"].items()})
     learner.notes = dict(state["notes"])
+    learner.take_up_generalist()
 
 
 def _fill(place: Tensor, saved: Tensor, name: str) -> None:

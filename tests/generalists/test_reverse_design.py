@@ -10,6 +10,7 @@ import torch
 
 import itl
 from itl import Learner, UserError
+from itl.generalists import TangentModel
 from tiny_world import Teller, differing, photograph, tiny_learner, tiny_stream
 
 
@@ -54,6 +55,21 @@ def test_w_learns_the_task_on_the_tangent_plane() -> None:
     for task in stream:
         learner.learn(task)
     assert right["stage_ends specialist"] > 0.85 > right["stage_begins specialist"]
+
+
+def test_the_plane_is_never_in_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[bool, torch.dtype]] = []
+    forward = TangentModel.__call__
+
+    def watched(self: TangentModel, w: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+        seen.append((torch.is_autocast_enabled("cpu"), x.dtype))
+        return forward(self, w, x)
+
+    monkeypatch.setattr(TangentModel, "__call__", watched)
+    learner = reverse(precision="bf16")
+    for task in tiny_stream():
+        learner.learn(task)
+    assert set(seen) == {(False, torch.float32)}
 
 
 @pytest.mark.parametrize(("stage", "epoch"), [("specialist", 1), ("closing", 1), ("full", 1)])

@@ -118,6 +118,19 @@ def test_every_kind_of_stage_takes_it(name: str, method: str) -> None:
 
 
 @pytest.mark.parametrize("name", MADE)
+def test_without_a_projection_it_ends_at_the_specialists_classifier(name: str) -> None:
+    kept: dict[str, Tensor] = {}
+
+    def take(event: str, learner: Learner, at: str | None, done: int) -> None:
+        if event == "memory_updated":
+            kept.update({n: t.clone() for n, t in learner.net.state_dict().items()})
+
+    mine = learner(name, settings={"project": False}, observer=Teller(take))
+    mine.learn(tiny_stream().tasks[0])
+    assert [n for n, t in mine.net.state_dict().items() if not torch.equal(t, kept[n])] == []
+
+
+@pytest.mark.parametrize("name", MADE)
 @pytest.mark.parametrize("stage", ["specialist", "tangent", "projection"])
 def test_dropout_and_all_it_goes_on_after_an_interruption_to_the_same_bits(
     name: str, stage: str, tmp_path: Path

@@ -43,15 +43,24 @@ class Engine:
 
     def __post_init__(self) -> None:
         """Set the process-wide switches this engine relies on."""
+        self._switch()
+        if self.device.type == "cuda":
+            torch.backends.cudnn.benchmark = not self.exact and not self.capture  # else: see `searching`
+
+    def _switch(self) -> None:
+        """Those of its precision and exactness, which another engine may have set otherwise."""
         if self.device.type == "cuda":
             tf32 = self.precision != "fp32"
             torch.backends.cuda.matmul.allow_tf32 = tf32
             torch.backends.cudnn.allow_tf32 = tf32
-            torch.backends.cudnn.benchmark = not self.exact and not self.capture  # else: see `searching`
             torch.backends.cudnn.deterministic = self.exact
 
     def here(self) -> contextlib.AbstractContextManager[object]:
-        """Within, the device is the present one, to which kernels that are not PyTorch's own go."""
+        """Within, the device is the present one, to which kernels that are not PyTorch's own go.
+
+        The switches are this engine's from here on, for all of the process: lanes side by side must agree on them.
+        """
+        self._switch()
         return launching_on(self.device)
 
     @contextlib.contextmanager

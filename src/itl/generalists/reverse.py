@@ -25,6 +25,12 @@ def _descent(settings: OnMemory) -> Descent:
     return Descent(settings.lr, settings.momentum, settings.l2, settings.schedule)
 
 
+def _exactly(model: TangentModel, w: dict[str, Tensor], x: Tensor) -> Tensor:
+    """Logits on the plane, never in bf16, whatever the specialist's precision is."""
+    with torch.autocast(x.device.type, enabled=False):
+        return model(w, x.float())
+
+
 class TangentSpecialist(ER):
     """w_t = argmin CE(f + ∇f w; D_t ∪ B_{t-1}), then f' = argmin ‖f' − (f + ∇f w_t)‖² over D_t.
 
@@ -59,7 +65,7 @@ class TangentSpecialist(ER):
 
         def loss(net: nn.Module, now: View, pasts: tuple[View, ...]) -> Tensor:
             x, y = join(now.x, *(p.x for p in pasts)), join(now.y, *(p.y for p in pasts))
-            return cross_entropy(model(self.w, x), y, s.reduction)
+            return cross_entropy(_exactly(model, self.w, x), y, s.reduction)
 
         descent = _descent(self.all.tangent)
         return Phase("specialist", "task", s.epochs, s.batch, descent, loss, dict(self.w), s.steps, training=False)
@@ -74,7 +80,7 @@ class TangentSpecialist(ER):
 
         def loss(net: nn.Module, now: View, pasts: tuple[View, ...]) -> Tensor:
             with torch.no_grad():
-                target = model(w, now.x)
+                target = _exactly(model, w, now.x)
             return squared_error(net(now.x), target, p.reduction)
 
         parameters: dict[str, Tensor] = dict(self.here.net.named_parameters())
@@ -96,8 +102,7 @@ class TangentSpecialist(ER):
         """The tangent model while w is learned, the network once it is projected."""
         if "anchor" not in self.twins or bool(self.projected):
             return super().logits(net, x)
-        with torch.autocast(x.device.type, enabled=False):
-            return self.model()(self.w, x.float())
+        return _exactly(self.model(), self.w, x)
 
     def extra_state(self) -> dict[str, Tensor]:
         """The point of contact and w."""

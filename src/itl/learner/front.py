@@ -153,20 +153,13 @@ class Learner:
         """Redraw the classifier (only it), and set out the generalist at that point."""
         if self.settings.generalist == "none" or self.position[0] not in ("generalist", "projection"):
             return
-        ground = Ground(
-            memory=self.memory,
-            augment=self._augment(task.traits, self.settings.augment.memory),
-            normalise=self.normalise,
-            engine=self.engine,
-            key=self._key(),
-            settings=self.settings,
-        )
+        self._ground = ground = self._on_memory(task.traits)
         if self.position == ("generalist", 0):
             if not self.flight:  # else it was interrupted right after the jump: what was there before is kept
                 before = {n: t.clone() for n, t in self.net.state_dict().items()}
                 with ETIQUETTE.together():
                     moved = self.specialist.hand_over(self.net)
-                kept = {n: t for n, t in before.items() if moved or n.startswith("classifier.")}
+                kept = {n: t for n, t in before.items() if moved or n.startswith(f"{self.net.place}.")}
                 self.flight = {f"before.{n}": t for n, t in kept.items()}
             if self.settings.jumps:
                 self.net.redraw_classifier(torch_generator(*self._key(), "half-pipe"))
@@ -175,7 +168,25 @@ class Learner:
         else:
             with ETIQUETTE.together():
                 self._generalist = generalists.restore(self.net, ground, self.flight)
-        self._ground = ground
+
+    def _on_memory(self, traits: Traits) -> Ground:
+        """What a generalist learns from."""
+        return Ground(
+            memory=self.memory,
+            augment=self._augment(traits, self.settings.augment.memory),
+            normalise=self.normalise,
+            engine=self.engine,
+            key=self._key(),
+            settings=self.settings,
+        )
+
+    def take_up_generalist(self) -> None:
+        """The generalist's model again, in a learner saved while it learned or before anything of it was projected."""
+        stage, rounds = self.position
+        unfinished = (stage == "generalist" and rounds > 0) or (stage, rounds) == ("projection", 0)
+        if self.settings.generalist != "none" and unfinished:
+            with ETIQUETTE.together():
+                self._generalist = generalists.restore(self.net, self._on_memory(self.traits), self.flight)
 
     def _learn_generalist(self) -> None:
         if self._generalist is None or not self._due("generalist"):

@@ -1,0 +1,34 @@
+"""The switches of PyTorch that an engine relies on are its own whenever it is at work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import nullcontext
+
+import pytest
+import torch
+
+from itl.engine import device
+from itl.engine.device import Engine
+
+
+@pytest.fixture
+def switches(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As they were, afterwards; no device is asked for."""
+    monkeypatch.setattr(device, "launching_on", lambda at: nullcontext())
+    cuda, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = cuda.allow_tf32, cudnn.allow_tf32, cudnn.benchmark, cudnn.deterministic
+    yield
+    cuda.allow_tf32, cudnn.allow_tf32, cudnn.benchmark, cudnn.deterministic = before
+
+
+@pytest.mark.usefixtures("switches")
+def test_another_engine_in_the_process_changes_neither_precision_nor_exactness() -> None:
+    gpu = torch.device("cuda", 0)
+    exact = Engine(gpu, "fp32", exact=True)
+    fast = Engine(gpu, "bf16")
+    for engine in (exact, fast, exact):
+        with engine.here():
+            assert torch.backends.cuda.matmul.allow_tf32 is (engine is fast)
+            assert torch.backends.cudnn.allow_tf32 is (engine is fast)
+            assert torch.backends.cudnn.deterministic is (engine is exact)
