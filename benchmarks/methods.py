@@ -163,8 +163,8 @@ seed, on a GPU: these figures compare methods with each other, not with publishe
 specialists, and nothing here was fitted to them: the settings are those of the full benchmark, and several methods are
 better alone. With the generalist at its defaults the losses of `er-ace`, `x-der` and `itl-l` were not finite, which
 stopped them; these three, and `gcr`, are shown with `tangent.lr=0.01` and `projection.lr=0.03` (each record has its
-settings). The dash: `itl-l`'s specialist alone is `derpp`. Raw records:
-[`results/seq-cifar10/methods`](../results/seq-cifar10/methods)."""
+settings). `icarl`'s runs here are from when the outputs of classes still to come counted in its loss. The dash:
+`itl-l`'s specialist alone is `derpp`. Raw records: [`results/seq-cifar10/methods`](../results/seq-cifar10/methods)."""
 
 
 VALIDATION = """## How settings for seq-digits were chosen

@@ -15,6 +15,7 @@ from itl import Learner, UserError
 from itl.memory.greedy import herding
 from itl.specialists import View
 from itl.specialists.er import ER
+from itl.specialists.rounds import ReplayRounds
 from tiny_world import Teller, differing, photograph, tiny_learner, tiny_stream
 
 POLICIES: dict[str, dict[str, Any]] = {
@@ -139,11 +140,68 @@ def test_candidates_keep_the_logits_of_the_step_that_offered_them() -> None:
     assert (learner.memory.logits[:7].abs().sum(1) > 0).all()
 
 
+@pytest.mark.parametrize("policy", ["reservoir", "ring", "loss-aware"])
+@pytest.mark.parametrize("method", ["er", "sgd", "agem", "er-ace", "cls-er", "lwf"])
+def test_logits_stored_in_a_step_are_what_the_network_said_of_the_image_there(
+    method: str, policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also by a method that stores none of its own."""
+    learner = tiny_learner(method, classes=4, memory__policy=policy, memory__logits=True)
+    stream, said = tiny_stream(), []
+    learner.prepare(stream.tasks[0])
+    loss, plan = learner.specialist.loss, ReplayRounds.plan
+    rows: list[np.ndarray] = []  # of each step's batch, in order
+
+    def planned(self: ReplayRounds, index: int) -> Any:
+        out = plan(self, index)
+        rows.extend(np.split(out.replay.rows, np.cumsum(out.replay.batch)[:-1]))
+        return out
+
+    def watched(net: Any, now: View, pasts: tuple[View, ...]) -> torch.Tensor:
+        value = loss(net, now, pasts)
+        assert now.said is not None
+        said.append(now.said.detach().clone())
+        return value
+
+    monkeypatch.setattr(ReplayRounds, "plan", planned)
+    monkeypatch.setattr(learner.specialist, "loss", watched)
+    for task in stream:
+        learner.learn(task)
+    slots = learner.memory.slots
+    assert learner.memory.logits is not None
+    assert set(slots.task) == {0, 1}
+    for slot in range(slots.count):
+        step = slots.written[slot] - 1
+        (place,) = np.flatnonzero(rows[step] == slots.row[slot])
+        assert torch.equal(learner.memory.logits[slot], said[step][place])
+
+
+def test_the_other_design_stores_what_its_projected_specialist_says() -> None:
+    stream, seen = tiny_stream(), []
+
+    def look(event: str, learner: Learner, stage: str | None, epoch: int) -> None:
+        if event == "memory_updated":
+            ours = np.flatnonzero(learner.memory.slots.task == len(learner.tasks) - 1)
+            said = learner.logits(stream.tasks[len(learner.tasks) - 1].train)[learner.memory.slots.row[ours]]
+            assert learner.memory.logits is not None
+            assert torch.allclose(learner.memory.logits[ours], said, atol=1e-5)
+            seen.append(len(ours))
+
+    learner = tiny_learner("itl-l", design="reverse", memory__policy="stratified", observer=Teller(look))
+    for task in stream:
+        learner.learn(task)
+    assert seen == [8, 4]
+
+
 MISTAKES: dict[str, tuple[str, dict[str, Any], str]] = {
     "no logits": ("derpp", {"memory__logits": False}, r"replays stored logits.*memory\.logits=false.*set it to true"),
     "no step": ("derpp", {"memory__policy": "herding"}, r"stores logits step by step; set memory\.policy=reservoir"),
     "no weights": ("itl", {"memory__weights": True}, r"stratified does not; set it to false"),
     "no alpha": ("itl", {"tangent__alpha": 1.0}, r"tangent\.alpha needs stored logits.*set memory\.logits=true"),
+    "reverse": ("itl-l", {"design": "reverse"}, r"design=reverse leaves no predictions.*memory\.policy=stratified"),
+    "reverse, by entropy": ("itl", {"design": "reverse", "memory__policy": "entropy"}, r"leaves no predictions"),
+    "reverse, by loss": ("itl", {"design": "reverse", "memory__policy": "loss-aware"}, r"leaves no predictions"),
+    "present": ("x-der", {"memory__policy": "reservoir"}, r"past tasks' images only.*set memory\.policy=stratified"),
     "unknown": ("itl", {"memory__policy": "entropi"}, r"entropi.*entropy"),
     "fraction": ("itl", {"memory__fraction": 1.5}, r"memory\.fraction = 1\.5 is not valid"),
     "temperature": ("itl", {"memory__temperature": 0.0}, r"memory\.temperature = 0\.0 is not valid"),
@@ -166,15 +224,22 @@ def test_a_memory_too_small_for_its_classes_is_refused(policy: str) -> None:
         learner.learn(tiny_stream(classes=6, tasks=3).tasks[1])
 
 
-def test_a_specialist_that_leaves_no_predictions_is_told_to_the_user() -> None:
+@pytest.mark.parametrize(
+    ("policy", "said"),
+    [
+        ("entropy", r"looks at the specialist's predictions.*set memory\.policy="),
+        ("ring", r"memory\.logits=true stores what the specialist says.*set memory\.policy=stratified"),
+    ],
+)
+def test_a_specialist_that_leaves_no_predictions_is_told_to_the_user(policy: str, said: str) -> None:
     class Silent(ER):
         def loss(self, net: Any, now: View, pasts: tuple[View, ...]) -> torch.Tensor:
             value = super().loss(net, now, pasts)
             now.said = now.logits = None
             return value
 
-    learner = learner_with("entropy", classes=4)
+    learner = learner_with(policy, classes=4, memory__logits=policy == "ring")
     learner.prepare(tiny_stream().tasks[0])
     learner.specialist = Silent(learner.settings.specialist)
-    with pytest.raises(UserError, match=r"looks at the specialist's predictions.*set memory\.policy="):
+    with pytest.raises(UserError, match=said):
         learner.learn(tiny_stream().tasks[0])

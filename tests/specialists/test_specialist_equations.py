@@ -161,11 +161,39 @@ def test_icarls_targets_are_labels_for_new_classes_and_old_answers_for_old_ones(
     now = view(6, (0, 2, 3), 0)  # one of them a sample of the memory
     total = 0.0
     for a, b, y in zip(net(now.x).tolist(), old(now.x).tolist(), now.y.tolist(), strict=True):
-        for c in range(C):
+        for c in range(4):  # the classes seen
             q = 1 / (1 + math.exp(-b[c])) if c < 2 else float(c == y)
             p = 1 / (1 + math.exp(-a[c]))
             total -= q * math.log(p) + (1 - q) * math.log(1 - p)
-    assert one.loss(net, now, ()).item() == pytest.approx(total / (6 * C), abs=1e-8)
+    assert one.loss(net, now, ()).item() == pytest.approx(total / (6 * 4), abs=1e-8)
+
+
+@pytest.mark.parametrize("classes", [4, None])
+def test_icarls_loss_and_gradient_are_the_benchmarks_over_the_classes_seen(classes: int | None) -> None:
+    """aimagelab/mammoth, models/icarl.py, get_loss: the first `ac` outputs and targets, `pc` of them past."""
+    stream, learner, compared = tiny_stream(), learner_of("icarl", classes=classes), []
+    learner.prepare(stream.tasks[0])
+    loss = learner.specialist.loss
+
+    def watched(net: nn.Module, now: View, pasts: tuple[View, ...]) -> Tensor:
+        task, weights = len(learner.tasks) - 1, list(net.parameters())
+        pc, ac = task * 2, (task + 1) * 2
+        outputs, targets = net(now.x)[:, :ac], torch.eye(4)[now.y][:, :ac]
+        if task:
+            with torch.no_grad():
+                logits = torch.sigmoid(learner.specialist.twins["old"](now.x))
+            targets = torch.cat((logits[:, :pc], targets[:, pc:ac]), dim=1)
+        theirs, ours = F.binary_cross_entropy_with_logits(outputs, targets), loss(net, now, pasts)
+        torch.testing.assert_close(ours, theirs)
+        grads = (torch.autograd.grad(value, weights, retain_graph=True) for value in (ours, theirs))
+        torch.testing.assert_close(*grads, rtol=1e-4, atol=1e-6)
+        compared.append(net.classifier.out_features)  # type: ignore[union-attr, arg-type]
+        return ours
+
+    learner.specialist.loss = watched  # type: ignore[method-assign]
+    for task in stream:
+        learner.learn(task)
+    assert set(compared) == ({4} if classes else {2, 4})
 
 
 @pytest.mark.parametrize("flip", [False, True])

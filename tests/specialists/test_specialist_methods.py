@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from specialist_nursery import BASELINES, SMALL, learner_of
+from torch import nn
 
 import itl
 from itl import Learner, UserError, methods
+from itl.nets import Foreign
 from itl.settings import SpecialistSettings
 from itl.specialists import SPECIALISTS, build
-from tiny_world import Teller, differing, photograph, tiny_images, tiny_learner, tiny_stream
+from tiny_world import TINY, Teller, differing, photograph, tiny_images, tiny_learner, tiny_stream
+
+SETTINGS = (Path(__file__).parents[2] / "docs" / "settings.md").read_text().partition("## Settings that do nothing")[2]
 
 
 def whole(learner: Learner) -> dict[str, torch.Tensor]:
@@ -189,6 +194,9 @@ def test_a_method_for_new_classes_refuses_to_be_taught_one_again(method: str) ->
         ("agem", {"memory__policy": "none"}, "agem needs a memory"),
         ("x-der", {"classes": None}, "number of classes from the start; give classes=N"),
         ("lwf", {"generalist": "tangent", "memory__policy": "none"}, "lwf needs a memory"),
+        ("x-der", {"memory__policy": "reservoir"}, r"takes the present one's; set memory\.policy=stratified, herding"),
+        ("x-der", {"memory__policy": "ring"}, r"takes the present one's; set memory\.policy=stratified, herding"),
+        ("x-der", {"memory__policy": "loss-aware"}, r"takes the present one's; set memory\.policy=stratified, herding"),
     ],
 )
 def test_what_a_method_cannot_serve_is_one_line_before_training(
@@ -197,6 +205,63 @@ def test_what_a_method_cannot_serve_is_one_line_before_training(
     with pytest.raises(UserError, match=said) as caught:
         learner_of(method, **settings).prepare(tiny_stream().tasks[0])
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("policy", ["stratified", "herding", "entropy", "coreset"])
+def test_x_der_learns_with_every_memory_that_its_refusal_names(policy: str) -> None:
+    stream, learner = tiny_stream(), learner_of("x-der", memory__policy=policy)
+    for task in stream:
+        learner.learn(task)
+    assert torch.isfinite(learner.logits(stream.tasks[0].test)).all()
+
+
+@pytest.mark.parametrize("method", BASELINES)
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_method_takes_a_network_of_ones_own_and_leaves_its_frozen_layers(method: str, frozen: bool) -> None:
+    torch.manual_seed(0)
+    stem, rest = nn.Conv2d(1, 6, 3), (nn.BatchNorm2d(6), nn.ReLU(), nn.Flatten(), nn.Linear(216, 4))
+    own = Foreign(nn.Sequential(stem.requires_grad_(not frozen), *rest), "4", ["1"])
+    given = {name.replace("__", "."): value for name, value in SMALL.get(method, {}).items()}
+    learner = Learner(method, 8, 0, 4, settings={**TINY, **given}, device="cpu", net=own)
+    for task in tiny_stream():
+        learner.learn(task)
+    assert torch.equal(learner.net.state_dict()["module.0.weight"], stem.weight) == frozen
+    assert torch.isfinite(learner.logits(tiny_stream().tasks[0].test)).all()
+
+
+def test_co2l_trains_the_classifier_of_ones_own_network_in_its_probe_alone() -> None:
+    layers = OrderedDict(flat=nn.Flatten(), body=nn.Linear(64, 6), out=nn.Linear(6, 4))
+    own = Foreign(nn.Sequential(layers), "out", ["body"])
+    settings = {**TINY, **{name.replace("__", "."): value for name, value in SMALL["co2l"].items()}}
+    learner = Learner("co2l", 8, 0, 4, settings=settings, device="cpu", net=own)
+    learner.learn(tiny_stream().tasks[0])
+    phase, closing = learner.specialist.phase(), learner.specialist.closing()
+    assert {n for n in phase.parameters if not n.startswith("head.")} == {"module.body.weight", "module.body.bias"}
+    assert closing is not None
+    assert set(closing.parameters) == {"module.out.weight", "module.out.bias"}
+
+
+NO_REPLAY = ["gdumb", "icarl", "co2l", "sgd", "joint", "lwf"]
+WITHOUT_EFFECT: dict[str, tuple[Any, list[str]]] = {
+    "augment__memory": ("cifar10", [*NO_REPLAY, "gmed"]),
+    "specialist__schedule": ("cosine", ["er-t", "gdumb", "co2l"]),
+    "specialist__reduction": ("sum", ["icarl", "co2l"]),
+    "specialist__draws": (3, [*NO_REPLAY, "cls-er", "agem", "x-der", "gss", "metasp"]),
+    "specialist__replay": (3, NO_REPLAY),
+}
+
+
+@pytest.mark.parametrize(("setting", "method"), [(s, m) for s, (_, those) in WITHOUT_EFFECT.items() for m in those])
+def test_a_setting_does_nothing_where_the_documentation_says_so(setting: str, method: str) -> None:
+    ends = []
+    for given in ({}, {setting: WITHOUT_EFFECT[setting][0]}):
+        learner = learner_of(method, augment__task=None, **{"augment__memory": None, **given})
+        for task in tiny_stream():
+            learner.learn(task)
+        ends.append(photograph(learner))
+    assert differing(*ends) == set()
+    said = [line.split("|")[1:3] for line in SETTINGS.splitlines() if line.startswith("| `")]
+    assert any(f"`{setting.replace('__', '.')}`" in names and f"`{method}`" in those for names, those in said)
 
 
 def test_every_specialist_has_a_method_and_says_what_its_step_costs() -> None:

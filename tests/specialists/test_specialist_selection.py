@@ -210,6 +210,45 @@ def test_gmeds_edits_stay_with_their_image_and_go_with_it() -> None:
     assert not moved[fresh].any()
 
 
+@pytest.mark.parametrize("policy", ["stratified", "herding", "entropy", "coreset"])
+def test_what_overwrites_an_edited_image_at_a_tasks_end_begins_unedited(policy: str) -> None:
+    edited: list[bool] = []
+
+    def look(event: str, learner: Learner, stage: str | None, epoch: int) -> None:
+        memory = learner.memory
+        if event == "memory_updated":
+            assert memory.edits is not None
+            moved = memory.edits[: len(memory)].flatten(1).any(1).numpy()
+            assert not moved[memory.labels >= 2 * (len(learner.tasks) - 1)].any()
+            edited.extend(moved)
+
+    stream = tiny_stream(classes=6, tasks=3, each=9)
+    options = {"memory__policy": policy, "specialist__options__stride": 5.0}
+    learner = tiny_learner("gmed", 7, 6, observer=Teller(look), **options)
+    for task in stream:
+        learner.learn(task)
+    assert any(edited)  # what stayed
+
+
+def test_what_overwrites_an_edited_image_in_a_step_begins_unedited(monkeypatch: pytest.MonkeyPatch) -> None:
+    take, lost = LiveStep.take, []
+
+    def watched(self: LiveStep, *args: Any) -> None:
+        edits, written = self.memory.edits, self.live.known["written"].clone()
+        assert edits is not None
+        before = edits.flatten(1).any(1)
+        take(self, *args)
+        new = (self.live.known["written"] != written)[:-1].nonzero().flatten()
+        lost.extend(before[new].tolist())
+        assert not edits[new].any()
+
+    monkeypatch.setattr(LiveStep, "take", watched)
+    learner = taught("gmed", memory__policy="loss-aware", specialist__options__stride=5.0)
+    assert any(lost)
+    assert learner.memory.edits is not None
+    assert learner.memory.edits[:-1].any()
+
+
 # ---------------------------------------------------------------------------------------------------------- MetaSP
 
 
@@ -324,6 +363,33 @@ def test_gcrs_memory_keeps_only_what_the_specialist_had_right_and_balances_class
     assert counts.max() - counts.min() <= 1
     assert (learner.memory.slots.weight > 0).all()
     assert len(set(learner.memory.slots.weight)) > 1
+
+
+@pytest.mark.parametrize("never", [{1}, {3}, {0, 1, 2, 3}])
+def test_a_class_of_which_gcr_had_nothing_right_is_chosen_from_all_of_its_samples(
+    never: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream, told = tiny_stream(), []
+
+    def rate(self: GradientCoreset, logits: Tensor, batch: dict[str, Tensor]) -> Tensor:
+        return (~torch.isin(batch["y"], torch.tensor(list(never)))).double()
+
+    def look(event: str, learner: Learner, stage: str | None, epoch: int) -> None:
+        if event == "memory_updated":
+            held, task = learner.memory.slots, len(learner.tasks) - 1
+            ours = np.flatnonzero((held.task == task) & np.isin(held.label, list(never)))
+            said = learner.logits(stream.tasks[task].train)[held.row[ours]]
+            assert learner.memory.logits is not None
+            assert torch.allclose(learner.memory.logits[ours], said, atol=1e-5)
+            told.append(len(ours))
+
+    monkeypatch.setattr(GradientCoreset, "rate", rate)
+    learner = tiny_learner("gcr", buffer=8, classes=4, observer=Teller(look))
+    for task in stream:
+        learner.learn(task)
+    assert any(told)
+    assert np.bincount(learner.memory.labels).tolist() == [2, 2, 2, 2]
+    assert (learner.memory.slots.weight > 0).all()
 
 
 # ---------------------------------------------------------------------------------------------------- all of them

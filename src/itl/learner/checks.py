@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from itl.engine.stage import Diverged
 from itl.errors import UserError
+from itl.memory import Memory
 from itl.settings import MemorySettings
 from itl.streams import Task
 
@@ -36,6 +37,15 @@ def settings(learner: Learner) -> None:
     by_steps = specialist.stores_logits and not specialist.logits_at_end
     if by_steps and not (chosen.online or chosen.gathers):
         raise UserError(f"{specialist.name} stores logits step by step; set memory.policy=reservoir")
+    if specialist.logits_at_end and chosen.online:
+        raise UserError(
+            f"{specialist.name} has logits of past tasks' images only, and memory.policy={policy} takes the present "
+            "one's; set memory.policy=stratified, herding, entropy or coreset"
+        )
+    if s.design == "reverse" and _hears(learner.memory):
+        raise UserError(
+            "design=reverse leaves no predictions in its steps, which this memory takes; set memory.policy=stratified"
+        )
     if s.memory.weights and not chosen.weighs:
         raise UserError(f"memory.weights needs a policy that weighs, which {policy} does not; set it to false")
     if s.tangent.alpha and learner.memory.logits is None:
@@ -43,6 +53,14 @@ def settings(learner: Learner) -> None:
             f"tangent.alpha needs stored logits, which {specialist.name} does not keep; set memory.logits=true"
         )
     learner.net.split(s.tangent.layers)  # a count that the network does not have is refused
+
+
+def _hears(held: Memory) -> bool:
+    """Whether a memory takes what the network says in a step: to choose by, or to store."""
+    policy, stores = held.policy, held.logits is not None
+    if policy.gathers is not None:
+        return stores or policy.gathers.needs_logits
+    return policy.live is not None or (stores and policy.online is not None)
 
 
 def memory(s: MemorySettings, size: int, classes: int) -> None:

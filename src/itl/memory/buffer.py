@@ -74,6 +74,11 @@ class Memory:
             where = self.engine.send(torch.from_numpy(targets))
             self.pixels.index_copy_(0, where, pool.gather(torch.from_numpy(rows)))
 
+    def unedit(self, where: Tensor) -> None:
+        """Forget by how much the images in slots `where` were moved: others have come in their place."""
+        if self.edits is not None:
+            self.edits.index_fill_(0, where, 0.0)
+
     def begin_task(self, count: int, saved: dict[str, Tensor]) -> None:
         """Make room for the candidates among a task's `count` samples, or go on with those `saved` half-way."""
         if self.policy.gathers is not None:
@@ -97,6 +102,7 @@ class Memory:
         else:
             return
         self.put(targets, pool, rows)
+        self.unedit(self.engine.send(torch.from_numpy(targets)))
         self.slots.write(targets, labels[rows], task, rows, width)
         if self.candidates is not None:
             self.slots.weight[targets] = self.candidates.weights.cpu().numpy()[rows]

@@ -19,6 +19,7 @@ RIDGE = 0.5  # λ of the weights' least squares, as in the authors' code
 class GradientCoreset(Candidates):
     """Candidates are what the specialist gets right, each as likely; at the task's end every class is chosen anew.
 
+    Of a class of which it had nothing right all samples are candidates, with what it says of them in the end.
     The gradient is that of β CE + α ‖z − stored z‖² by the last layer's weights. A class's images in memory, with the
     weights they have, and its candidates compete for its share; matching pursuit chooses and weighs.
     """
@@ -34,7 +35,7 @@ class GradientCoreset(Candidates):
         self, slots: Slots, labels: np.ndarray, rng: np.random.Generator, sight: Sight, stored: Tensor | None
     ) -> tuple[np.ndarray, np.ndarray]:
         """Slots to overwrite and the rows put there; the weights of what stays and of what comes are set."""
-        ranked = self.ranked()
+        ranked = self._ranked(labels, sight)
         classes = np.union1d(slots.classes(), np.unique(labels[ranked]))
         quota = quotas(
             np.array([(slots.label[: slots.count] == c).sum() + (labels[ranked] == c).sum() for c in classes]),
@@ -55,6 +56,14 @@ class GradientCoreset(Candidates):
             )
             taken += list(fresh)
         return np.array(sorted(free)[: len(taken)], np.int64), np.array(taken, np.int64)
+
+    def _ranked(self, labels: np.ndarray, sight: Sight) -> np.ndarray:
+        """The candidates' rows, and behind them all of the classes that have none."""
+        ranked = self.ranked()
+        others = np.flatnonzero(~np.isin(labels, labels[ranked]))
+        if self.logits is not None and len(others):
+            self.logits[torch.from_numpy(others).to(self.logits.device)] = sight.of(others).logits
+        return np.concatenate([ranked, others])
 
     def _pool(
         self, label: int, held: np.ndarray, rows: np.ndarray, slots: Slots, sight: Sight, stored: Tensor | None

@@ -25,7 +25,7 @@ class AGEM(Specialist):
         self.reference: list[Tensor] = []
         for past in pasts[:1]:
             on_memory = cross_entropy(net(past.x), past.y, how, shares(past.weights))
-            self.reference = list(torch.autograd.grad(on_memory, list(net.parameters())))
+            self.reference = list(torch.autograd.grad(on_memory, [p for p in net.parameters() if p.requires_grad]))
         return cross_entropy(logits, now.y, how)
 
     def gradient(self, grads: list[Tensor]) -> list[Tensor]:

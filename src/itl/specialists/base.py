@@ -35,7 +35,8 @@ class View:
     leave in `renewed` what is to be stored in their place. For the task's batch a method that stores logits leaves in
     `logits` what is to be stored, `slots` says where, as far as that is planned, and `extra` holds what `inputs` drew
     for the step. In `said` a method leaves what the network said of either `[n, classes]`, for a memory that chooses by
-    it. `others` are further views of the same images, where `views` asks for them.
+    it, or that stores logits where the method does not. `others` are further views of the same images, where `views`
+    asks for them.
     """
 
     x: Tensor

@@ -82,7 +82,7 @@ class Co2L(Specialist):
         """All of the network but its classifier, and the head; warm-up, then a cosine down to a thousandth."""
         usual, options = super().phase(), self.options
         epochs = usual.epochs if self.here.past else options.first_epochs or usual.epochs
-        trained = {n: p for n, p in usual.parameters.items() if not n.startswith("classifier.")}
+        trained = {n: p for n, p in usual.parameters.items() if not n.startswith(f"{self.here.net.place}.")}
         trained |= {f"head.{n}": p for n, p in self.head.named_parameters()}
         warm = min(options.warm_epochs, epochs // 2) / epochs if usual.batch > 256 else 0.0
 
@@ -108,8 +108,8 @@ class Co2L(Specialist):
 
     def closing(self) -> Phase:
         """The linear probe: the classifier alone, on the features of evaluation mode."""
-        options = self.options
-        weights: dict[str, Tensor] = dict(self.here.net.classifier.named_parameters("classifier"))
+        options, net = self.options, self.here.net
+        weights: dict[str, Tensor] = dict(net.classifier.named_parameters(net.place))
         descent = Descent(options.probe_lr, momentum=0.9, curve=three_steps)
         form = (options.probe_epochs, options.probe_batch, descent, self.probe)
         return Phase("closing", "both", *form, weights, balanced=True, training=False, replays=False)

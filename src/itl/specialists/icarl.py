@@ -17,9 +17,10 @@ UNKNOWN = -1e4  # a class without a mean: further away than any (unit vectors ar
 class ICaRL(Specialist):
     """Binary cross-entropy over task and memory as one set of data; what predicts are nearest means.
 
-    For a class of the tasks before the target is what the network answered when the task began, for the others it is
-    the label (algorithm 3). A class's mean is that of the unit features of its images in memory, and of their mirror
-    images where these mean the same (algorithm 1).
+    For a class of the tasks before the target is what the network answered when the task began, for the task's own it
+    is the label (algorithm 3); outputs of classes not taught yet do not count, as in the benchmark's code. A class's
+    mean is that of the unit features of its images in memory, and of their mirror images where these mean the same
+    (algorithm 1).
     """
 
     name = "icarl"
@@ -44,14 +45,15 @@ class ICaRL(Specialist):
             self.twins["old"] = twin(self.here.net)
 
     def loss(self, net: nn.Module, now: View, pasts: tuple[View, ...]) -> Tensor:
-        """BCE with q_y = σ(old network) for y ∈ C_past, [y = label] for the others: a mean over batch and classes."""
-        logits = wide(net(now.x))
+        """BCE with q_y = σ(old network) for y ∈ C_past, [y = label] for y ∈ C_task: a mean over batch and C_seen."""
+        here, logits = self.here, wide(net(now.x))
         target = F.one_hot(now.y, logits.shape[1]).to(logits.dtype)
-        if self.here.past:
+        if here.past:
             with torch.no_grad():
                 before = torch.sigmoid(wide(self.twins["old"](now.x)))
-            target = target.index_copy(1, self.here.old, before.index_select(1, self.here.old))
-        return F.binary_cross_entropy_with_logits(logits, target)
+            target = target.index_copy(1, here.old, before.index_select(1, here.old))
+        each = F.binary_cross_entropy_with_logits(logits, target, reduction="none").mean(0)  # [outputs]
+        return torch.where(here.taught, each, 0.0).sum() / here.taught.sum()
 
     @torch.no_grad()
     def task_ends(self) -> None:

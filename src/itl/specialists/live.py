@@ -7,6 +7,7 @@ from torch import Tensor
 
 from itl.augment import Augment, Draws
 from itl.engine.stage import Batch
+from itl.errors import UserError
 from itl.memory import Memory
 from itl.memory.live import Live
 from itl.specialists.base import View
@@ -22,6 +23,17 @@ def numbered(base: str, view: int) -> str:
 def under(batch: Batch, prefix: str) -> Batch:
     """The inputs whose names begin with `prefix`, without it."""
     return {name.removeprefix(prefix): t for name, t in batch.items() if name.startswith(prefix)}
+
+
+def to_store(now: View) -> Tensor:
+    """The logits a memory stores with the task's batch `[n, classes]`: the method's own, else what the network said."""
+    logits = now.said if now.logits is None else now.logits
+    if logits is None:
+        raise UserError(
+            "memory.logits=true stores what the specialist says in a step, and the specialist leaves nothing; "
+            "set memory.policy=stratified"
+        )
+    return logits.detach().float()
 
 
 class LiveStep:
@@ -61,8 +73,9 @@ class LiveStep:
         known |= {name: torch.full_like(row, value) for name, value in (("task", self.task), ("width", self.width))}
         targets = self.live.write(targets, known)
         self.memory.pixels.index_copy_(0, targets, batch["raw"])
-        if self.memory.logits is not None and now.logits is not None:
-            self.memory.logits.index_copy_(0, targets, now.logits.float())
+        self.memory.unedit(targets)
+        if self.memory.logits is not None:
+            self.memory.logits.index_copy_(0, targets, to_store(now))
 
 
 def _said(view: View) -> dict[str, Tensor]:

@@ -16,7 +16,7 @@ from itl.engine.random import Key, generator
 from itl.engine.stage import Batch, Span, Stage
 from itl.memory.plan import ReplayPlan, balanced, plan_epoch
 from itl.specialists.base import Phase, Specialist, View
-from itl.specialists.live import DRAWS, LiveStep, numbered, under
+from itl.specialists.live import DRAWS, LiveStep, numbered, to_store, under
 
 
 @dataclass(frozen=True)
@@ -259,8 +259,8 @@ def specialist_stage(rounds: ReplayRounds) -> Stage:
             for past in pasts:
                 if past.renewed is not None and past.slots is not None:
                     memory.logits.index_copy_(0, past.slots, past.renewed.float())
-            if now.logits is not None and live is None:
-                memory.logits.index_copy_(0, batch["target"], now.logits.float())
+            if phase.replays and memory.policy.online is not None and live is None:
+                memory.logits.index_copy_(0, batch["target"], to_store(now))
         if memory.candidates is not None and phase.replays:
             offer = {**under(batch, "offer."), "y": now.y}
             memory.candidates.observe(now.said if now.logits is None else now.logits, offer)

@@ -22,4 +22,6 @@ class SGD(Specialist):
 
     def loss(self, net: nn.Module, now: View, pasts: tuple[View, ...]) -> Tensor:
         """CE(p(x), y)."""
-        return cross_entropy(net(now.x), now.y, self.settings.reduction)
+        logits = net(now.x)
+        now.said = logits.detach()
+        return cross_entropy(logits, now.y, self.settings.reduction)
