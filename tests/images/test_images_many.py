@@ -117,6 +117,16 @@ def test_the_cache_keeps_within_its_bound_and_drops_the_oldest(place: Path, file
     assert not list(place.iterdir())
 
 
+def test_what_is_not_the_caches_own_stays_in_its_folder(place: Path, files: list[Path]) -> None:
+    read_images(files, 8)
+    mine = [place / name for name in ("thesis.json", "results.npy", "x.tmp", f"{'a' * 39}.json")]
+    for path in mine:
+        path.write_text("mine")
+    cache.trim(place, newest="", limit=0)
+    clear_cache()
+    assert sorted(place.iterdir()) == sorted(mine)
+
+
 def test_without_a_cache_the_result_is_the_same(place: Path, files: list[Path], monkeypatch, tmp_path: Path) -> None:
     kept = read_images(files, 8)
     monkeypatch.setenv("ITL_CACHE", "off")

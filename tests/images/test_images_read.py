@@ -145,11 +145,11 @@ def test_cmyk_is_colours_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("turn", range(1, 9))
-@pytest.mark.parametrize("shape", [(40, 30), (31, 40)])
-def test_a_turned_photo_is_upright(tmp_path: Path, turn: int, shape: tuple[int, int]) -> None:
+@pytest.mark.parametrize(("shape", "kind"), [((40, 30), "png"), ((31, 40), "png"), ((40, 30), "tif")])
+def test_a_turned_photo_is_upright(tmp_path: Path, turn: int, shape: tuple[int, int], kind: str) -> None:
     exif = Image.Exif()
     exif[0x0112] = turn
-    path = written(tmp_path / "a.png", photo(*shape), exif=exif)
+    path = written(tmp_path / f"a.{kind}", photo(*shape), exif=exif)
     with Image.open(path) as image:
         upright = ImageOps.exif_transpose(image)
     assert (turn in TURNS) == (turn > 1)

@@ -241,6 +241,45 @@ def test_a_class_is_forgotten_under_every_name_it_had(model: Model) -> None:
     assert b"cat" in left
 
 
+def test_what_cannot_be_read_now_is_not_given_up(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    teach(model, "eel", "fox")
+    before = sorted(path.name for path in model.path.iterdir())
+
+    def barred(*_: Any) -> Any:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(store, "load_file", barred)
+    with pytest.raises(UserError, match=r"Permission denied$"):
+        Model.open(model.path, device="cpu")
+    with pytest.raises(UserError, match="Permission denied"):
+        undo(model.path)
+    assert sorted(path.name for path in model.path.iterdir()) == before
+
+
+WORDS = ("date", "what", "learn", "classes", "task", "accuracy", "folder", "itl", "test", "name")
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_a_class_may_be_called_as_a_part_of_the_history_is(word: str, tmp_path: Path) -> None:
+    model = taught(tmp_path / "m", buffer=20)
+    rename(model, "dog", word)
+    entry = {
+        "folder": f"../{word}/x",
+        "name": "x",
+        "classes": {word: 3, "cat": 2},
+        "test": {word: 1},
+        "accuracy": {"all": 1.0, "task": 2.0, "classes": {word: 3.0, "cat": 4.0}},
+    }
+    model.note("learn", **entry)
+    model.save()
+    forget(model, classes=[word])
+    *_, learned, last = reopened(model).history
+    assert (learned["what"], last["what"]) == ("learn", "forget")
+    assert (learned["folder"], learned["name"]) == ("(forgotten)", "x")
+    assert (learned["classes"], learned["test"]) == ({"cat": 2}, {})
+    assert learned["accuracy"] == {"all": 1.0, "task": 2.0, "classes": {"cat": 4.0}}
+
+
 def test_an_image_that_is_not_there_cannot_be_forgotten(model: Model) -> None:
     before = photograph(model.learner)
     with pytest.raises(UserError, match="not in the memory"):

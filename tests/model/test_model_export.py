@@ -17,7 +17,8 @@ from itl import UserError
 from itl.model import Model
 from itl.model.change import rename
 from itl.model.export import to_onnx, to_torch
-from model_world import taught, tiny_task
+from model_world import taught, tiny_model, tiny_task
+from tiny_world import TINY
 
 SIZES = (1, 2, 3, 5, 7, 16, 33)  # images at once
 LABELS = ["fox", "dog", "eel"]
@@ -52,6 +53,21 @@ def test_onnxruntime_gives_the_same_probabilities_for_any_batch(model: Model, on
     about = session.get_modelmeta().custom_metadata_map
     assert json.loads(about["labels"]) == LABELS == model.classes
     assert json.loads(about["itl"])["input"]["shape"] == ["batch", 3, 8, 8]
+
+
+@pytest.mark.parametrize(("method", "size"), [("itl", 32), ("itl", 28), ("icarl", 16)])
+def test_the_usual_widths_and_sizes_are_exported(method: str, size: int, tmp_path: Path) -> None:
+    model = tiny_model(tmp_path / "m", method, size=size, settings={**TINY, "net.width": 16}, buffer=8)
+    pixels, labels = tiny_task("cat", "dog")
+    large = torch.nn.functional.interpolate(pixels.float(), size=(size, size)).to(torch.uint8)
+    with model.lock():
+        model.teach(large, labels)
+        model.finish({})
+    to_torch(model, tmp_path / "m.pt2")
+    program = torch.export.load(tmp_path / "m.pt2").module()
+    for n in (1, 2, 30):
+        many = large[torch.arange(n) % len(large)]
+        np.testing.assert_allclose(program(many).detach().numpy(), model.predict(many), atol=1e-4)
 
 
 def test_a_torch_program_gives_the_same_probabilities_for_any_batch(model: Model, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ and has the checksum of its checksums, is replaced. A crash at any instant leave
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -27,8 +28,13 @@ FORMAT = 2
 CURRENT, TENSORS, STATE, SUMS = "CURRENT", "tensors.safetensors", "state.json", "SHA256SUMS"
 NAME = re.compile(r"generation-([0-9]{6,12})")
 MOST_TEXT = 64 << 20  # bytes of a state.json or SHA256SUMS; more is no state of ours
+PASSING = (errno.EMFILE, errno.ENFILE, errno.ESTALE, errno.ENOMEM)  # reasons that say nothing about a file
 BUSY = "{} is being written to all the time; try again later"
 TRIES = 5  # of reading a folder in which somebody writes generation after generation
+
+
+class Unreadable(UserError):
+    """A folder that this process cannot read now; nothing says that it is damaged."""
 
 
 class OtherVersion(UserError):
@@ -120,7 +126,7 @@ def current(folder: str | os.PathLike[str]) -> str:
     except FileNotFoundError as error:
         raise UserError(f"{root} is not a model folder of itl: {Path(str(error.filename)).name} is missing") from None
     except (OSError, ValueError) as error:
-        raise UserError(f"cannot read the model folder {root}: {reason(error)}") from None
+        raise _cannot_read(root, error) from None
     raise UserError(BUSY.format(root))
 
 
@@ -173,7 +179,12 @@ def read_generation(root: Path, name: str) -> tuple[dict[str, Tensor], dict[str,
     except FileNotFoundError as error:
         raise UserError(f"{root} is not a model folder of itl: {Path(str(error.filename)).name} is missing") from None
     except (OSError, ValueError, RecursionError, MemoryError, SafetensorError) as error:
-        raise UserError(f"cannot read the model folder {root}: {reason(error)}") from None
+        raise _cannot_read(root, error) from None
+
+
+def _cannot_read(root: Path, error: BaseException) -> UserError:
+    passing = isinstance(error, PermissionError) or (isinstance(error, OSError) and error.errno in PASSING)
+    return (Unreadable if passing else UserError)(f"cannot read the model folder {root}: {reason(error)}")
 
 
 def read_text(path: Path) -> dict[str, Any]:

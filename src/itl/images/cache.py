@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
-FORMAT = 1  # raise it whenever the same file would be decoded to other pixels
+FORMAT = 2  # raise it whenever the same file would be decoded to other pixels
 LIMIT = 8 << 30  # bytes kept of all sets of images together, the newest excepted
+NAME = re.compile(r"[0-9a-f]{40}(?![0-9a-f])")  # what the name of a kept file begins with
 SPARE = 1 << 30  # bytes of the disk never to be used
 
 
@@ -54,7 +57,7 @@ def trim(place: Path, newest: str, limit: int = LIMIT) -> None:
     Whoever has one of the removed files mapped into memory keeps it until done with it.
     """
     sets = []
-    for about in place.glob("*.json"):
+    for about in _ours(place, "json"):
         try:
             files = [about, *place.glob(f"{about.stem}-*.npy")]
             sets.append((about.stat().st_mtime_ns, sum(file.stat().st_size for file in files), files))
@@ -82,5 +85,11 @@ def clear_cache() -> None:
     """Remove every decoded image that is kept."""
     place = folder()
     if place is not None:
-        for file in [*place.glob("*.json"), *place.glob("*.npy"), *place.glob("*.tmp")]:
-            file.unlink(missing_ok=True)
+        for file in [file for kind in ("json", "npy", "tmp") for file in _ours(place, kind)]:
+            with suppress(OSError):  # somebody else's, whose images are none of ours
+                file.unlink()
+
+
+def _ours(place: Path, kind: str) -> list[Path]:
+    """The files of that kind with a name that `key` gave, among whatever else lies there."""
+    return [file for file in place.glob(f"*.{kind}") if NAME.match(file.name.lstrip("."))]

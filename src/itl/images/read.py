@@ -152,6 +152,8 @@ def _square(image: Image.Image, size: int) -> Pixels:
     if short > 2 * size:
         # A JPEG can be decoded at a half, a quarter or an eighth: twice what is needed loses nothing that is seen.
         image.draft(None, (image.width * 2 * size // short, image.height * 2 * size // short))
+    if image.format == "TIFF":
+        image.load()  # Pillow turns these itself, and takes the tag away with it
     turn = _turn(image)
     # The square, and what a filter sees around it, is cut out first: a line of 20,000 x 1 must not be enlarged whole.
     side = min(image.size)

@@ -22,6 +22,12 @@ from itl.model.generations import damage, earlier, last_whole, unfinished
 from itl.model.lock import LOCK, locked
 
 GONE = "(forgotten)"
+PLAIN = ("what", "date", "itl")  # parts of the history's entries in which no class is named
+BY_CLASS = ("classes", "test")  # those that have a part for each class
+PARTS = {
+    *(*PLAIN, *BY_CLASS, "old", "new", "before", "folder", "folders", "name", "tested", "held_out", "accuracy", "all"),
+    *("task", "memory", "images", "size", "problems", "seconds", "fingerprint"),
+}
 
 
 def undo(path: Path) -> list[dict[str, Any]]:
@@ -36,6 +42,8 @@ def undo(path: Path) -> list[dict[str, Any]]:
 
 def _undo(path: Path) -> list[dict[str, Any]]:
     wrong = damage(path)
+    if isinstance(wrong, store.Unreadable):
+        raise wrong
     back = last_whole(path) if wrong else next(earlier(path), None)
     try:
         if wrong and back is None:
@@ -204,10 +212,17 @@ def _ever(history: Sequence[dict[str, Any]], names: set[str]) -> set[str]:
     return names
 
 
-def _scrubbed(value: Any, names: set[str]) -> Any:
-    """A part of the history without these names, be they keys, values, or folders in a path."""
+def _scrubbed(value: Any, names: set[str], by_class: bool = False) -> Any:
+    """A part of the history without these names, be they keys, values, or folders in a path.
+
+    What the history itself calls its parts stays, even if a class was called so.
+    """
     if isinstance(value, dict):
-        return {key: _scrubbed(part, names) for key, part in value.items() if key not in names}
+        return {
+            key: part if key in PLAIN and not by_class else _scrubbed(part, names, by_class=key in BY_CLASS)
+            for key, part in value.items()
+            if key not in names or (key in PARTS and not by_class)
+        }
     if isinstance(value, list):
         return [_scrubbed(part, names) for part in value]
     return GONE if isinstance(value, str) and names & {value, *re.split(r"[\\/]", value)} else value

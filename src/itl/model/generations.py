@@ -58,7 +58,7 @@ def last_whole(root: Path) -> str | None:
 
 def with_way_back(root: Path, error: UserError) -> UserError:
     """What is wrong with a folder; and, if that is its current generation while an older one is whole, the way back."""
-    if isinstance(error, store.OtherVersion) or damage(root) is None or last_whole(root) is None:
+    if isinstance(error, (store.OtherVersion, store.Unreadable)) or damage(root) is None or last_whole(root) is None:
         return error
     return UserError(f"{error}; itl undo {root} goes back to the last state that is whole")
 

@@ -116,14 +116,16 @@ def forwards(net: nn.Module, *batches: Tensor) -> tuple[Tensor, ...]:
 
 def fused_kernels(x: Tensor, *dtypes: torch.dtype) -> Any:
     """The fused kernels if they can take this: channels-last on CUDA, a channel count they know, Triton installed."""
-    channels = x.shape[1]
+    kernels, channels = kernels_on(x.device, "nets"), x.shape[1]
+    if kernels is None:  # before the sizes are looked at: an exported program must not depend on the batch's
+        return None
     fits = (
         x.dtype in dtypes
         and (channels % BLOCK_C == 0 or channels in (8, 16))
         and x.numel() < 2**31  # they count in 32 bits
         and x.is_contiguous(memory_format=torch.channels_last)
     )
-    return kernels_on(x.device, "nets") if fits else None
+    return kernels if fits else None
 
 
 def fusable(x: Tensor, bn: nn.BatchNorm2d) -> bool:

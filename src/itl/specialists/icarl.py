@@ -69,7 +69,8 @@ class ICaRL(Specialist):
         """−‖φ(x) − μ_y‖² once there are means, the network's own outputs before."""
         if self.means is None:
             return net(x)  # type: ignore[no-any-return]
-        distance = torch.cdist(F.normalize(wide(net.features(x)), dim=1), self.means) ** 2
+        unit = F.normalize(wide(net.features(x)), dim=1)
+        distance = unit.square().sum(1, keepdim=True) + self.means.square().sum(1) - 2 * unit @ self.means.T
         return torch.where(self.means.any(1), -distance, UNKNOWN)
 
     def extra_state(self) -> dict[str, Tensor]:
