@@ -10,7 +10,7 @@ from typing import Any
 from itl.report.chart import Axis, Chart, Series
 from itl.report.stages import MEASURES
 from itl.report.subject import Group
-from itl.results.cells import CUT, settings_of
+from itl.results.cells import CUT, agree, given_to, settings_of
 
 FACTS = ("stream", "split", "method", "buffer")
 MEMORY = "memory."  # what the names of the memory's settings begin with
@@ -41,12 +41,13 @@ class Kept:
 
     def compares(self, other: Kept) -> bool:
         """Whether they differ in the memory's settings, and in these alone."""
-        alike = self.fellow(other) and _agree(self.others, other.others, self.given | other.given)
+        alike = self.fellow(other) and agree(self.others, other.others, self.given | other.given)
         return alike and not self.keeps_as(other)
 
     def keeps_as(self, other: Kept, but: str = "") -> bool:
         """Whether the memories' settings agree, except for one."""
-        return _agree(self.memory, other.memory, self.given | other.given, but)
+        mine, theirs = ({n: x for n, x in one.memory.items() if n != but} for one in (self, other))
+        return agree(mine, theirs, self.given | other.given)
 
 
 def policies(groups: Sequence[Group], measure: str = "class_il") -> list[Chart]:
@@ -158,14 +159,8 @@ def _kept(group: Group) -> Kept:
         group,
         {name: value for name, value in settings.items() if name.startswith(MEMORY)},
         others | {name: value for name, value in settings.items() if not name.startswith(MEMORY)},
-        frozenset(run.config.get("settings") or {}),
+        given_to(run),
     )
-
-
-def _agree(one: Mapping[str, Any], other: Mapping[str, Any], given: frozenset[str], but: str = "") -> bool:
-    """Whether settings agree. One that a record does not know is passed over, unless the user chose it elsewhere."""
-    names = (one.keys() | other.keys()) - {but}
-    return all(one[name] == other[name] if name in one and name in other else name not in given for name in names)
 
 
 def _words(value: Any) -> str:

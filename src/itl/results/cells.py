@@ -122,20 +122,20 @@ def cells(runs: Sequence[Run]) -> list[Cell]:
 
 
 def _together(one: Run, other: Run) -> bool:
-    """Whether two runs differ in their seeds alone.
-
-    A setting that an older record does not know is passed over, unless the other run was given it by the user.
-    """
+    """Whether two runs differ in their seeds alone."""
     names = ("stream", "split", "method", "variant", "buffer")
     if any(one.facts.get(name) != other.facts.get(name) for name in names):
         return False
     if any(one.config.get(name) != other.config.get(name) for name in CUT):
         return False
-    mine, theirs = settings_of(one), settings_of(other)
-    given = _given(one).keys() | _given(other).keys()
-    if (mine.keys() ^ theirs.keys()) & given:
+    return agree(settings_of(one), settings_of(other), given_to(one) | given_to(other))
+
+
+def agree(one: Mapping[str, Any], other: Mapping[str, Any], given: frozenset[str]) -> bool:
+    """Whether settings agree. One that an older record does not know is passed over, unless a user has given it."""
+    if (one.keys() ^ other.keys()) & given:
         return False
-    return all(mine[name] == theirs[name] for name in mine.keys() & theirs.keys())
+    return all(one[name] == other[name] for name in one.keys() & other.keys())
 
 
 def settings_of(run: Run) -> dict[str, Any]:
@@ -143,9 +143,9 @@ def settings_of(run: Run) -> dict[str, Any]:
     return _flat((run.result or {}).get("settings") or run.config.get("resolved") or {})
 
 
-def _given(run: Run) -> dict[str, Any]:
-    """The settings that are the user's own, by dotted name."""
-    return _flat(run.config.get("settings") or {})
+def given_to(run: Run) -> frozenset[str]:
+    """The dotted names of the settings that are the user's own."""
+    return frozenset(_flat(run.config.get("settings") or {}))
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
