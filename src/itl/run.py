@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -40,20 +41,23 @@ def run(
     """
     folder = Folder(out)
     resume = resume and (folder.path / "config.json").exists()
-    if resume:
-        _check_same(config, folder)
-        if (folder.path / "result.json").exists():
-            return dict(folder.read("result.json"))
-    recorder = Recorder(config, stream, folder, Observers(observers))
-    keeper = _Keeper(config, folder, save)
-    everyone = Observers([recorder, *observers, keeper])
-    learner = _learner(config, stream, folder, device, everyone, resume)
-    recorder.opens(learner)
-    begun = len(learner.tasks) - (learner.position[0] != "done")
-    learner.recall(stream.tasks[:begun])
-    for task in stream.tasks[begun:]:
-        learner.learn(task)
-    return recorder.closes(learner)
+    with ExitStack() as held:
+        if resume:
+            held.enter_context(folder.held())
+            _check_same(config, folder)
+            if (folder.path / "result.json").exists():
+                return dict(folder.read("result.json"))
+        recorder = Recorder(config, stream, folder, Observers(observers))
+        keeper = _Keeper(config, folder, save)
+        learner = _learner(config, stream, folder, device, Observers([recorder, *observers, keeper]), resume)
+        if not resume:
+            held.enter_context(folder.held())
+        recorder.opens(learner)
+        begun = len(learner.tasks) - (learner.position[0] != "done")
+        learner.recall(stream.tasks[:begun])
+        for task in stream.tasks[begun:]:
+            learner.learn(task)
+        return recorder.closes(learner)
 
 
 def run_all(

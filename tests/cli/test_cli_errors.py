@@ -54,6 +54,9 @@ MISTAKES = {
     "settings that mean nothing": (["run", "--set", "generalist=none", "--set", "project=true"], "generalist=none"),
     "no memory": (["run", "--set", "memory.policy=none"], "memory.policy=stratified"),
     "small buffer": (["run", "--buffer", "5"], "buffer of 5", "10 classes", "--buffer 10"),
+    "absurd buffer": (["run", "--buffer", "100000000000000000000"], "too large", "at most 10000000"),
+    "name too long": (["run", "--out", 300 * "x"], "xxx", "too long"),
+    "model's name too long": (["predict", 300 * "x", "a.png"], "xxx", "too long"),
     "negative buffer": (["run", "--buffer", "-1"], "negative"),
     "more tasks than classes": (["run", "--tasks", "11"], "10 classes", "11 tasks"),
     "no tasks": (["run", "--tasks", "0"], "tasks must be 1 or more"),
@@ -202,3 +205,11 @@ def test_the_package_itself_is_the_command_line() -> None:
     done = subprocess.run([sys.executable, "-m", "itl", "streams"], capture_output=True, text=True)
     assert done.returncode == 0
     assert "seq-digits" in done.stdout
+
+
+def test_what_standard_output_cannot_take_is_a_line() -> None:
+    words = [sys.executable, "-m", "itl", "methods"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2
+    assert done.stderr == "itl: cannot write any further: No space left on device; what was finished before is kept\n"

@@ -13,6 +13,8 @@ import time
 import pytest
 from cli_nursery import tiny
 
+from itl.results import Folder
+
 NAME = "seq-digits-itl-20-seed0"
 
 
@@ -96,3 +98,13 @@ def test_resume_under_other_options_is_refused(itl, tmp_path, halted):
     assert done.code == 2
     assert "another settings" in done.err
     assert NAME in done.err
+
+
+def test_a_run_that_is_going_on_is_not_gone_on_with(itl, tmp_path, halted):
+    shutil.copytree(halted[0] / "runs", tmp_path / "runs")
+    place = tmp_path / "runs" / NAME
+    before = {path: path.read_bytes() for path in place.rglob("*") if path.is_file()}
+    with Folder(place).held():
+        outcome = itl("run", *tiny("tangent.steps=400"), "--resume")
+    assert (outcome.code, outcome.err) == (2, f"itl: another process is at work on runs/{NAME}; wait for it to end\n")
+    assert before == {path: path.read_bytes() for path in place.rglob("*") if path.is_file()}

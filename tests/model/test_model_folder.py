@@ -19,7 +19,7 @@ from PIL import Image
 from itl import UserError
 from itl.engine import state as store
 from itl.model import Model, lock
-from itl.model.pictures import folders
+from itl.model.pictures import Album, folders
 from model_world import NAMES, taught, teach, tiny_model, tiny_task
 from tiny_world import Teller, differing, photograph
 
@@ -345,3 +345,27 @@ def test_a_full_disk_does_not_keep_what_makes_room_from_the_lock(
     monkeypatch.setattr(os, "pwrite", full)
     with lock(tmp_path / "m"):
         assert (tmp_path / "m" / "LOCK").exists()
+
+
+def test_whatever_a_learner_takes_a_model_says_something_about(tmp_path: Path) -> None:
+    model = taught(tmp_path)
+    pixels = torch.randint(0, 256, (3, 3, 8, 8), dtype=torch.uint8)
+    said = model.predict(pixels)
+    rows = pixels.permute(0, 2, 3, 1).numpy()
+    for same in (pixels.numpy(), rows, [Image.fromarray(row) for row in rows]):
+        assert np.array_equal(model.predict(same), said)
+
+
+def test_pictures_that_go_while_they_are_read_are_read_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, gone = taught(tmp_path), []
+    inside = Album.read
+
+    def read(self: Album, root: Path, *rest: Any) -> Any:
+        if not gone:  # a learn commits, and tidies this generation away
+            gone.append(root)
+            model.save(private=True)
+            assert not root.exists()
+        return inside(self, root, *rest)
+
+    monkeypatch.setattr(Album, "read", read)
+    assert Model.open(model.path, device="cpu").generation == model.generation != gone[0].name

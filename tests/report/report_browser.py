@@ -17,6 +17,7 @@ from PIL import Image
 CHROMIUM = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
 )
+PATIENCE = 120_000  # milliseconds: on a busy machine a page may take its time; one that never comes fails
 
 
 def needs_browser() -> None:
@@ -42,6 +43,7 @@ class Sheet:
 
     def __init__(self, browser: Any, file: Path, width: int = 1100, theme: str = "light") -> None:
         self.context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=theme, offline=True)
+        self.context.set_default_timeout(PATIENCE)
         self.page = self.context.new_page()
         self.said: list[str] = []
         self.asked: list[str] = []

@@ -7,6 +7,7 @@ from PIL import Image
 
 from itl.errors import UserError
 from itl.streams import from_arrays, from_dataset
+from itl.streams.arrays import as_images
 
 RNG = np.random.default_rng(0)
 LABELS = np.arange(48) % 4
@@ -151,3 +152,10 @@ def test_a_test_dataset_is_taken_as_it_is_and_a_palette_image_becomes_rgb():
 def test_a_dataset_that_will_not_do_says_why(dataset, says):
     with pytest.raises(UserError, match=says):
         from_dataset(dataset)
+
+
+@pytest.mark.parametrize("images", [Pairs([torch.zeros(3, 6, 6)] * 48), [np.zeros((6, 6), np.uint8), np.zeros((7, 6))]])
+def test_images_that_are_no_array_are_one_clear_line(images):
+    with pytest.raises(UserError, match=r"as images .* a dataset alone") as caught:
+        as_images(images, LABELS)
+    assert "\n" not in str(caught.value)

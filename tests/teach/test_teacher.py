@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 
 from itl import UserError, nets
 from itl.methods import settings_for
-from itl.model import Model
+from itl.model import Model, lock
 from itl.model.change import rename, resize, undo
 from itl.observer import Observer
 from itl.teach import Lecture, Options, Teacher, plan
@@ -265,6 +265,48 @@ def test_another_command_does_not_disturb_an_unfinished_one(tmp_path: Path, monk
         teach(tmp_path / "m", *folders, settings={"specialist.lr": 0.01})
     _, (lecture,) = teach(tmp_path / "m", folders[1])  # the unfinished folder alone goes on, too
     assert lecture.learned
+
+
+def test_an_unfinished_learn_goes_on_as_it_was_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folders = stopped(tmp_path, monkeypatch)
+    with pytest.raises(UserError, match=r"in the middle of learning bee without --no-test; finish that first"):
+        teach(tmp_path / "m", *folders, test=False)
+    with pytest.raises(UserError, match=r"in the middle of learning bee with a memory of 12 images; finish that first"):
+        teach(tmp_path / "m", *folders, buffer=30)
+    _, lectures = teach(tmp_path / "m", *folders, buffer=12)
+    assert [lecture.learned for lecture in lectures] == [False, True]
+
+
+def test_an_unfinished_learn_goes_on_where_the_model_alone_has_moved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = stopped(tmp_path, monkeypatch)
+    elsewhere = tmp_path / "far" / "away"
+    elsewhere.parent.mkdir()
+    (tmp_path / "m").rename(elsewhere)
+    with pytest.raises(UserError, match="in the middle of learning bee; go on with that first"):  # the name alone
+        teach(elsewhere, write_pictures(tmp_path / "other" / "bee", "cat"))
+    _, lectures = teach(elsewhere, *folders)
+    assert [lecture.learned for lecture in lectures] == [False, True]
+
+
+def test_a_model_may_lie_among_the_classes(tmp_path: Path) -> None:
+    folder = write_pictures(tmp_path / "photographs", "ant", "bee")
+    for day, again in (("first", False), ("second", True)):
+        with lock(folder / "model"):
+            _, (lecture,) = teach(folder / "model", folder, again=again)
+        assert lecture.train.keys() == {"ant", "bee"}, day
+        assert "a model's folder, not a class" in str(lecture.problems[0])
+
+
+@pytest.mark.parametrize("words", [("", "one"), ("m", "")])
+def test_an_empty_name_is_not_the_folder_we_are_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, str]
+) -> None:
+    write_pictures(tmp_path / "one", "ant")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match="name is empty"):
+        Teacher(words[0], [words[1]], QUICK)
 
 
 def test_a_request_to_stop_saves_and_the_same_command_goes_on(tmp_path: Path) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import os
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, NoReturn
 
 import click
@@ -28,6 +31,12 @@ from itl.cli.table import table
 from itl.errors import UserError, unknown
 
 OURS, THEIRS, INTERRUPTED = 1, 2, 130
+# What the system may refuse anybody at any path, or at any write: never an error of ours.
+REFUSED = {
+    getattr(errno, name)
+    for name in ("EACCES", "EPERM", "ENAMETOOLONG", "ELOOP", "ENOTDIR", "EROFS", "ENOSPC", "EDQUOT", "EIO", "EMFILE")
+    if hasattr(errno, name)
+}
 
 
 class Commands(click.Group):
@@ -72,6 +81,7 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
             stream.reconfigure(errors="replace")  # a terminal without ± must not end a run
     try:
         code = cli.main(args, prog_name="itl", standalone_mode=False)
+        sys.stdout.flush()
     except UserError as error:
         code = _say(str(error), THEIRS)
     except click.Abort:
@@ -79,14 +89,32 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
     except click.ClickException as error:
         code = _say(_in_one_line(error), THEIRS)
     except Exception as error:
-        if type(error).__name__ == "OutOfMemoryError":  # torch's; importing it here would make every command slow
-            sys.exit(
-                _say("the GPU has too little memory for this; use --device cpu, or a smaller batch or network", THEIRS)
-            )
-        _say(f"an error of itl's own ({type(error).__name__}), not of yours; please report it with what follows")
-        traceback.print_exc()
-        code = OURS
+        why = _of_the_machine(error)
+        if why is None:
+            _say(f"an error of itl's own ({type(error).__name__}), not of yours; please report it with what follows")
+            traceback.print_exc()
+        code = OURS if why is None else _say(why, THEIRS)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _of_the_machine(error: Exception) -> str | None:
+    """What the machine lacks or refuses, in a line; None for an error that is ours."""
+    if type(error).__name__ == "OutOfMemoryError":  # torch's; importing it here would make every command slow
+        return "the GPU has too little memory for this; use --device cpu, or a smaller batch or network"
+    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "can't allocate memory" in str(error)):
+        return "there is too little memory for this; choose a smaller --buffer, batch or network"
+    if not isinstance(error, OSError) or error.errno not in REFUSED:
+        return None
+    if error.filename is not None:
+        return f"cannot use {str(error.filename)[:200]}: {error.strerror}"
+    _drop_output()
+    return f"cannot write any further: {error.strerror}; what was finished before is kept"
+
+
+def _drop_output() -> None:
+    """Forget what standard output could not take: Python would try it again at the end, and complain."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _say(message: str, code: int = OURS) -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,10 +59,11 @@ def describe(model: Model) -> dict[str, Any]:
 def _bytes(folder: Path) -> int:
     """Bytes on the disk; a file that several generations share is counted once."""
     seen = {}
-    for path in folder.rglob("*"):
-        state = path.lstat()
-        if path.is_file():
-            seen[state.st_ino] = state.st_size
+    for root, _, files in os.walk(folder):
+        for file in files:
+            with suppress(FileNotFoundError):  # a learn that is going on has replaced it
+                state = os.lstat(os.path.join(root, file))
+                seen[state.st_ino] = state.st_size
     return sum(seen.values())
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from contextlib import nullcontext
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -20,8 +19,8 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("model", metavar="MODEL", type=click.Path(path_type=Path))
-@click.argument("folders", metavar="FOLDER…", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("model", metavar="MODEL")
+@click.argument("folders", metavar="FOLDER…", nargs=-1, required=True)
 @click.option(
     "--size", type=int, metavar="N", help="Pixels images are brought to, 8 to 224. [default: what suits them]"
 )
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
 @click.option("--device", metavar="NAME", default="auto", show_default=True, help="auto, cpu or cuda.")
 @click.option("--json", "as_json", is_flag=True, help="Print the outcome as one JSON object and nothing else.")
 @click.option("--quiet", is_flag=True, help="Print nothing but the model's folder.")
-def learn(model: Path, folders: tuple[Path, ...], **given: Any) -> None:
+def learn(model: str, folders: tuple[str, ...], **given: Any) -> None:
     """Teach a model folder from folders of images, one task each; its sub-folders are the classes.
 
     MODEL is made by the first call and extended by later ones: classes of new names are new, of known names the same.

@@ -3,7 +3,7 @@
 from itl.images.cache import clear_cache
 from itl.images.many import read_images
 from itl.images.read import KINDS, MAX_PIXELS, Problem, UnreadableImage, dimensions, read_image, shown
-from itl.images.scan import Scan, find_images, scan
+from itl.images.scan import Scan, find_images, is_model, scan
 from itl.images.split import hold_out
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "dimensions",
     "find_images",
     "hold_out",
+    "is_model",
     "read_image",
     "read_images",
     "scan",

@@ -76,6 +76,16 @@ def class_name(path: Path) -> str:
     return unicodedata.normalize("NFC", shown(path.name))
 
 
+def is_model(folder: Path) -> bool:
+    """Whether a folder is a model's, or about to be one: it may lie among the classes, but is none."""
+    try:
+        names = set(os.listdir(folder))
+    except OSError:
+        return False
+    begun = "LOCK" in names and all(name == "LOCK" or name.startswith((".draft-", "generation-")) for name in names)
+    return begun or ("CURRENT" in names and any(folder.glob("generation-*/SHA256SUMS")))
+
+
 def _classes(root: Path, problems: list[Problem]) -> Classes:
     """The classes in `train/` or `test/`."""
     folders, files = _entries(root, problems)
@@ -88,6 +98,9 @@ def _classes(root: Path, problems: list[Problem]) -> Classes:
 
 def _add(classes: Classes, path: Path, problems: list[Problem]) -> None:
     """One class and its files; two folders whose names mean the same are one class."""
+    if is_model(path):
+        problems.append(Problem(path, "a model's folder, not a class; it is left out"))
+        return
     files = _below(path, problems)
     if files:
         classes.setdefault(class_name(path), []).extend(files)

@@ -16,7 +16,7 @@ def hold_out(files: Sequence[Path], root: Path, share: float = SHARE) -> tuple[l
 
     Each file's own name decides, so an image once learned is not tested on when others join it. Only where chance would
     leave a small class badly off does the number step in: of four or more at least one is held out, and never more
-    than a third.
+    than a third. What such a class learned beyond its share may be held out once it has grown.
     """
     place = {file: _hash(os.path.relpath(file, root)) for file in files}
     order = sorted(files, key=lambda file: place[file])

@@ -7,7 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from itl.errors import UserError
+
 EMPTY = -1
+MOST = 10_000_000  # images: beyond it is a slip of the finger, not a memory
 
 
 @dataclass
@@ -33,6 +36,8 @@ class Slots:
     @classmethod
     def empty(cls, size: int) -> Slots:
         """Slots of a memory that holds nothing yet."""
+        if size > MOST:
+            raise UserError(f"a memory of {size} images is too large; choose a buffer of at most {MOST}")
         label, task, row, written, width = (np.full(size, EMPTY, np.int64) for _ in range(5))
         return cls(label, task, row, written, width, np.ones(size, np.float32))
 

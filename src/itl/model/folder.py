@@ -28,7 +28,7 @@ from itl.model.pictures import MODES, Album
 from itl.nets import Foreign
 from itl.observer import Observer, Observers
 from itl.streams import Images, Task, Traits
-from itl.streams.arrays import statistics
+from itl.streams.arrays import as_pixels, statistics
 
 STRIDED = 96  # pixels from which on a network begins with the strided stem, unless the settings say
 
@@ -260,13 +260,22 @@ class Model:
         """The classes in the order they were taught; merged ones once."""
         return list(dict.fromkeys(self.names))
 
-    def predict(self, images: Images | Tensor) -> np.ndarray:
-        """Probabilities `[n, classes]` of images `[n, c, h, w]` uint8, in the order of `classes`."""
-        if isinstance(images, Tensor):
-            images = Images(images, torch.zeros(len(images), dtype=torch.int64))
+    def predict(self, images: Any) -> np.ndarray:
+        """Probabilities `[n, classes]` of images `[n, c, h, w]` uint8, in the order of `classes`.
+
+        Whatever a learner takes is taken: arrays, tensors, `Images`, a list of Pillow images.
+        """
         with mishaps(self.path):
-            probabilities = self.learner.logits(images).double().softmax(1)
+            probabilities = self.learner.logits(self._images(images)).double().softmax(1)
         return np.asarray((probabilities @ self.membership().double()).numpy())
+
+    def _images(self, images: Any) -> Images:
+        if isinstance(images, Images):
+            return images
+        shape = tuple(getattr(images, "shape", ()))
+        ours = len(shape) == 4 and shape[1] == self.image["channels"]
+        pixels = as_pixels(images, "NCHW" if ours else None)
+        return Images(pixels, torch.zeros(len(pixels), dtype=torch.int64))
 
     def membership(self) -> Tensor:
         """Which output belongs to which class: `[outputs, classes]` of 0 and 1."""

@@ -119,6 +119,9 @@ def pictures_of(
             raise ValueError(f"{count} images in a memory of {list(labels.shape)}")
     except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
         raise UserError(f"the model folder {generation.parent} does not fit this itl: {error}") from None
-    pixels = album.read(generation, count, shape, labels.numpy(), names)
+    try:
+        pixels = album.read(generation, count, shape, labels.numpy(), names)
+    except OSError as error:  # a learn that goes on may have replaced this generation meanwhile
+        raise UserError(f"cannot read the pictures in {generation}: {store.reason(error)}") from None
     rest = torch.zeros((len(labels) - count, *shape), dtype=torch.uint8)
     return torch.cat([pixels, rest])

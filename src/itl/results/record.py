@@ -7,6 +7,8 @@ import os
 import platform
 import zipfile
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +47,36 @@ class Folder:
             self.write("config.json", config)
         except OSError as error:
             raise UserError(f"cannot write to {self.path}: {error.strerror or error}; choose another --out") from error
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Nobody else goes on with this run meanwhile. The lock, on config.json, ends with the process that holds it.
+
+        A file system that cannot lock is taken as it is.
+        """
+        handle = self._lock()
+        try:
+            yield
+        finally:
+            if handle is not None:
+                os.close(handle)
+
+    def _lock(self) -> int | None:
+        try:
+            import fcntl
+
+            handle = os.open(self.path / "config.json", os.O_RDONLY)
+        except (ImportError, OSError):
+            return None
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(handle)
+            raise UserError(f"another process is at work on {self.path}; wait for it to end") from None
+        except OSError:
+            os.close(handle)
+            return None
+        return handle
 
     def read(self, name: str) -> Any:
         """A JSON file of the folder."""

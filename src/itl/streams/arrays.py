@@ -101,7 +101,7 @@ def as_pixels(images: Any, layout: str | None = None) -> Tensor:
         raise UserError("this is one Pillow image; give a list of them, as in [image]")
     if isinstance(images, list | tuple) and any(isinstance(image, Image.Image) for image in images):
         return _pictures(images)
-    x = images if isinstance(images, Tensor) else np.asarray(images)
+    x = images if isinstance(images, Tensor) else _array(images)
     if x.dtype not in (torch.uint8, np.uint8):
         raise UserError(f"images must be uint8, 0..255, not {x.dtype}; convert them, e.g. (x * 255).round() for 0..1")
     layout = _guess_layout(tuple(x.shape)) if layout is None else layout
@@ -113,6 +113,16 @@ def as_pixels(images: Any, layout: str | None = None) -> Tensor:
     if layout == "NHW":
         return t.unsqueeze(1)
     return t.permute(0, 3, 1, 2).contiguous() if layout == "NHWC" else t
+
+
+def _array(images: Any) -> np.ndarray:
+    try:
+        return np.asarray(images)
+    except (ValueError, TypeError) as error:  # rows of different lengths, a dataset
+        raise UserError(
+            f"cannot read a {type(images).__name__} as images ({error}); give an array, a tensor, a list of Pillow "
+            "images, or a dataset alone: it brings its own labels"
+        ) from None
 
 
 def _pictures(images: Sequence[Any]) -> Tensor:

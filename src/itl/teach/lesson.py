@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from itl.errors import UserError
-from itl.images import Problem, Scan, UnreadableImage, dimensions, read_images, scan, shown
+from itl.images import Problem, Scan, UnreadableImage, dimensions, is_model, read_images, scan, shown
 from itl.streams import Progress
 
 PROBED = 32  # images looked at to tell the size of a folder's
@@ -57,7 +57,9 @@ class Lesson:
     @classmethod
     def of(cls, folder: str | os.PathLike[str], test: bool = True) -> Lesson:
         """The lesson in a folder; without `test`, all of it is learned from."""
-        if (Path(folder) / "CURRENT").is_file() and any(Path(folder).glob("generation-*/SHA256SUMS")):
+        if not os.fspath(folder):
+            raise UserError("a folder's name is empty; give folders of images to learn from")
+        if is_model(Path(folder)):
             raise UserError(f"{shown(Path(folder))} is a model folder; give folders of images to learn from")
         found = scan(folder)
         if test:

@@ -58,8 +58,11 @@ class Options:
             raise UserError(f"cannot read --weights {self.weights}: No such file or directory")
 
 
-def check_path(path: Path) -> None:
+def check_path(given: str | os.PathLike[str]) -> None:
     """Refuse to make a model in a folder that holds other things: it may be somebody's photographs."""
+    path = Path(given)
+    if not os.fspath(given):
+        raise UserError("the model's name is empty; give a folder for it")
     if path.is_dir():
         foreign = [entry.name for entry in path.iterdir() if not entry.name.startswith((".", "LOCK", "generation-"))]
         there = (path / "CURRENT").exists()
@@ -91,13 +94,29 @@ def check_model(model: Model, options: Options) -> None:
         raise UserError(f"{model.path} was made with {word}; leave the option out, or make a new model")
     if options.weights is not None:
         raise UserError(f"{model.path} has weights of its own already; --weights is for a new model")
-    if options.buffer is not None and options.buffer < learner.memory.size:
+    if model.pending is None and options.buffer is not None and options.buffer < learner.memory.size:
         raise UserError(f"{model.path} has a memory of {learner.memory.size} images; --buffer can only make it larger")
     for key, value in options.settings.items():
         if key.startswith(FIXED) and saved.get(key) != value:
             raise UserError(f"{model.path} was made with {key}={saved.get(key)}; that cannot be changed any more")
         if model.pending is not None and key in saved and saved[key] != value:
-            raise UserError(
-                f"{model.path} is in the middle of learning {model.pending.get('what')} with {key}={saved[key]}; "
-                "finish that first, with the command it was begun with"
-            )
+            raise _unfinished(model, f"with {key}={saved[key]}")
+    if model.pending is not None:
+        _check_pending(model, model.pending, options)
+
+
+def _check_pending(model: Model, pending: Mapping[str, Any], options: Options) -> None:
+    """An unfinished learn goes on as it was begun."""
+    room = model.learner.memory.size
+    if options.buffer not in (None, pending.get("buffer"), room):
+        raise _unfinished(model, f"with a memory of {room} images")
+    tested = pending.get("tested", options.test)
+    if tested != options.test:
+        raise _unfinished(model, f"with{'out' if tested else ''} --no-test")
+
+
+def _unfinished(model: Model, how: str) -> UserError:
+    what = (model.pending or {}).get("what")
+    return UserError(
+        f"{model.path} is in the middle of learning {what} {how}; finish that first, with the command it was begun with"
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,8 +34,8 @@ class Teacher:
     def __init__(
         self, path: str | os.PathLike[str], folders: Sequence[str | os.PathLike[str]], options: Options
     ) -> None:
+        check_path(path)
         self.path, self.options = Path(path), options
-        check_path(self.path)
         choose_engine(options.device)  # no such device: said before anything is read
         self.lessons = [Lesson.of(folder, options.test) for folder in folders]
         self.exams = Exams()
@@ -64,15 +64,18 @@ class Teacher:
         if self.model is None or pending is None:
             return out
         places = [where(self.model, lecture.lesson.folder) for lecture in out]
-        if pending.get("plan") == places:
+        if _alike(pending.get("plan"), places):
             for lecture in out[: pending["at"]]:
                 lecture.why = "learned before the interruption"
-        elif pending.get("folder") != places[0]:
-            raise UserError(
-                f"{self.path} is in the middle of learning {pending.get('what')}; go on with that first "
-                f"(itl learn {self.path} {pending.get('given', pending.get('what'))}), or undo it: itl undo {self.path}"
-            )
+        elif not _alike([str(pending.get("folder"))], places[:1]):
+            raise self._in_the_middle(pending)
         return out
+
+    def _in_the_middle(self, pending: Mapping[str, Any]) -> UserError:
+        return UserError(
+            f"{self.path} is in the middle of learning {pending.get('what')}; go on with that first "
+            f"(itl learn {self.path} {pending.get('given', pending.get('what'))}), or undo it: itl undo {self.path}"
+        )
 
     def teach(
         self,
@@ -123,6 +126,8 @@ class Teacher:
         if model.pending is not None:
             if model.pending["fingerprint"] == mark:
                 return True
+            if model.pending.get("folder") != where(model, lecture.lesson.folder):  # of the same name, but another
+                raise self._in_the_middle(model.pending)
             raise UserError(
                 f"{shown(lecture.lesson.folder)} has changed since {self.path} began to learn it; "
                 f"put it back as it was, or undo what was begun: itl undo {self.path}"
@@ -182,6 +187,8 @@ class Teacher:
             "at": next(k for k, lesson in enumerate(self.lessons) if lesson is lecture.lesson),
             "new": [name for name in lecture.train if name not in model.names],
             "room": model.learner.buffer,
+            "buffer": self.options.buffer,
+            "tested": self.options.test,
         }
 
     def _look_back(self, model: Model, lecture: Lecture) -> None:
@@ -212,6 +219,14 @@ class Teacher:
             "problems": len(lecture.problems),
             "seconds": round(lecture.seconds, 3),
         }
+
+
+def _alike(begun: Sequence[str] | None, places: Sequence[str]) -> bool:
+    """Whether these may be the folders that a learn was begun with, one of them or the model having moved since.
+
+    Their images decide in the end.
+    """
+    return begun is not None and [Path(place).name for place in begun] == [Path(place).name for place in places]
 
 
 class _Stopper(Observer):
