@@ -110,6 +110,9 @@ def test_a_memory_that_may_not_grow_drops_classes_or_refuses() -> None:
     learner.learn(*part([0, 1]))
     with pytest.raises(UserError, match="a buffer of 7 cannot hold 2 images of each of 5 classes; use --buffer 10"):
         learner.learn(*part([2, 3, 4]))
+    learner = tiny_learner("itl", buffer=0, classes=None, memory__outgrown="drop")
+    with pytest.raises(UserError, match=r"a buffer of 0 holds nothing .* use --buffer 1 or more"):
+        learner.learn(*part([0, 1]))
 
 
 def test_a_grown_reservoir_fills_its_free_slots_first_and_then_goes_on_as_before() -> None:

@@ -71,6 +71,8 @@ def memory(s: MemorySettings, size: int, classes: int) -> None:
         raise UserError(
             f"a buffer of {size} cannot hold {images} of each of {classes} classes; use --buffer {needed} or more"
         )
+    if s.policy != "none" and s.outgrown == "drop" and not size:
+        raise UserError("a buffer of 0 holds nothing to learn from again; use --buffer 1 or more")
 
 
 def task(learner: Learner, task: Task, opens: bool) -> None:
