@@ -22,7 +22,7 @@ test: setup lint
 
 # Exit status 5 is pytest's "no such tests".
 slow: setup
-	$(BIN)/python -m pytest -m slow || test $$? -eq 5
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m slow || test $$? -eq 5
 
 oldest:
 	$(MAKE) --no-print-directory setup $(OLDEST)
