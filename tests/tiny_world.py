@@ -28,6 +28,15 @@ TINY: dict[str, Any] = {
     "projection.batch": 4,
     "projection.lr": 0.01,
 }
+BRIEF: dict[str, dict[str, Any]] = {  # a method whose own stages would take minutes
+    "co2l": {
+        "specialist__options__first_epochs": 2,
+        "specialist__options__probe_epochs": 2,
+        "specialist__options__probe_batch": 8,
+        "specialist__options__probe_lr": 0.1,
+        "specialist__options__width": 8,
+    }
+}
 
 
 def tiny_images(classes: int = 4, each: int = 10, channels: int = 1, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -55,7 +64,7 @@ def tiny_learner(
     **settings: Any,
 ) -> Learner:
     """A learner of the tiny world; in `settings` a double underscore stands for the dot."""
-    own = {name.replace("__", "."): value for name, value in settings.items()}
+    own = {name.replace("__", "."): value for name, value in {**BRIEF.get(method, {}), **settings}.items()}
     return Learner(method, buffer, seed, classes, settings={**TINY, **own}, device="cpu", observer=observer)
 
 

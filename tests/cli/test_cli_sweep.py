@@ -89,6 +89,7 @@ def test_a_search_from_runs_of_two_buffers_is_refused(itl, kept, tmp_path):
     assert not (tmp_path / "searches").exists()
 
 
+@pytest.mark.slow
 def test_the_test_images_wait_for_a_trial_that_another_process_runs(itl, tmp_path):
     from itl.search.trials import Trials
 

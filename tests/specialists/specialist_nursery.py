@@ -5,17 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from itl import Learner
-from tiny_world import tiny_learner
+from tiny_world import BRIEF, tiny_learner
 
 BASELINES = ["joint", "agem", "der", "co2l", "er-ace", "x-der", "cls-er", "gdumb", "icarl", "lwf"]
 SMALL: dict[str, dict[str, Any]] = {
-    "co2l": {
-        "specialist__options__first_epochs": 2,
-        "specialist__options__probe_epochs": 2,
-        "specialist__options__probe_batch": 8,
-        "specialist__options__probe_lr": 0.1,
-        "specialist__options__width": 8,
-    },
+    **BRIEF,
     "gdumb": {"specialist__epochs": 3},
     "cls-er": {"specialist__options__stable_rate": 0.7, "specialist__options__stable_alpha": 0.5},
 }
