@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import zlib
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from PIL import Image
 
 from fake_runs import fake_run
 from itl import UserError
-from itl.report import draw_stages, paper, write_figures
+from itl.report import compare, draw_stages, paper, write_figures
 from itl.report.chart import Chart
 from itl.report.drawings import COLUMN, PAGE, draw
 from itl.report.paper import figures
@@ -140,3 +141,16 @@ def test_every_figure_is_a_png_and_a_pdf_with_fonts_inside(tmp_path: Path) -> No
             assert b"/FontFile2" in content  # TrueType, embedded
             assert b"/Type3" not in content
             assert any(b" re" in zlib.decompress(one) or b" l" in zlib.decompress(one) for one in streams[:1])
+
+
+def test_long_names_are_folded_and_do_not_touch(tmp_path: Path) -> None:
+    for k in range(5):
+        fake_run(tmp_path / f"{k}", variant=f"a-name-of-many-words-that-somebody-chose-{k}", tasks=2)
+    made = subject(find([tmp_path])[0])
+    spent = compare.seconds(made)
+    assert spent is not None
+    axes = draw(spent).axes[0]
+    names = axes.get_yticklabels()
+    assert ["".join(name.get_text().split()) for name in names] == ["".join(c.split()) for c in spent.y.categories]
+    boxes = sorted((name.get_window_extent().y0, name.get_window_extent().y1) for name in names)
+    assert all(below[1] < above[0] for below, above in pairwise(boxes))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from itl.errors import UserError
@@ -19,6 +20,7 @@ COLUMN, PAGE = 3.35, 6.9  # inches: a column and the width of a two-column page
 LINES = {"specialist": "#a02c2c", "tangent": "#2c6e2c", "projection": "#b86e00", "ink": "#222222"}
 LINES |= {"a": "#1f5fa8", "b": "#b3470e", "c": "#00755a", "d": "#8a3d84", "e": "#6b5b00", "f": "#a31545"}
 LINES |= {"g": "#48606f", "h": "#3b3fa0"}
+LONG = 24  # letters of a name after which it goes on below
 LETTERS = 36  # stages that there is room to name
 BACKS = {"specialist": "#f6d9d9", "tangent": "#d9ecd9", "projection": "#f6ecc4"}
 DASHES = dict(
@@ -77,8 +79,10 @@ def _size(chart: Chart) -> tuple[float, float]:
     if chart.bands:
         return PAGE, 2.3
     if chart.horizontal:
-        return COLUMN, 0.9 + 0.2 * len(chart.y.categories)
-    return COLUMN, 2.4
+        lines = max((fill(name, LONG).count("\n") for name in chart.y.categories), default=0)
+        return COLUMN, 0.9 + (0.2 + 0.1 * lines) * len(chart.y.categories)
+    crowded = len(chart.x.categories) > 2 and any(len(name) > LONG for name in chart.x.categories)
+    return (PAGE, 2.8) if crowded else (COLUMN, 2.4)
 
 
 def _series(axes: Axes, chart: Chart, labels: bool) -> None:
@@ -162,6 +166,9 @@ def _axis(axes: Axes, axis: Axis, which: str, horizontal: bool) -> None:
     if axis.ticks:
         getattr(axes, f"set_{which}ticks")([at for at, _ in axis.ticks], [name for _, name in axis.ticks], minor=False)
         getattr(axes, f"{which}axis").minorticks_off()
+    if any(len(name) > LONG for name in axis.categories or ()):
+        folded = [fill(name, LONG) for name in axis.categories]
+        getattr(axes, f"set_{which}ticks")(range(len(folded)), folded)
     if axis.categories and which == "x" and sum(map(len, axis.categories)) > 40:
         axes.tick_params(axis="x", labelrotation=30)
         for label in axes.get_xticklabels():
