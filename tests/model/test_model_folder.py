@@ -369,3 +369,16 @@ def test_pictures_that_go_while_they_are_read_are_read_anew(tmp_path: Path, monk
 
     monkeypatch.setattr(Album, "read", read)
     assert Model.open(model.path, device="cpu").generation == model.generation != gone[0].name
+
+
+def test_a_picture_that_cannot_be_read_now_is_not_called_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = taught(tmp_path)
+
+    def refuse(path: Path, **options: Any) -> Any:
+        raise OSError(errno.EMFILE, "Too many open files", str(path))
+
+    monkeypatch.setattr(Image, "open", refuse)
+    with pytest.raises(store.Unreadable, match=r"cannot read the model folder .*: Too many open files"):
+        reopened(model)

@@ -126,7 +126,7 @@ def current(folder: str | os.PathLike[str]) -> str:
     except FileNotFoundError as error:
         raise UserError(f"{root} is not a model folder of itl: {Path(str(error.filename)).name} is missing") from None
     except (OSError, ValueError) as error:
-        raise _cannot_read(root, error) from None
+        raise cannot_read(root, error) from None
     raise UserError(BUSY.format(root))
 
 
@@ -179,10 +179,11 @@ def read_generation(root: Path, name: str) -> tuple[dict[str, Tensor], dict[str,
     except FileNotFoundError as error:
         raise UserError(f"{root} is not a model folder of itl: {Path(str(error.filename)).name} is missing") from None
     except (OSError, ValueError, RecursionError, MemoryError, SafetensorError) as error:
-        raise _cannot_read(root, error) from None
+        raise cannot_read(root, error) from None
 
 
-def _cannot_read(root: Path, error: BaseException) -> UserError:
+def cannot_read(root: Path, error: BaseException) -> UserError:
+    """The error for a folder that could not be read, told apart where it may be only for now."""
     passing = isinstance(error, PermissionError) or (isinstance(error, OSError) and error.errno in PASSING)
     return (Unreadable if passing else UserError)(f"cannot read the model folder {root}: {reason(error)}")
 

@@ -122,6 +122,6 @@ def pictures_of(
     try:
         pixels = album.read(generation, count, shape, labels.numpy(), names)
     except OSError as error:  # a learn that goes on may have replaced this generation meanwhile
-        raise UserError(f"cannot read the pictures in {generation}: {store.reason(error)}") from None
+        raise store.cannot_read(generation.parent, error) from None
     rest = torch.zeros((len(labels) - count, *shape), dtype=torch.uint8)
     return torch.cat([pixels, rest])

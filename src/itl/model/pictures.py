@@ -110,5 +110,7 @@ def _decode(path: Path, shape: tuple[int, ...]) -> np.ndarray:
     except FileNotFoundError:
         raise UserError(f"{path} is missing; restore it from a copy") from None
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        if getattr(error, "errno", None):  # not the picture: the disk, or its permissions
+            raise
         raise UserError(f"{path} cannot be read ({str(error).splitlines()[0]}); restore it from a copy") from None
     return np.ascontiguousarray(array.reshape(shape[1], shape[2], shape[0]).transpose(2, 0, 1))
