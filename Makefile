@@ -8,7 +8,7 @@ BIN = $(VENV)/bin
 STAMP = $(VENV)/.installed
 
 # The oldest versions the package admits, and torchvision, which the augmentation is held against there.
-OLDEST = VENV=.venv-oldest CONSTRAINTS=constraints-oldest.txt PACKAGES='-e . pytest torchvision'
+OLDEST = VENV=.venv-oldest CONSTRAINTS=constraints-oldest.txt PACKAGES='-e . pytest pytest-xdist torchvision'
 CORE = augment nets engine memory specialists generalists learner
 
 .PHONY: demo test slow oldest lint setup clean
@@ -26,7 +26,7 @@ slow: setup
 
 oldest:
 	$(MAKE) --no-print-directory setup $(OLDEST)
-	.venv-oldest/bin/python -m pytest $(CORE:%=tests/%)
+	OMP_NUM_THREADS=1 .venv-oldest/bin/python -m pytest -n 2 --dist loadfile $(CORE:%=tests/%)
 
 lint: setup
 	$(BIN)/ruff check src tests benchmarks
