@@ -6,10 +6,12 @@ import os
 import unicodedata
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from itl.errors import UserError
 from itl.images import find_images, hold_out, scan
+from itl.images.split import beyond
 
 
 def make(root: Path, *names: str) -> Path:
@@ -134,6 +136,23 @@ def test_a_small_class_is_learned_from_first(tmp_path: Path) -> None:
             kept, out = hold_out(files[first : first + count], tmp_path)
             assert 1 <= len(out) <= count // 3
             assert len(kept) + len(out) == count
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_what_a_small_class_has_learned_is_not_held_out_once_it_has_grown(tmp_path: Path, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    files = [tmp_path / f"{name}.png" for name in rng.permutation(1000)[:40]]
+    known: set[str] = set()
+    learned: set[Path] = set()
+    count = 0
+    while count < 40:
+        count = min(40, count + int(rng.integers(1, 8)))
+        kept, out = hold_out(files[:count], tmp_path, learned=known)
+        assert not learned & set(out)
+        assert (count < 4) is (not out)
+        learned |= set(kept)
+        known |= set(beyond(kept, out, tmp_path))
+        assert hold_out(files[:count], tmp_path, learned=known) == (kept, out)  # the same is read again the same
 
 
 def test_a_scan_holds_out_unless_the_folder_brings_test_images(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from itl import UserError, nets
 from itl.methods import settings_for
 from itl.model import Model, lock
-from itl.model.change import rename, resize, undo
+from itl.model.change import forget, rename, resize, undo
 from itl.observer import Observer
 from itl.teach import Lecture, Options, Teacher, plan
 from itl.teach import estimate as estimating
@@ -288,6 +288,24 @@ def test_an_unfinished_learn_goes_on_where_the_model_alone_has_moved(
         teach(elsewhere, write_pictures(tmp_path / "other" / "bee", "cat"))
     _, lectures = teach(elsewhere, *folders)
     assert [lecture.learned for lecture in lectures] == [False, True]
+
+
+def test_what_a_few_images_taught_is_not_tested_on_when_others_join(tmp_path: Path) -> None:
+    folder = write_pictures(tmp_path / "day", "ant", each=3)
+    write_pictures(folder, "bee", each=5)
+    learned = {file for files in teach(tmp_path / "m", folder)[0].lessons[0].found.train.values() for file in files}
+    write_pictures(folder, "ant", "bee", each=6, seed=7)
+    teacher, (lecture,) = teach(tmp_path / "m", folder)
+    held = {file for files in teacher.lessons[0].found.test.values() for file in files}
+    assert lecture.learned
+    assert held
+    assert not held & learned
+    assert len(held & set(folder.glob("ant/7*"))) == 3  # a third of nine, all of them new
+    again, (lecture,) = teach(tmp_path / "m", folder)
+    assert (lecture.learned, again.lessons[0].found.test) == (False, teacher.lessons[0].found.test)
+    assert again.report() == teacher.report()
+    forget(model(tmp_path / "m"), classes=["ant"])
+    assert all("ant" not in entry.get("beyond", {}) for entry in model(tmp_path / "m").history)
 
 
 def test_a_model_may_lie_among_the_classes(tmp_path: Path) -> None:

@@ -37,10 +37,12 @@ def evaluate(model: str, folder: str, held_out: bool, as_json: bool, device: str
     from itl.images import scan
     from itl.model import Model
     from itl.model.judge import judge
+    from itl.teach.exams import learned_at, where
 
     opened = Model.open(model, device=device, learned=True)
     found = scan(folder)
-    found = found.held_out() if held_out else found
+    if held_out:
+        found = found.held_out(learned_at(opened, where(opened, found.folder)))
     classes = found.test if held_out or found.has_test else found.train
     strange = sorted(set(classes) - set(opened.classes))
     pairs = [(path, name) for name, files in classes.items() if name not in strange for path in files]

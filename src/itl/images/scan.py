@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import unicodedata
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from itl.errors import UserError
 from itl.images.read import Problem, shown
-from itl.images.split import hold_out
+from itl.images.split import beyond, hold_out
 
 OTHERS = {"thumbs.db", "desktop.ini", "__macosx"}  # what systems leave in folders; hidden files are passed over too
 Classes = dict[str, list[Path]]
@@ -28,13 +29,24 @@ class Scan:
     problems: list[Problem] = field(default_factory=list)
     has_test: bool = False
 
-    def held_out(self) -> Scan:
-        """The same with a fixed part of every class as its test images, unless the folder brings its own."""
+    def held_out(self, learned: Mapping[str, Collection[str]] | None = None) -> Scan:
+        """The same with a fixed part of every class as its test images, unless the folder brings its own.
+
+        `learned`: by class, the marks of files that are not held out, because a model has learned them (`beyond`).
+        """
         if self.has_test:
             return self
-        parts = {name: hold_out(files, self.folder) for name, files in self.train.items()}
+        known = learned or {}
+        parts = {n: hold_out(files, self.folder, learned=known.get(n, ())) for n, files in self.train.items()}
         train = {name: kept for name, (kept, _) in parts.items()}
         return Scan(self.folder, train, {name: out for name, (_, out) in parts.items() if out}, self.problems)
+
+    def beyond(self) -> dict[str, list[str]]:
+        """By class, the marks of what is learned from now though it might be held out later."""
+        if self.has_test:
+            return {}
+        marks = {n: beyond(files, self.test.get(n, ()), self.folder) for n, files in self.train.items()}
+        return {name: some for name, some in marks.items() if some}
 
 
 def scan(folder: str | os.PathLike[str]) -> Scan:

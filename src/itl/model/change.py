@@ -23,7 +23,7 @@ from itl.model.lock import LOCK, locked
 
 GONE = "(forgotten)"
 PLAIN = ("what", "date", "itl")  # parts of the history's entries in which no class is named
-BY_CLASS = ("classes", "test")  # those that have a part for each class
+BY_CLASS = ("classes", "test", "beyond")  # those that have a part for each class
 PARTS = {
     *(*PLAIN, *BY_CLASS, "old", "new", "before", "folder", "folders", "name", "tested", "held_out", "accuracy", "all"),
     *("task", "memory", "images", "size", "problems", "seconds", "fingerprint"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -51,14 +50,24 @@ class Report:
         }
 
 
-def where(model: Model, folder: Path) -> str:
+def where(model: Model, folder: str | os.PathLike[str]) -> str:
     """A lesson's place as it is kept: seen from the model, so that both can move together."""
-    return os.path.relpath(folder.resolve(), model.path.resolve())
+    return os.path.relpath(os.path.realpath(folder), os.path.realpath(model.path))
 
 
 def lessons(model: Model) -> dict[str, dict[str, Any]]:
     """What was learned, by place: its last entry in the history."""
     return {str(e["folder"]): e for e in model.history if e["what"] == "learn" and "folder" in e}
+
+
+def learned_at(model: Model, place: str) -> dict[str, set[str]]:
+    """By class, the marks of a folder's images that were learned and are therefore never held out."""
+    out: dict[str, set[str]] = {}
+    for entry in model.history:
+        if entry["what"] == "learn" and entry.get("folder") == place:
+            for name, marks in entry.get("beyond", {}).items():
+                out.setdefault(name, set()).update(marks)
+    return out
 
 
 def renamed(model: Model, entry: dict[str, Any]) -> dict[str, str]:
@@ -111,7 +120,8 @@ class Exams:
             self.parts[place] = None
             if entry.get("tested"):
                 with suppress(UserError):  # moved, or on another machine
-                    self.parts[place] = Lesson.of(model.path / place).read_test(model.image["size"])
+                    lesson = Lesson.of(model.path / place, learned=learned_at(model, place))
+                    self.parts[place] = lesson.read_test(model.image["size"])
         part = self.parts[place]
         if part is None:
             return None

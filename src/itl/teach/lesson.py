@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -55,15 +56,20 @@ class Lesson:
     found: Scan
 
     @classmethod
-    def of(cls, folder: str | os.PathLike[str], test: bool = True) -> Lesson:
-        """The lesson in a folder; without `test`, all of it is learned from."""
+    def of(
+        cls,
+        folder: str | os.PathLike[str],
+        test: bool = True,
+        learned: Mapping[str, Collection[str]] | None = None,
+    ) -> Lesson:
+        """The lesson in a folder; without `test`, all of it is learned from. `learned`: as in `Scan.held_out`."""
         if not os.fspath(folder):
             raise UserError("a folder's name is empty; give folders of images to learn from")
         if is_model(Path(folder)):
             raise UserError(f"{shown(Path(folder))} is a model folder; give folders of images to learn from")
         found = scan(folder)
         if test:
-            return cls(Path(folder), found.held_out())
+            return cls(Path(folder), found.held_out(learned))
         return cls(Path(folder), Scan(found.folder, found.train, {}, found.problems, found.has_test))
 
     @property

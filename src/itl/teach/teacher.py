@@ -18,7 +18,7 @@ from itl.nets.weights import start_from
 from itl.observer import Observer, Observers
 from itl.streams import Progress
 from itl.teach.choice import OWN, for_lesson, for_new, own_settings
-from itl.teach.exams import Exams, Report, where
+from itl.teach.exams import Exams, Report, learned_at, where
 from itl.teach.lecture import Lecture
 from itl.teach.lesson import Lesson, Material
 from itl.teach.options import SIZES, Options, check_model, check_path
@@ -37,7 +37,6 @@ class Teacher:
         check_path(path)
         self.path, self.options = Path(path), options
         choose_engine(options.device)  # no such device: said before anything is read
-        self.lessons = [Lesson.of(folder, options.test) for folder in folders]
         self.exams = Exams()
         self.model: Model | None = None
         if self._exists():
@@ -45,7 +44,13 @@ class Teacher:
             check_model(self.model, options)
         else:
             settings_for(options.way, None, options.room, options.settings)  # a mistake in them is said now
+        self.lessons = [self._lesson(folder) for folder in folders]
         self.size = options.size or (self.model.image["size"] if self.model else self._size())
+
+    def _lesson(self, folder: str | os.PathLike[str]) -> Lesson:
+        """What is to be learned of a folder: what was learned of it before is not held out now."""
+        known = learned_at(self.model, where(self.model, folder)) if self.model else {}
+        return Lesson.of(folder, self.options.test, known)
 
     def _exists(self) -> bool:
         return (self.path / "CURRENT").exists()
@@ -214,6 +219,7 @@ class Teacher:
             "test": lecture.test,
             "tested": self.options.test,
             "held_out": lecture.lesson.held_out,
+            "beyond": lecture.lesson.found.beyond() if self.options.test else {},
             "accuracy": {"all": report.accuracy, "task": report.tasks[-1].now, "classes": classes},
             "memory": {"images": len(memory), "size": memory.size},
             "problems": len(lecture.problems),
