@@ -1,10 +1,9 @@
-"""A model taught from folders: new classes, known ones, what it forgets, what it refuses, and how it goes on."""
+"""A model taught from folders: new classes, known ones, what it forgets, what it refuses, what it keeps to."""
 
 from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,40 +12,14 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import save_file
+from teacher_world import QUICK, model, teach
 
 from itl import UserError, nets
-from itl.methods import settings_for
-from itl.model import Model, lock
-from itl.model.change import forget, rename, resize, undo
-from itl.observer import Observer
-from itl.teach import Lecture, Options, Teacher, plan
-from itl.teach import estimate as estimating
-from itl.teach.choice import batch_of, for_lesson, network
+from itl.model import lock
+from itl.model.change import forget, rename, resize
+from itl.teach import Options, Teacher
 from picture_folders import SMALL, write_pictures
 from tiny_world import Teller, differing, photograph
-
-QUICK = Options(size=8, buffer=12, device="cpu", settings=SMALL)
-
-
-class PlugPulled(Exception):
-    """The process ends here."""
-
-
-def teach(
-    path: Path, *folders: Path, observer: Observer | None = None, **changes: Any
-) -> tuple[Teacher, list[Lecture]]:
-    options = replace(QUICK, **changes)
-    if (path / "CURRENT").exists() and "buffer" not in changes:
-        options = replace(options, buffer=None)
-    teacher = Teacher(path, folders, options)
-    lectures = teacher.due()
-    for lecture in lectures:
-        teacher.teach(lecture, observer)
-    return teacher, lectures
-
-
-def model(path: Path) -> Model:
-    return Model.open(path, device="cpu")
 
 
 def test_the_first_folder_makes_the_model_and_others_extend_it(tmp_path: Path) -> None:
@@ -195,101 +168,6 @@ def test_what_was_learned_is_not_learned_again_unless_asked(tmp_path: Path) -> N
     assert lecture.learned
 
 
-# ------------------------------------------------------------------------------------------------------ interruptions
-
-
-def pull_the_plug(at: tuple[int, str, int], save: Path) -> Observer:
-    """Save and end in task `at[0]`, stage `at[1]`, after epoch `at[2]`."""
-
-    def listen(event: str, learner: Any, stage: str | None, epoch: int) -> None:
-        if event == "round_ends" and (len(learner.tasks), stage, epoch) == at:
-            raise PlugPulled
-
-    return Teller(listen)
-
-
-@pytest.mark.parametrize("at", [(1, "specialist", 1), (2, "specialist", 2), (2, "tangent", 1), (2, "projection", 1)])
-def test_the_same_command_goes_on_to_the_same_bits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: tuple[int, str, int]
-) -> None:
-    folders = [write_pictures(tmp_path / name, name, other) for name, other in (("ant", "bee"), ("cat", "ant"))]
-    teach(tmp_path / "whole", *folders)
-    monkeypatch.setenv("ITL_SAVE_EVERY", "0")
-    with pytest.raises(PlugPulled):
-        teach(tmp_path / "m", *folders, observer=pull_the_plug(at, tmp_path / "m"))
-    assert model(tmp_path / "m").pending is not None
-    _, lectures = teach(tmp_path / "m", *folders)
-    assert [lecture.learned for lecture in lectures] == [at[0] == 1, True]
-    assert lectures[1].new == ["cat"]  # though it had its output before the interruption
-    whole, resumed = model(tmp_path / "whole"), model(tmp_path / "m")
-    assert not differing(photograph(whole.learner), photograph(resumed.learner))
-    drop = ("date", "seconds")
-    assert [{k: v for k, v in e.items() if k not in drop} for e in whole.history] == [
-        {k: v for k, v in e.items() if k not in drop} for e in resumed.history
-    ]
-
-
-def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """A model interrupted in the second of two folders."""
-    folders = [write_pictures(tmp_path / name, name) for name in ("ant", "bee")]
-    monkeypatch.setenv("ITL_SAVE_EVERY", "0")
-    with pytest.raises(PlugPulled):
-        teach(tmp_path / "m", *folders, observer=pull_the_plug((2, "specialist", 1), tmp_path / "m"))
-    return folders
-
-
-def test_a_folder_changed_in_between_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folders = stopped(tmp_path, monkeypatch)
-    before = (tmp_path / "m" / "CURRENT").read_text()
-    write_pictures(folders[1], "bee", each=3, seed=4)
-    with pytest.raises(UserError, match=r"bee has changed since .*m began to learn it; put it back.*itl undo"):
-        teach(tmp_path / "m", *folders)
-    assert (tmp_path / "m" / "CURRENT").read_text() == before
-
-
-def test_a_finished_folder_that_changed_in_between_is_not_begun_before_the_unfinished_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folders = stopped(tmp_path, monkeypatch)
-    write_pictures(folders[0], "ant", each=3, seed=4)
-    _, lectures = teach(tmp_path / "m", *folders)
-    assert [lecture.learned for lecture in lectures] == [False, True]
-    assert len(model(tmp_path / "m").learner.tasks) == 2
-
-
-def test_another_command_does_not_disturb_an_unfinished_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folders = stopped(tmp_path, monkeypatch)
-    with pytest.raises(UserError, match=r"in the middle of learning bee; go on with that first .*itl undo"):
-        teach(tmp_path / "m", write_pictures(tmp_path / "new", "cat"))
-    with pytest.raises(UserError, match=r"in the middle of learning bee with specialist.lr=0.05; finish that first"):
-        teach(tmp_path / "m", *folders, settings={"specialist.lr": 0.01})
-    _, (lecture,) = teach(tmp_path / "m", folders[1])  # the unfinished folder alone goes on, too
-    assert lecture.learned
-
-
-def test_an_unfinished_learn_goes_on_as_it_was_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folders = stopped(tmp_path, monkeypatch)
-    with pytest.raises(UserError, match=r"in the middle of learning bee without --no-test; finish that first"):
-        teach(tmp_path / "m", *folders, test=False)
-    with pytest.raises(UserError, match=r"in the middle of learning bee with a memory of 12 images; finish that first"):
-        teach(tmp_path / "m", *folders, buffer=30)
-    _, lectures = teach(tmp_path / "m", *folders, buffer=12)
-    assert [lecture.learned for lecture in lectures] == [False, True]
-
-
-def test_an_unfinished_learn_goes_on_where_the_model_alone_has_moved(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folders = stopped(tmp_path, monkeypatch)
-    elsewhere = tmp_path / "far" / "away"
-    elsewhere.parent.mkdir()
-    (tmp_path / "m").rename(elsewhere)
-    with pytest.raises(UserError, match="in the middle of learning bee; go on with that first"):  # the name alone
-        teach(elsewhere, write_pictures(tmp_path / "other" / "bee", "cat"))
-    _, lectures = teach(elsewhere, *folders)
-    assert [lecture.learned for lecture in lectures] == [False, True]
-
-
 def test_what_a_few_images_taught_is_not_tested_on_when_others_join(tmp_path: Path) -> None:
     folder = write_pictures(tmp_path / "day", "ant", each=3)
     write_pictures(folder, "bee", each=5)
@@ -325,27 +203,6 @@ def test_an_empty_name_is_not_the_folder_we_are_in(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match="name is empty"):
         Teacher(words[0], [words[1]], QUICK)
-
-
-def test_a_request_to_stop_saves_and_the_same_command_goes_on(tmp_path: Path) -> None:
-    folders = [write_pictures(tmp_path / name, name) for name in ("ant", "bee")]
-    teach(tmp_path / "whole", *folders)
-    asked: list[int] = []
-
-    def stop() -> bool:
-        asked.append(0)
-        return len(asked) > 11  # after 10 images were read and a round was learned
-
-    teacher = Teacher(tmp_path / "m", folders, QUICK)
-    first, second = teacher.due()
-    teacher.teach(first)
-    with pytest.raises(KeyboardInterrupt):
-        teacher.teach(second, stop=stop)
-    taught = model(tmp_path / "m")
-    assert taught.pending is not None
-    assert taught.learner.position != ("specialist", 0)
-    teach(tmp_path / "m", *folders)
-    assert not differing(photograph(model(tmp_path / "whole").learner), photograph(model(tmp_path / "m").learner))
 
 
 # ---------------------------------------------------------------------------------------------------- memory, settings
@@ -442,94 +299,3 @@ def test_weights_are_where_learning_starts(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="its network is another one"):
         teach(tmp_path / "other", one, weights=tmp_path / "w.safetensors", settings=settings)
     assert not (tmp_path / "other" / "CURRENT").exists()
-
-
-# --------------------------------------------------------------------------------------------------------- what suits
-
-
-def test_the_size_suits_the_images(tmp_path: Path) -> None:
-    for side, size in ((8, 32), (32, 32), (40, 32), (50, 64), (90, 128), (500, 128)):
-        folder = tmp_path / str(side) / "ant"
-        folder.mkdir(parents=True)
-        Image.new("RGB", (side + 9, side)).save(folder / "1.png")
-        (folder / "0.png").write_bytes(b"none")
-        assert Teacher(tmp_path / "m", [folder.parent], Options(device="cpu")).size == size
-
-
-def test_few_images_are_learned_longer_and_networks_suit_the_machine() -> None:
-    settings = settings_for("itl", None, 200)
-    few, many, most = (for_lesson(count, 200, settings)["specialist.epochs"] for count in (20, 960, 100_000))
-    assert (few, many, most) == (100, 10, 5)
-    assert network(32, fast=False, weights=False)["net.name"] == "resnet8"
-    assert network(128, fast=False, weights=False)["net.strided"]
-    assert network(32, fast=True, weights=False) == {"net.name": "resnet18", "net.strided": False}
-    assert network(32, fast=False, weights=True) == {"net.name": "resnet18", "net.strided": True}
-
-
-def test_no_pass_ends_with_a_handful_of_images() -> None:
-    """Batch norm over one image, at the very end of a pass, can undo what the network predicts."""
-    assert [batch_of(count) for count in (5, 32, 33, 40, 64, 289, 10_000)] == [32, 32, 25, 32, 32, 31, 32]
-    assert all(count % batch_of(count) == 0 or count % batch_of(count) >= 8 for count in range(8, 3000))
-    lesson = for_lesson(289, 65, settings_for("itl", None, 200))
-    assert (lesson["specialist.batch"], lesson["tangent.batch"], lesson["projection.batch"]) == (31, 28, 28)
-
-
-def test_a_plan_counts_and_learns_nothing(tmp_path: Path) -> None:
-    one = write_pictures(tmp_path / "one", "ant", each=40)
-    write_pictures(one, "bee", each=8)
-    (one / "stray.png").write_bytes(b"x")
-    said = plan(Teacher(tmp_path / "m", [one, write_pictures(tmp_path / "two", "ant")], QUICK))
-    assert not (tmp_path / "m").exists()
-    first, second = said["lessons"]
-    assert [(row["class"], row["train"] + row["test"], row["known"]) for row in first["classes"]] == [
-        ("ant", 40, False),
-        ("bee", 8, False),
-    ]
-    assert first["imbalance"] == first["classes"][0]["train"] / first["classes"][1]["train"]
-    assert "lies in no class" in first["problems"][0]["why"]
-    assert [row["known"] for row in second["classes"]] == [True]
-    assert said["estimate"]["seconds"] > 0
-    assert said["estimate"]["bytes"] > 200 << 20  # a process with torch in it takes that
-    json.dumps(said)
-
-
-@pytest.mark.parametrize(
-    ("method", "images", "before", "stages"),
-    [
-        ("itl", 66, 0, [(2, 32, 1.0), (2, 32, 0.5), (2, 32, 1.5)]),  # 66 are 32 and 34; 50 in memory are 32 and 18
-        ("itl", 68, 40, [(3, 64, 1.0), (2, 32, 0.5), (2, 32, 1.5)]),
-        ("itl-l", 68, 0, [(3, 96, 1.0), (2, 32, 0.5), (2, 32, 1.5)]),
-        ("derpp", 68, 0, [(3, 96, 1.0)]),
-        ("er", 40, 12, [(2, 64, 1.0)]),
-    ],
-)
-def test_an_estimate_counts_the_steps_and_images_of_a_learn(
-    monkeypatch: pytest.MonkeyPatch, method: str, images: int, before: int, stages: list[tuple[int, int, float]]
-) -> None:
-    """Stages by hand: steps a pass, images a step, what an image costs; a step takes 1 s and 1 s an image more."""
-    monkeypatch.setattr(estimating, "_step", lambda net, x: (1.0 + len(x), 0))
-    settings = settings_for(method, None, 50, {f"{s}.epochs": 3 for s in ("specialist", "tangent", "projection")})
-    guess = estimating.estimate([(settings, images)], 8, 2, 50, before, "cpu")
-    assert guess.seconds == pytest.approx(sum(3 * steps * (1 + taken * cost) for steps, taken, cost in stages))
-
-
-def test_states_of_a_model_whose_current_is_lost_are_not_written_over(tmp_path: Path) -> None:
-    for name in ("ant", "bee"):
-        teach(tmp_path / "m", write_pictures(tmp_path / name, name))
-    (tmp_path / "m" / "CURRENT").unlink()
-    with pytest.raises(UserError, match=r"CURRENT is missing; itl undo .*m mends it"):
-        teach(tmp_path / "m", tmp_path / "ant")
-    undo(tmp_path / "m")
-    assert model(tmp_path / "m").names == ["ant", "bee"]
-
-
-def test_an_undo_of_the_first_learn_that_was_cut_short_is_no_obstacle(tmp_path: Path) -> None:
-    """CURRENT is gone by then, states of an unfinished learn are still there."""
-    asked = iter([*[False] * 11, True])
-    teacher = Teacher(tmp_path / "m", [write_pictures(tmp_path / "ant", "ant")], QUICK)
-    with pytest.raises(KeyboardInterrupt):
-        teacher.teach(teacher.due()[0], stop=lambda: next(asked))
-    shutil.copytree(tmp_path / "m" / "generation-000001", tmp_path / "m" / "generation-000002")
-    (tmp_path / "m" / "CURRENT").unlink()
-    teach(tmp_path / "m", tmp_path / "ant")
-    assert model(tmp_path / "m").pending is None

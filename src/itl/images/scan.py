@@ -90,6 +90,8 @@ def class_name(path: Path) -> str:
 
 def is_model(folder: Path) -> bool:
     """Whether a folder is a model's, or about to be one: it may lie among the classes, but is none."""
+    if not any(os.path.exists(folder / name) for name in ("LOCK", "CURRENT")):
+        return False  # which a class of many images is told without being listed once more
     try:
         names = set(os.listdir(folder))
     except OSError:
