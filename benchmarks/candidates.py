@@ -33,6 +33,13 @@ def fine_tuned(lr: float, epochs: int, **others: Any) -> Values:
 FEW, MANY = generalist((0.05, 0.0, 60), (0.1, 120)), generalist((0.05, 0.0, 10), (0.1, 20))
 FEW_L, MANY_L = generalist((0.01, 0.9, 60), (0.05, 120)), generalist((0.01, 0.9, 10), (0.05, 20))
 LR1 = {"lr.1": {"specialist.lr": 0.1}}
+# The benchmark's learning rate of DER++, and its two other pairs of α and β: those for 200 and for 5,120 images.
+SPECIALISTS_L = {
+    **LR1,
+    "lr.03": {"specialist.lr": 0.03},
+    "weights-200": {**LR1["lr.1"], "specialist.alpha": 0.1, "specialist.beta": 0.5},
+    "weights-5120": {**LR1["lr.1"], "specialist.alpha": 0.1, "specialist.beta": 1.0},
+}
 GENERALISTS_L = (
     FEW_L,
     generalist((0.01, 0.9, 60), (0.05, 60)),
@@ -70,7 +77,7 @@ CHOICES = (
     ),
     Choice(("itl-l",), 500, LR1, GENERALISTS_L, FEW_L),
     # Its cell was short with what was chosen for itl-l, because of its specialists (docs/reproduction.md).
-    Choice(("itl-l-na",), 500, {**LR1, "lr.03": {"specialist.lr": 0.03}}, GENERALISTS_L, FEW_L),
+    Choice(("itl-l-na",), 500, SPECIALISTS_L, [*GENERALISTS_L[:2], GENERALISTS_L[4], GENERALISTS_L[6]], FEW_L),
     Choice(
         ("itl", "itl-na"),
         5120,
