@@ -64,6 +64,13 @@ def test_a_cell_is_held_against_what_was_asked(method: str, ours: Any, says: str
     assert NAMES["verdict"](Row("seq-cifar10", method, 200, row(method), ours)) == says
 
 
+def test_a_baseline_that_the_paper_does_not_report_is_shown_without_a_memory() -> None:
+    found = NAMES["recorded"]()
+    line = next(line for line in NAMES["page"](found).splitlines() if line.startswith("| `sgd`"))
+    assert [word.strip() for word in line.split("|")[2:4]] == ["–", "–"]
+    assert line.endswith("| 1 | not in the paper's tables |")
+
+
 def test_the_ablations_order_is_told_with_its_error() -> None:
     found = Fake(**{"b": cell([57.0, 58.0, 59.0]), "b+ff": cell([60.0, 61.0, 62.0]), "b+lf": cell([57.1, 58.1, 59.1])})
     assert NAMES["ordered"](found, "b", "b+ff") == "`b+ff` over `b`: +3.0 ± 0.8, as in the paper"
