@@ -70,13 +70,14 @@ def order(split: str = "test") -> list[Config | Choice]:
     return [
         *cells(ITL, 200),
         *few,
+        *past,
         *cells(ABLATION, 200),
         *many,
         *cells(ITL, 500),
         *questions(SEEDS[:1]),
         *cells(ITL, 5120),
-        *(config for size in (200, 500, 5120) for config in cells(BASELINES, size, SEEDS[:1])),
         *(config for choice in past for config in cells(choice.methods, choice.buffer, variant=choice.variant)),
+        *(config for size in (200, 500, 5120) for config in cells(BASELINES, size, SEEDS[:1])),
         *questions(SEEDS[1:]),
     ]
 
@@ -142,7 +143,8 @@ class Plan:
     def _put(self, config: Config, work: Callable[[], str], needs: tuple[str, ...] = ()) -> None:
         many = ", many images" if config.buffer > 1000 else ""
         kind = "joint" if config.method == "joint" else f"{'logits' if stores_logits(config) else 'run'}{many}"
-        guess = RUN * {"joint": 3.0, "logits": 1.3}.get(kind, 1.0)  # joint: every task trains it on all so far
+        slower = {"joint": 3.0, "logits": 1.3, "logits, many images": 1.6}  # joint: every task trains it on all so far
+        guess = RUN * slower.get(kind, 1.0)
         self.jobs.setdefault(config.name, Job(config.name, work, kind, guess, needs))
 
 

@@ -46,4 +46,7 @@ def claim(root: Path, name: str, wait: bool = False) -> Claim | None:
     except BlockingIOError:
         os.close(handle)
         return None
+    except OSError as error:
+        os.close(handle)
+        raise UserError(f"cannot lock files in {root}: {error.strerror or error}; choose another --out") from error
     return Claim(handle)
