@@ -155,6 +155,24 @@ def test_what_a_small_class_has_learned_is_not_held_out_once_it_has_grown(tmp_pa
         assert hold_out(files[:count], tmp_path, learned=known) == (kept, out)  # the same is read again the same
 
 
+@pytest.mark.parametrize("seed", range(60))
+def test_what_a_class_has_learned_whole_is_never_held_out(tmp_path: Path, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    files = [tmp_path / f"{name}.png" for name in rng.permutation(1000)[:60]]
+    known: set[str] = set()
+    learned: set[Path] = set()
+    count = 0
+    while count < 60:
+        count = min(60, count + int(rng.integers(1, 12)))
+        kept, out = hold_out(files[:count], tmp_path, learned=known)
+        assert not learned & set(out)
+        if rng.random() < 0.4:  # without a test
+            kept, out = files[:count], []
+        learned |= set(kept)
+        known |= set(beyond(kept, out, tmp_path))
+        assert not learned & set(hold_out(files[:count], tmp_path, learned=known)[1])
+
+
 def test_a_scan_holds_out_unless_the_folder_brings_test_images(tmp_path: Path) -> None:
     make(tmp_path, *(f"plain/cat/{k}" for k in range(20)), "split/train/cat/1", "split/test/cat/2")
     found = scan(tmp_path / "plain").held_out()

@@ -99,6 +99,21 @@ def test_without_a_test_everything_is_learned(tmp_path: Path) -> None:
     assert teacher.report().accuracy is None
 
 
+def test_what_was_learned_without_a_test_is_never_tested_on(tmp_path: Path) -> None:
+    folder = write_pictures(tmp_path / "one", "ant", "bee", each=20)
+    learned = set(folder.glob("*/*"))
+    teach(tmp_path / "m", folder, test=False)
+    _, (lecture,) = teach(tmp_path / "m", folder)
+    assert (lecture.learned, lecture.test) == (False, {})
+    write_pictures(folder, "ant", "bee", each=20, seed=7)
+    teacher, (lecture,) = teach(tmp_path / "m", folder)
+    held = {file for files in teacher.lessons[0].found.test.values() for file in files}
+    assert lecture.learned
+    assert held
+    assert not held & learned
+    assert teacher.report().tasks[-1].images == len(held)
+
+
 def test_the_report_knows_what_was_and_what_is(tmp_path: Path) -> None:
     teach(tmp_path / "m", write_pictures(tmp_path / "one", "ant", "bee", each=20))
     before = model(tmp_path / "m").history[0]["accuracy"]

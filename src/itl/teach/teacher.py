@@ -219,7 +219,7 @@ class Teacher:
             "test": lecture.test,
             "tested": self.options.test,
             "held_out": lecture.lesson.held_out,
-            "beyond": lecture.lesson.found.beyond() if self.options.test else {},
+            "beyond": lecture.lesson.found.beyond(),
             "accuracy": {"all": report.accuracy, "task": report.tasks[-1].now, "classes": classes},
             "memory": {"images": len(memory), "size": memory.size},
             "problems": len(lecture.problems),
