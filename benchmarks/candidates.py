@@ -6,6 +6,8 @@ from typing import Any
 
 from choices import Choice, Values
 
+from itl.methods import DERPP_TUNED
+
 # What the paper leaves open, as variants of itl.
 OPEN: dict[str, dict[str, Any]] = {
     "reservoir": {"memory.policy": "reservoir"},
@@ -37,17 +39,16 @@ LR1 = {"lr.1": {"specialist.lr": 0.1}}
 # behind on the validation split at 200 images: docs/reproduction.md.)
 SPECIALISTS_L = {
     **LR1,
-    "weights-200": {**LR1["lr.1"], "specialist.alpha": 0.1, "specialist.beta": 0.5},
-    "weights-5120": {**LR1["lr.1"], "specialist.alpha": 0.1, "specialist.beta": 1.0},
+    **{f"weights-{size}": {**DERPP_TUNED["seq-cifar10", size], **LR1["lr.1"]} for size in (200, 5120)},
 }
 GENERALISTS_L = (
     FEW_L,
     generalist((0.01, 0.9, 60), (0.05, 60)),
+    generalist((0.01, 0.9, 60), (0.03, 60)),
+    generalist((0.03, 0.0, 60), (0.05, 60)),
     generalist((0.01, 0.9, 60), (0.1, 60)),
     generalist((0.01, 0.9, 30), (0.05, 60)),
-    generalist((0.03, 0.0, 60), (0.05, 60)),
     generalist((0.01, 0.0, 60), (0.05, 60)),
-    generalist((0.01, 0.9, 60), (0.03, 60)),
 )
 FINE_TUNED = (
     fine_tuned(0.05, 60),
@@ -77,7 +78,7 @@ CHOICES = (
     ),
     Choice(("itl-l",), 500, LR1, GENERALISTS_L, FEW_L),
     # Its cell was short with what was chosen for itl-l, because of its specialists (docs/reproduction.md).
-    Choice(("itl-l-na",), 500, SPECIALISTS_L, [*GENERALISTS_L[:2], GENERALISTS_L[4], GENERALISTS_L[6]], FEW_L),
+    Choice(("itl-l-na",), 500, SPECIALISTS_L, GENERALISTS_L[:4], FEW_L),
     Choice(
         ("itl", "itl-na"),
         5120,

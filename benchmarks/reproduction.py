@@ -21,7 +21,7 @@ HOME = Path(__file__).parents[1]
 sys.path[:0] = [str(HOME / "src"), str(HOME / "benchmarks")]
 
 from candidates import OPEN  # noqa: E402
-from cifar10 import ABLATION, BASELINES, ITL, RESULTS, SEEDS, STREAM, outdated  # noqa: E402
+from cifar10 import ABLATION, BASELINES, ITL, MEMORYLESS, RESULTS, SEEDS, STREAM, outdated  # noqa: E402
 from pages import put  # noqa: E402
 
 from itl.config import Config  # noqa: E402
@@ -55,13 +55,13 @@ class Found:
     def __init__(self, runs: Sequence[Run]) -> None:
         sections = build(runs, stream=STREAM).sections
         cells = ("published", "unpublished")
-        self.published = [row for section in sections if section.kind in cells for row in section.rows]
+        self.cells = [row for section in sections if section.kind in cells for row in section.rows]
         self.variants = [row for section in sections if section.kind == "variant" for row in section.rows]
 
     def row(self, method: str, buffer: int | None, variant: str | None = None) -> Row | None:
-        """That of a method and buffer, a table's before the ablation's; of several, today's, then the fuller."""
-        rows = self.published if variant is None else self.variants
-        mine = [row for row in rows if (row.method, row.buffer) == (method, buffer)]
+        """That of a method and buffer (None: any), a table's before the ablation's; today's, then the fuller."""
+        rows = self.cells if variant is None else self.variants
+        mine = [row for row in rows if row.method == method and buffer in (None, row.buffer)]
         if variant is not None:
             mine = [row for row in mine if row.ours and row.ours.facts.get("variant") == variant]
         return max(mine, key=lambda row: (of_today(row), seeds(row)), default=None)
@@ -129,7 +129,7 @@ def against(found: Found, methods: Iterable[str], buffers: Iterable[int | None])
         row = found.row(method, buffer)
         if row is None:
             continue
-        words = [f"`{method}`", "–" if buffer is None or method == "sgd" else str(buffer)]
+        words = [f"`{method}`", "–" if buffer is None else str(buffer)]
         for m in MEASURES:
             words += [row.reported(m).text(), reached(row, m)]
         rows.append(f"| {' | '.join([*words, counted(row), verdict(row)])} |")
@@ -207,9 +207,8 @@ def page(found: Found) -> str:
         "",
         "**Baselines**, with the published settings:",
         "",
-        *against(found, [m for m in BASELINES if m not in ("joint", "sgd")], (200, 500, 5120)),
-        *against(found, ["sgd"], (200,))[2:],
-        *against(found, ["joint"], (None,))[2:],
+        *against(found, [m for m in BASELINES if m not in MEMORYLESS], (200, 500, 5120)),
+        *against(found, MEMORYLESS, (None,))[2:],
         "",
         "**The ablation** at 200 images, the same specialist throughout:",
         "",

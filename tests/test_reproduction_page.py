@@ -38,7 +38,7 @@ class Fake(NAMES["Found"]):  # type: ignore[misc]
 
     def __init__(self, **cells: Any) -> None:
         super().__init__([])
-        self.published = [replace(row, ours=cells.get(row.method)) for row in self.published]
+        self.cells = [replace(row, ours=cells.get(row.method)) for row in self.cells]
 
 
 @pytest.mark.parametrize(

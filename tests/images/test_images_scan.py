@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import unicodedata
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -138,39 +139,41 @@ def test_a_small_class_is_learned_from_first(tmp_path: Path) -> None:
             assert len(kept) + len(out) == count
 
 
+def growing(root: Path, rng: np.random.Generator, most: int, step: int) -> Iterator[list[Path]]:
+    """The files of a class whenever some more, fewer than `step`, have joined them, until there are `most`."""
+    files = [root / f"{name}.png" for name in rng.permutation(1000)[:most]]
+    count = 0
+    while count < most:
+        count = min(most, count + int(rng.integers(1, step)))
+        yield files[:count]
+
+
 @pytest.mark.parametrize("seed", range(60))
 def test_what_a_small_class_has_learned_is_not_held_out_once_it_has_grown(tmp_path: Path, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    files = [tmp_path / f"{name}.png" for name in rng.permutation(1000)[:40]]
     known: set[str] = set()
     learned: set[Path] = set()
-    count = 0
-    while count < 40:
-        count = min(40, count + int(rng.integers(1, 8)))
-        kept, out = hold_out(files[:count], tmp_path, learned=known)
+    for files in growing(tmp_path, np.random.default_rng(seed), 40, 8):
+        kept, out = hold_out(files, tmp_path, learned=known)
         assert not learned & set(out)
-        assert (count < 4) is (not out)
+        assert (len(files) < 4) is (not out)
         learned |= set(kept)
         known |= set(beyond(kept, out, tmp_path))
-        assert hold_out(files[:count], tmp_path, learned=known) == (kept, out)  # the same is read again the same
+        assert hold_out(files, tmp_path, learned=known) == (kept, out)  # the same is read again the same
 
 
 @pytest.mark.parametrize("seed", range(60))
 def test_what_a_class_has_learned_whole_is_never_held_out(tmp_path: Path, seed: int) -> None:
     rng = np.random.default_rng(seed)
-    files = [tmp_path / f"{name}.png" for name in rng.permutation(1000)[:60]]
     known: set[str] = set()
     learned: set[Path] = set()
-    count = 0
-    while count < 60:
-        count = min(60, count + int(rng.integers(1, 12)))
-        kept, out = hold_out(files[:count], tmp_path, learned=known)
+    for files in growing(tmp_path, rng, 60, 12):
+        kept, out = hold_out(files, tmp_path, learned=known)
         assert not learned & set(out)
         if rng.random() < 0.4:  # without a test
-            kept, out = files[:count], []
+            kept, out = files, []
         learned |= set(kept)
         known |= set(beyond(kept, out, tmp_path))
-        assert not learned & set(hold_out(files[:count], tmp_path, learned=known)[1])
+        assert not learned & set(hold_out(files, tmp_path, learned=known)[1])
 
 
 def test_a_scan_holds_out_unless_the_folder_brings_test_images(tmp_path: Path) -> None:

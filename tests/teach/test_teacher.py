@@ -22,6 +22,10 @@ from picture_folders import SMALL, write_pictures
 from tiny_world import Teller, differing, photograph
 
 
+def files(classes: dict[str, list[Path]]) -> set[Path]:
+    return {file for some in classes.values() for file in some}
+
+
 def test_the_first_folder_makes_the_model_and_others_extend_it(tmp_path: Path) -> None:
     one = write_pictures(tmp_path / "one", "bee", "ant")
     teacher, (lecture,) = teach(tmp_path / "m", one)
@@ -107,7 +111,7 @@ def test_what_was_learned_without_a_test_is_never_tested_on(tmp_path: Path) -> N
     assert (lecture.learned, lecture.test) == (False, {})
     write_pictures(folder, "ant", "bee", each=20, seed=7)
     teacher, (lecture,) = teach(tmp_path / "m", folder)
-    held = {file for files in teacher.lessons[0].found.test.values() for file in files}
+    held = files(teacher.lessons[0].found.test)
     assert lecture.learned
     assert held
     assert not held & learned
@@ -186,10 +190,10 @@ def test_what_was_learned_is_not_learned_again_unless_asked(tmp_path: Path) -> N
 def test_what_a_few_images_taught_is_not_tested_on_when_others_join(tmp_path: Path) -> None:
     folder = write_pictures(tmp_path / "day", "ant", each=3)
     write_pictures(folder, "bee", each=5)
-    learned = {file for files in teach(tmp_path / "m", folder)[0].lessons[0].found.train.values() for file in files}
+    learned = files(teach(tmp_path / "m", folder)[0].lessons[0].found.train)
     write_pictures(folder, "ant", "bee", each=6, seed=7)
     teacher, (lecture,) = teach(tmp_path / "m", folder)
-    held = {file for files in teacher.lessons[0].found.test.values() for file in files}
+    held = files(teacher.lessons[0].found.test)
     assert lecture.learned
     assert held
     assert not held & learned
