@@ -20,7 +20,7 @@ from pathlib import Path
 HOME = Path(__file__).parents[1]
 sys.path[:0] = [str(HOME / "src"), str(HOME / "benchmarks")]
 
-from candidates import OPEN  # noqa: E402
+from candidates import CHOICES, OPEN  # noqa: E402
 from cifar10 import ABLATION, BASELINES, ITL, MEMORYLESS, RESULTS, SEEDS, STREAM, outdated  # noqa: E402
 from pages import put  # noqa: E402
 
@@ -46,6 +46,8 @@ WORDS = {
     "all-layers": "the tangent plane over all layers, not the last two",
     "over-task": "projection over the task (3 epochs), not the memory",
     "joined": "one forward for the specialist's two batches",
+    "fine-tuned": "full fine-tuning on the memory, neither tangent plane nor half-pipe nor projection",
+    "averaged": "the mean of the specialist's weights over its last steps",
 }
 
 
@@ -162,11 +164,11 @@ def ordered(found: Found, low: str, high: str) -> str:
     return f"`{high}` over `{low}`: {gain:+.1f} ± {error:.1f}, {word}"
 
 
-def questions(found: Found) -> list[str]:
-    """What the paper leaves open, as variants of itl at 200."""
-    rows = ["| `itl` with | Class-IL | Task-IL | seeds |", "|---|---|---|---|"]
-    for variant, words in {None: "its defaults", **{name: WORDS[name] for name in OPEN}}.items():
-        row = found.row("itl", 200, variant)
+def variants(found: Found, method: str, names: Iterable[str]) -> list[str]:
+    """Variants of a method at 200, below its defaults."""
+    rows = [f"| `{method}` with | Class-IL | Task-IL | seeds |", "|---|---|---|---|"]
+    for variant, words in {None: "its defaults", **{name: WORDS[name] for name in names}}.items():
+        row = found.row(method, 200, variant)
         rows.append(f"| {words} | {reached(row, 'class_il')} | {reached(row, 'task_il')} | {counted(row)} |")
     return rows
 
@@ -216,7 +218,11 @@ def page(found: Found) -> str:
         "",
         "**What the paper leaves open**, at 200 images:",
         "",
-        *questions(found),
+        *variants(found, "itl", OPEN),
+        "",
+        "**Past the paper**, at 200 images:",
+        "",
+        *variants(found, "itl-l", [choice.variant for choice in CHOICES if choice.variant]),
         "",
         "**Seconds** of a run, several side by side on one GPU:",
         "",

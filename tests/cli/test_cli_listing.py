@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
@@ -46,14 +47,15 @@ def test_a_method_tells_its_settings_on_each_stream_and_buffer(itl):
 
     told = itl("methods", "derpp", "--json").json["settings"]
     assert set(told["seq-tinyimagenet"]) == {"200", "500", "5120"}
-    assert told["seq-cifar10"]["500"] == flatten(settings_for("derpp", "seq-cifar10", 500).model_dump())
+    named = flatten(settings_for("derpp", "seq-cifar10", 500).model_dump())
+    assert told["seq-cifar10"]["500"] == {**named, "specialist.options.average": 0.0}
     own = itl("methods", "cls-er", "--json").json["settings"]["seq-cifar10"]["500"]
     assert (own["specialist.options.plastic_rate"], own["specialist.options.stable_alpha"]) == (0.9, 0.999)
     assert "note        published for seq-cifar100" in itl("methods", "x-der").out
     text = itl("methods", "derpp").out
     assert "NeurIPS 2020" in text
     assert "seq-cifar10, buffer 500:" in text
-    assert "memory.policy            reservoir" in text
+    assert re.search(r"memory\.policy +reservoir", text)
 
 
 def test_streams_are_a_line_each_with_what_goes_where(itl):

@@ -144,6 +144,13 @@ def test_a_methods_captured_and_eager_training_give_the_same_bits(method: str, p
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("method", ["itl-l", "derpp"])
+def test_a_mean_of_the_weights_is_the_same_captured_and_eager(method: str, precision: str) -> None:
+    own = {"precision": precision, "specialist.options.average": 0.9}
+    assert same(taught(method, capture=True, **own), taught(method, capture=False, **own))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_a_step_that_cannot_be_captured_trains_and_repeats_itself(precision: str) -> None:
     """AutoAugment within the step, on images chosen in it, sorts its draws on the host."""
     own = {"precision": precision, "memory.policy": "loss-aware", "augment.memory": "stream"}

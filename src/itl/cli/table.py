@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 RESULTS = "results"
 WIDE = 200  # columns, where there is no terminal to fit
+NAMED = 48  # columns of a method and what is its own: further settings go below
 
 
 @click.command(short_help="Published numbers beside ours.")
@@ -117,7 +118,10 @@ def _grid(console: Console, grid: Grid) -> None:
     before = ""
     for place, (group, name) in enumerate(grid.headings):
         heading = f"{group if group != before else ''}\n{name}"
-        shown.add_column(heading, justify="left" if place == 0 else "right", no_wrap=place > 0, overflow="fold")
+        if place == 0:
+            shown.add_column(heading, overflow="fold", max_width=NAMED)
+        else:
+            shown.add_column(heading, justify="right", no_wrap=True)
         before = group
     for row in grid.rows:
         shown.add_row(*(Text(word, "dim" if NOT_RUN in row else "") for word in row))

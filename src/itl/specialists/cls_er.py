@@ -13,7 +13,7 @@ from itl.nets import Net
 from itl.settings import Weight
 from itl.specialists.base import Options, Specialist, View
 from itl.specialists.losses import cross_entropy, shares, squared_error, wide
-from itl.specialists.twins import copy_into, twin, widen
+from itl.specialists.twins import copy_into, lean, twin, widen
 
 Chance = Annotated[float, Field(strict=True, ge=0, le=1, allow_inf_nan=False)]
 AVERAGES = ("plastic", "stable")
@@ -81,11 +81,7 @@ class CLSER(Specialist):
     def after_step(self, net: nn.Module, now: View, pasts: tuple[View, ...]) -> None:
         """θ_avg ← α θ_avg + (1 − α) θ."""
         for name in AVERAGES:
-            alpha = now.extra[name]
-            theirs: list[Tensor] = list(self.twins[name].parameters())
-            ours: list[Tensor] = list(net.parameters())
-            torch._foreach_mul_(theirs, alpha)
-            torch._foreach_add_(theirs, list(torch._foreach_mul(ours, 1 - alpha)))
+            lean(list(self.twins[name].parameters()), list(net.parameters()), now.extra[name])
 
     def changed(self) -> list[Tensor]:
         """The averages and their statistics."""

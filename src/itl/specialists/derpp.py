@@ -5,11 +5,12 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from itl.nets import forwards
-from itl.specialists.base import Specialist, View
+from itl.specialists.averaged import Averaged
+from itl.specialists.base import View
 from itl.specialists.losses import cross_entropy, shares, squared_error
 
 
-class DERpp(Specialist):
+class DERpp(Averaged):
     """CE(now) + α ‖p(x) − z‖² on one memory draw + β CE on another, each with its own forward.
 
     With `draws=1` both terms share one memory batch, as the ITL paper's appendix writes it. The logits stored with a

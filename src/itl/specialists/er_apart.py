@@ -5,11 +5,12 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from itl.nets import forwards
-from itl.specialists.base import Specialist, View
+from itl.specialists.averaged import Averaged
+from itl.specialists.base import View
 from itl.specialists.losses import cross_entropy, shares
 
 
-class ERApart(Specialist):
+class ERApart(Averaged):
     """CE over S(D_t) + CE over S(B), each batch in a forward of its own: batch norm never sees the mixture.
 
     The benchmark's `er` joins the batches, which shows the network the task's images and the memory's through one

@@ -42,6 +42,12 @@ def widen(out: Net, net: Net) -> None:
             out.classifier.bias[: old.out_features] = old.bias
 
 
+def lean(theirs: list[Tensor], ours: list[Tensor], keep: Tensor) -> None:
+    """An average goes on, in place: its share `keep` (a number on the device) of itself, the rest of `ours`."""
+    torch._foreach_mul_(theirs, keep)
+    torch._foreach_add_(theirs, list(torch._foreach_mul(ours, 1 - keep)))
+
+
 @torch.no_grad()
 def copy_into(net: Net, source: Net) -> None:
     """Weights and statistics of `source` into `net`, in place."""
