@@ -87,7 +87,7 @@ def test_every_cell_is_on_the_page_run_or_not() -> None:
     for method in (*NAMES["ITL"], *NAMES["ABLATION"], *NAMES["BASELINES"]):
         assert f"| `{method}` |" in text or method == "sgd"  # the paper has no sgd
     assert text.count("not run yet") == 4 * 3 + 4 * 3 + 1
-    assert set(NAMES["WORDS"]) == set(NAMES["OPEN"])
+    assert set(NAMES["WORDS"]) == {*NAMES["OPEN"], *(c.variant for c in NAMES["CHOICES"] if c.variant)}
 
 
 def test_of_two_sets_of_settings_a_cell_shows_todays_and_a_variant_is_found_beside_another(tmp_path: Path) -> None:
