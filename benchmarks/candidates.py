@@ -24,9 +24,9 @@ def generalist(tangent: tuple[float, float, int], projection: tuple[float, int])
     return dict(zip(names, (*tangent, *projection), strict=True))
 
 
-def fine_tuned(lr: float, epochs: int, **others: Any) -> Values:
-    """Full fine-tuning on the memory in place of the tangent plane, no jump before it and nothing to project."""
-    alone = {"generalist": "full", "half_pipe": False, "project": False}
+def fine_tuned(lr: float, epochs: int, *, jump: bool = False, project: bool = False, **others: Any) -> Values:
+    """Full fine-tuning on the memory in place of the tangent plane, with a jump before it and projected, or without."""
+    alone = {"generalist": "full", "half_pipe": jump, "project": project}
     own = {"tangent.lr": lr, "tangent.momentum": 0.0, "tangent.epochs": epochs}
     return {**alone, **own, **{f"tangent.{name}": value for name, value in others.items()}}
 
@@ -56,8 +56,18 @@ FINE_TUNED = (
     fine_tuned(0.1, 60, schedule="cosine"),
     fine_tuned(0.1, 120, schedule="cosine"),
     fine_tuned(0.03, 60, schedule="cosine"),
-    {**fine_tuned(0.1, 60, schedule="cosine"), "half_pipe": True},
-    {**fine_tuned(0.05, 60), "half_pipe": True, "project": True, "projection.lr": 0.05},
+    fine_tuned(0.1, 60, jump=True, schedule="cosine"),
+    {**fine_tuned(0.05, 60, jump=True, project=True), "projection.lr": 0.05},
+)
+# From ER's specialists; the first is the ablation's b+hp+ff+pd.
+FINE_TUNED_ER = (
+    fine_tuned(0.05, 60, jump=True, project=True),
+    fine_tuned(0.05, 60, jump=True, project=True, schedule="cosine"),
+    fine_tuned(0.1, 60, jump=True, project=True, schedule="cosine"),
+    fine_tuned(0.1, 120, jump=True, project=True, schedule="cosine"),
+    fine_tuned(0.05, 60, schedule="cosine"),
+    fine_tuned(0.1, 60, schedule="cosine"),
+    fine_tuned(0.1, 120, schedule="cosine"),
 )
 CHOICES = (
     Choice(
@@ -111,4 +121,12 @@ CHOICES = (
     ),
     # Past the paper: its ablation's full fine-tuning did better here than the tangent plane (docs/reproduction.md).
     Choice(("itl-l",), 200, {"kept": LR1["lr.1"]}, FINE_TUNED, FEW_L, variant="fine-tuned"),
+    Choice(
+        ("itl",),
+        200,
+        {"kept": {}, "mean": {"specialist.options.average": 0.999}},
+        FINE_TUNED_ER,
+        FEW,
+        variant="fine-tuned",
+    ),
 )

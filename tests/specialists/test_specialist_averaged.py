@@ -12,7 +12,7 @@ from specialist_nursery import learner_of
 from torch import Tensor
 
 import itl
-from itl import Learner
+from itl import Learner, UserError
 from tiny_world import Teller, differing, photograph, tiny_stream
 
 AVERAGE = 0.8  # looks five steps back; a task has nine
@@ -149,3 +149,17 @@ def test_the_mean_does_not_change_what_is_trained() -> None:
     (plain, said), (with_mean, other) = ends
     assert all(torch.equal(plain[n], with_mean[n]) for n in plain)
     assert not torch.equal(said, other)
+
+
+def test_an_option_may_be_that_of_the_specialist_on_one_stream_alone() -> None:
+    """`itl` has er-apart, which may have a mean, on Seq-Digits; elsewhere er, which has none."""
+    learner = Learner("itl", 20, settings={"specialist.options.average": 0.9}, device="cpu")
+    assert learner.settings_on("seq-digits").specialist.options == {"average": 0.9}
+    with pytest.raises(UserError, match="average': this specialist has no options of its own"):
+        learner.learn(tiny_stream().tasks[0])
+    for name, value, said in (
+        ("averages", 0.9, "did you mean specialist.options.average"),
+        ("average", 1.0, "less than 1"),
+    ):
+        with pytest.raises(UserError, match=said):
+            Learner("itl", 20, settings={f"specialist.options.{name}": value}, device="cpu")

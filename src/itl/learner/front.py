@@ -65,7 +65,7 @@ class Learner:
             raise UserError(f"the buffer's size must not be negative, not {buffer}")
         self.method, self.buffer, self.seed, self.classes = method, buffer, seed, classes
         self.overrides = flatten(settings or {})
-        self.settings: Settings = self.settings_on("")  # mistakes are said now
+        self.settings: Settings = self._before_a_stream()  # mistakes are said now
         self.device, self.own_net = device, net
         self.observer = observer or Observer()
         self.clock = Clock()
@@ -348,6 +348,19 @@ class Learner:
         for views in (s.augment.task, s.augment.memory):
             self._augment(traits, views)  # an unknown policy is refused before anything is trained
         self._ready = True
+
+    def _before_a_stream(self) -> Settings:
+        """The settings of no stream. An option may be that of a specialist which the method has on some stream only."""
+        wrong = None
+        for stream in ("", *dict.fromkeys(name for name, _ in methods.get(self.method).tuned)):
+            try:
+                found = self.settings_on(stream)
+            except UserError as error:
+                wrong = error
+            else:
+                return methods.settings_for(self.method, None, self.buffer, self.overrides) if stream else found
+        assert wrong is not None
+        raise wrong
 
     def settings_on(self, stream: str) -> Settings:
         """All settings, for a stream by name ("" for none): the method's defaults, and the user's own on top."""
