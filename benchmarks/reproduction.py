@@ -200,6 +200,10 @@ def alone() -> list[str]:
 
 def page(found: Found) -> str:
     """All of it."""
+    past: dict[str, list[str]] = {}
+    for choice in CHOICES:
+        if choice.variant:
+            past.setdefault(choice.methods[0], []).append(choice.variant)
     parts = [
         "## Where every cell stands",
         "",
@@ -223,7 +227,7 @@ def page(found: Found) -> str:
         "",
         "**Past the paper**, at 200 images:",
         "",
-        *variants(found, {choice.methods[0]: [choice.variant] for choice in CHOICES if choice.variant}),
+        *variants(found, past),
         "",
         "**Seconds** of a run, several side by side on one GPU:",
         "",

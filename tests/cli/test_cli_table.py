@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
+
+import pytest
+from rich.console import Console
 
 from fake_runs import fake_run
 
@@ -76,3 +80,20 @@ def test_the_documents_rows_are_real(itl):
     rows = [line.strip() for line in page.splitlines() if line.startswith(("b  ", "er  ", "itl  ", "sgd  "))]
     assert len(rows) == 8
     assert set(rows) <= shown
+
+
+@pytest.mark.parametrize(("width", "differences"), [(80, False), (100, True), (200, True)])
+def test_names_stay_readable_on_a_narrow_terminal_and_settings_go_below(width: int, differences: bool) -> None:
+    from itl.cli.table import _grid
+    from itl.results import render
+    from itl.results.table import build
+
+    text = io.StringIO()
+    grid = render.accuracies(build([], stream="seq-cifar10").sections[0], short=True)
+    grid.rows[-1][0] = "itl [" + " ".join(f"tangent.lr={n}" for n in range(10)) + "]"
+    _grid(Console(width=width, file=text), grid)
+    lines = text.getvalue().splitlines()
+    assert ("diff." in lines[1]) == differences
+    assert any(line.startswith("gmed (buffer") for line in lines)
+    assert max(len(line.rstrip()) for line in lines) <= min(width, 130)
+    assert sum("tangent.lr=" in line for line in lines) > 2

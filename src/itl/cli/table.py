@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 RESULTS = "results"
 WIDE = 200  # columns, where there is no terminal to fit
-NAMED = 48  # columns of a method and what is its own: further settings go below
+NAMED = (12, 48)  # columns of a method and what is its own, at least and at most: further settings go below
 
 
 @click.command(short_help="Published numbers beside ours.")
@@ -114,18 +114,29 @@ def _grid(console: Console, grid: Grid) -> None:
     from itl.cli.tables import plain_table
     from itl.results.render import NOT_RUN
 
+    grid = _fitting(grid, console.width)
     shown = plain_table()
     before = ""
     for place, (group, name) in enumerate(grid.headings):
         heading = f"{group if group != before else ''}\n{name}"
-        if place == 0:
-            shown.add_column(heading, overflow="fold", max_width=NAMED)
-        else:
-            shown.add_column(heading, justify="right", no_wrap=True)
+        own: dict[str, Any] = {"justify": "right", "no_wrap": True} if place else {"max_width": NAMED[1]}
+        shown.add_column(heading, overflow="fold", **own)
         before = group
     for row in grid.rows:
         shown.add_row(*(Text(word, "dim" if NOT_RUN in row else "") for word in row))
     console.print(shown)
+
+
+def _fitting(grid: Grid, width: int) -> Grid:
+    """Without the differences, where a terminal is too narrow for them beside the methods' names."""
+    from itl.results.render import Grid
+
+    table = [[name for _, name in grid.headings], *grid.rows]
+    first, *others = (max(map(len, column)) for column in zip(*table, strict=True))
+    if min(first, NAMED[0]) + sum(others) + 2 * len(table[0]) <= width:
+        return grid
+    kept = [place for place, name in enumerate(table[0]) if name != "diff."]
+    return Grid([grid.headings[place] for place in kept], [[row[place] for place in kept] for row in grid.rows])
 
 
 def _commands(console: Console, section: Section) -> None:
