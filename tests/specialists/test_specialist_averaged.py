@@ -163,3 +163,11 @@ def test_an_option_may_be_that_of_the_specialist_on_one_stream_alone() -> None:
     ):
         with pytest.raises(UserError, match=said):
             Learner("itl", 20, settings={f"specialist.options.{name}": value}, device="cpu")
+
+
+def test_the_other_design_whose_specialist_learns_on_a_plane_has_no_mean() -> None:
+    with pytest.raises(UserError, match="average': this specialist has no options of its own"):
+        averaging("itl", design="reverse")
+    learner = learner_of("itl", specialist__name="er-apart", design="reverse")
+    learner.learn(tiny_stream().tasks[0])
+    assert learner.settings.specialist.options == {}

@@ -6,7 +6,7 @@ from importlib.metadata import entry_points
 
 from itl.errors import unknown
 from itl.memory.policies import find
-from itl.settings import Settings, SpecialistSettings
+from itl.settings import OPTIONS, Settings, SpecialistSettings, validate
 from itl.specialists.agem import AGEM
 from itl.specialists.base import Here, Options, Phase, Specialist, View, join
 from itl.specialists.cls_er import CLSER
@@ -60,6 +60,12 @@ def captured(settings: Settings) -> bool:
 
 
 def resolve(settings: Settings) -> Settings:
-    """The same settings with all of the method's own options, checked, whether they were given or not."""
-    options = build(settings.specialist).options.model_dump()
+    """The same settings with all of the method's own options, checked, whether they were given or not.
+
+    The other design has a specialist of its own, which has none.
+    """
+    if settings.design == "reverse":
+        options = validate(Options, settings.specialist.options, OPTIONS).model_dump()
+    else:
+        options = build(settings.specialist).options.model_dump()
     return settings.model_copy(update={"specialist": settings.specialist.model_copy(update={"options": options})})
