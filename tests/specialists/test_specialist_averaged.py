@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from specialist_nursery import learner_of
+from specialist_nursery import keeping, learner_of, whole
 from torch import Tensor
 
 import itl
 from itl import Learner, UserError
-from tiny_world import Teller, differing, photograph, tiny_stream
+from tiny_world import Teller, differing, tiny_stream
 
 AVERAGE = 0.8  # looks five steps back; a task has nine
 MEANS = ["itl", "itl-l", "derpp", "gcr"]  # er-apart's and DER++'s
@@ -110,22 +110,16 @@ def test_a_generalist_starts_from_the_mean_and_the_expert_stands_alone(method: s
 @pytest.mark.parametrize("method", MEANS)
 @pytest.mark.parametrize("classes", [4, None])
 def test_it_goes_on_exactly_where_it_was_stopped(method: str, classes: int | None, tmp_path: Path) -> None:
-    places: list[Path] = []
-
-    def keep(event: str, learner: Learner, stage: str | None, done: int) -> None:
-        if event == "round_ends" and len(learner.tasks) == 2 and done == 1:
-            places.append(tmp_path / f"{stage}-{done}")
-            learner.save(places[-1])
-
-    stream, learner = tiny_stream(), averaging(method, classes=classes, observer=Teller(keep))
+    stream, learner = tiny_stream(), averaging(method, classes=classes, observer=keeping(tmp_path))
     for task in stream:
         learner.learn(task)
     said = learner.logits(stream.tasks[0].test)
+    places = list(tmp_path.iterdir())
     assert places
     for place in places:
         again = itl.load(place, device="cpu")
         again.learn(stream.tasks[1])
-        assert differing(photograph(again), photograph(learner)) == set(), place.name
+        assert differing(whole(again), whole(learner)) == set(), place.name
         assert torch.equal(again.logits(stream.tasks[0].test), said)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from specialist_nursery import BASELINES, SMALL, learner_of
+from specialist_nursery import BASELINES, SMALL, keeping, learner_of, whole
 from torch import nn
 
 import itl
@@ -21,11 +21,6 @@ from tiny_world import TINY, Teller, differing, photograph, tiny_images, tiny_le
 SETTINGS = (Path(__file__).parents[2] / "docs" / "settings.md").read_text().partition("## Settings that do nothing")[2]
 
 
-def whole(learner: Learner) -> dict[str, torch.Tensor]:
-    """Everything the learner's future depends on, the method's own state included."""
-    return photograph(learner) | {f"own.{n}": t.clone() for n, t in learner.specialist.extra_state().items()}
-
-
 def stages(learner: Learner) -> list[str]:
     return ["specialist", *(["closing"] if learner.specialist.closing() is not None else [])]
 
@@ -33,23 +28,16 @@ def stages(learner: Learner) -> list[str]:
 @pytest.mark.parametrize("method", BASELINES)
 @pytest.mark.parametrize("generalist", ["none", "tangent"])
 def test_a_method_learns_and_goes_on_exactly_where_it_was_stopped(method: str, generalist: str, tmp_path: Path) -> None:
-    saved: list[tuple[str, int]] = []
-
-    def keep(event: str, learner: Learner, stage: str | None, done: int) -> None:
-        if event == "round_ends" and len(learner.tasks) == 2 and done == 1:
-            saved.append((str(stage), done))
-            learner.save(tmp_path / f"{stage}-{done}")
-
     stream = tiny_stream()
-    learner = learner_of(method, generalist=generalist, observer=Teller(keep))
+    learner = learner_of(method, generalist=generalist, observer=keeping(tmp_path))
     for task in stream:
         learner.learn(task)
     end, said = whole(learner), learner.logits(stream.tasks[0].test)
     assert torch.isfinite(said).all()
     expected = {*stages(learner), *(["tangent", "projection"] if generalist == "tangent" else [])}
-    assert {stage for stage, _ in saved} == expected
-    for stage, done in saved:
-        again = itl.load(tmp_path / f"{stage}-{done}", device="cpu")
+    assert {place.name for place in tmp_path.iterdir()} == expected
+    for stage in expected:
+        again = itl.load(tmp_path / stage, device="cpu")
         again.recall(stream.tasks[:1])
         again.learn(stream.tasks[1])
         assert differing(whole(again), end) == set(), f"stopped in {stage}"

@@ -26,6 +26,17 @@ def files(classes: dict[str, list[Path]]) -> set[Path]:
     return {file for some in classes.values() for file in some}
 
 
+def held_when_others_join(path: Path, folder: Path, each: int, learned: set[Path]) -> tuple[Teacher, set[Path]]:
+    """Ants and bees join a folder and are taught: who taught, and the images held out, of which none was learned."""
+    write_pictures(folder, "ant", "bee", each=each, seed=7)
+    teacher, (lecture,) = teach(path, folder)
+    held = files(teacher.lessons[0].found.test)
+    assert lecture.learned
+    assert held
+    assert not held & learned
+    return teacher, held
+
+
 def test_the_first_folder_makes_the_model_and_others_extend_it(tmp_path: Path) -> None:
     one = write_pictures(tmp_path / "one", "bee", "ant")
     teacher, (lecture,) = teach(tmp_path / "m", one)
@@ -109,12 +120,7 @@ def test_what_was_learned_without_a_test_is_never_tested_on(tmp_path: Path) -> N
     teach(tmp_path / "m", folder, test=False)
     _, (lecture,) = teach(tmp_path / "m", folder)
     assert (lecture.learned, lecture.test) == (False, {})
-    write_pictures(folder, "ant", "bee", each=20, seed=7)
-    teacher, (lecture,) = teach(tmp_path / "m", folder)
-    held = files(teacher.lessons[0].found.test)
-    assert lecture.learned
-    assert held
-    assert not held & learned
+    teacher, held = held_when_others_join(tmp_path / "m", folder, 20, learned)
     assert teacher.report().tasks[-1].images == len(held)
 
 
@@ -191,12 +197,7 @@ def test_what_a_few_images_taught_is_not_tested_on_when_others_join(tmp_path: Pa
     folder = write_pictures(tmp_path / "day", "ant", each=3)
     write_pictures(folder, "bee", each=5)
     learned = files(teach(tmp_path / "m", folder)[0].lessons[0].found.train)
-    write_pictures(folder, "ant", "bee", each=6, seed=7)
-    teacher, (lecture,) = teach(tmp_path / "m", folder)
-    held = files(teacher.lessons[0].found.test)
-    assert lecture.learned
-    assert held
-    assert not held & learned
+    teacher, held = held_when_others_join(tmp_path / "m", folder, 6, learned)
     assert len(held & set(folder.glob("ant/7*"))) == 3  # a third of nine, all of them new
     again, (lecture,) = teach(tmp_path / "m", folder)
     assert (lecture.learned, again.lessons[0].found.test) == (False, teacher.lessons[0].found.test)

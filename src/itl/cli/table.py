@@ -129,13 +129,13 @@ def _grid(console: Console, grid: Grid) -> None:
 
 def _fitting(grid: Grid, width: int) -> Grid:
     """Without the differences, where a terminal is too narrow for them beside the methods' names."""
-    from itl.results.render import Grid
+    from itl.results.render import DIFFERENCE, Grid
 
     table = [[name for _, name in grid.headings], *grid.rows]
     first, *others = (max(map(len, column)) for column in zip(*table, strict=True))
     if min(first, NAMED[0]) + sum(others) + 2 * len(table[0]) <= width:
         return grid
-    kept = [place for place, name in enumerate(table[0]) if name != "diff."]
+    kept = [place for place, name in enumerate(table[0]) if name != DIFFERENCE]
     return Grid([grid.headings[place] for place in kept], [[row[place] for place in kept] for row in grid.rows])
 
 

@@ -14,6 +14,7 @@ from itl.results.table import MEASURES, Row, Section, Table
 NAMES = {"class_il": "Class-IL", "task_il": "Task-IL"}
 NONE = "–"
 NOT_RUN = "not run"
+DIFFERENCE = "diff."
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ def accuracies(section: Section, short: bool = False) -> Grid:
     beside = section.kind == "published"
     headings = [("", "method"), ("", "|B|")]
     for measure in MEASURES:
-        headings += [(NAMES[measure], name) for name in (("published", "ours", "diff.") if beside else ("ours",))]
+        headings += [(NAMES[measure], name) for name in (("published", "ours", DIFFERENCE) if beside else ("ours",))]
     headings += [("", "seeds")] if beside else [("", "forgetting"), ("", "seeds")]
     headings += [] if short else [("", "hardware"), ("", "command")]
     return Grid(headings, [_accuracies(row, beside, short) for row in section.rows])
