@@ -149,29 +149,46 @@ def ablation(found: Found) -> list[str]:
     return [*rows, *(["", *lines] if lines else [])]
 
 
+def gain(below: Row | None, above: Row | None) -> tuple[float, float | None] | None:
+    """By how much Class-IL is above, and the difference's standard error; none of it where one was not run."""
+    low, high = (Mean(None, None, 0) if row is None else row.reached("class_il") for row in (below, above))
+    if low.mean is None or high.mean is None:
+        return None
+    if low.std is None or high.std is None:
+        return high.mean - low.mean, None
+    return high.mean - low.mean, math.sqrt(low.std**2 / low.count + high.std**2 / high.count)
+
+
 def ordered(found: Found, low: str, high: str) -> str:
     """Whether one stage more is better, with the difference's standard error; nothing where one was not run."""
-    rows = [found.row(method, 200) for method in (low, high)]
-    below, above = (Mean(None, None, 0) if row is None else row.reached("class_il") for row in rows)
-    if below.mean is None or above.mean is None:
+    gained = gain(found.row(low, 200), found.row(high, 200))
+    if gained is None:
         return ""
-    gain = above.mean - below.mean
-    if below.std is None or above.std is None:
-        return f"`{high}` over `{low}`: {gain:+.1f} (too few seeds for an error)"
-    error = math.sqrt(below.std**2 / below.count + above.std**2 / above.count)
-    word = "as in the paper" if gain > error else "**the other way round**" if gain < -error else "within the noise"
-    return f"`{high}` over `{low}`: {gain:+.1f} ± {error:.1f}, {word}"
+    more, error = gained
+    if error is None:
+        return f"`{high}` over `{low}`: {more:+.1f} (too few seeds for an error)"
+    word = "as in the paper" if more > error else "**the other way round**" if more < -error else "within the noise"
+    return f"`{high}` over `{low}`: {more:+.1f} ± {error:.1f}, {word}"
 
 
 def variants(found: Found, named: Mapping[str, Iterable[str]]) -> list[str]:
-    """Variants of methods at 200, below the methods' defaults."""
-    rows = ["| | with | Class-IL | Task-IL | seeds |", "|---|---|---|---|---|"]
+    """Variants of methods at 200, below the methods' defaults, and what each gains over them."""
+    rows = ["| | with | Class-IL | over the defaults | Task-IL | seeds |", "|---|---|---|---|---|---|"]
     for method, names in named.items():
+        plain = found.row(method, 200)
         for variant, words in {None: "its defaults", **{name: WORDS[name] for name in names}}.items():
             row = found.row(method, 200, variant)
-            numbers = [reached(row, measure) for measure in MEASURES]
+            more = "" if variant is None else told(gain(plain, row))
+            numbers = [reached(row, "class_il"), more, reached(row, "task_il")]
             rows.append(f"| `{method}` | {' | '.join([words, *numbers, counted(row)])} |")
     return rows
+
+
+def told(gained: tuple[float, float | None] | None) -> str:
+    """A gain in a table, with its standard error where there is one."""
+    if gained is None:
+        return "–"
+    return f"{gained[0]:+.1f}" + ("" if gained[1] is None else f" ± {gained[1]:.1f}")
 
 
 def seconds(found: Found) -> list[str]:
@@ -198,12 +215,17 @@ def alone() -> list[str]:
     ]
 
 
-def page(found: Found) -> str:
-    """All of it."""
-    past: dict[str, list[str]] = {}
+def past() -> dict[str, list[str]]:
+    """What goes past the paper: the variants of each method whose settings were chosen."""
+    named: dict[str, list[str]] = {}
     for choice in CHOICES:
         if choice.variant:
-            past.setdefault(choice.methods[0], []).append(choice.variant)
+            named.setdefault(choice.methods[0], []).append(choice.variant)
+    return named
+
+
+def page(found: Found) -> str:
+    """All of it."""
     parts = [
         "## Where every cell stands",
         "",
@@ -227,7 +249,7 @@ def page(found: Found) -> str:
         "",
         "**Past the paper**, at 200 images:",
         "",
-        *variants(found, past),
+        *variants(found, past()),
         "",
         "**Seconds** of a run, several side by side on one GPU:",
         "",
@@ -247,7 +269,19 @@ def summary(found: Found) -> str:
     if not run:
         return f"The paper's tables on Seq-CIFAR-10 are still to be run: {where}."
     words = ["Seq-CIFAR-10, ResNet-18, 50 epochs a task, percent on the test images:", f"{where}, and how it was run."]
-    return "\n".join([*words, "", head, ruler, *run])
+    return "\n".join([*words, "", head, ruler, *run, *beyond(found)])
+
+
+def beyond(found: Found) -> list[str]:
+    """What was reached past the paper, a line each."""
+    lines = []
+    for method, names in past().items():
+        for name in names:
+            row = found.row(method, 200, name)
+            if seeds(row):
+                numbers = ", ".join(f"{NAMES[measure]} {reached(row, measure)}" for measure in MEASURES)
+                lines.append(f"- `{method}`, variant `{name}`, {WORDS[name]}: {numbers} (seeds: {seeds(row)})")
+    return ["", "Past the paper, with 200 images:", "", *lines] if lines else []
 
 
 def recorded() -> Found:

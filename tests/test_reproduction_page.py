@@ -82,6 +82,20 @@ def test_the_ablations_order_is_told_with_its_error() -> None:
     )
 
 
+def test_a_variants_gain_over_the_defaults_has_its_error_and_the_readme_what_is_past_the_paper(tmp_path: Path) -> None:
+    for seed, class_il in enumerate((65.0, 66.0, 67.0)):
+        fake_run(tmp_path / f"plain{seed}", seed=seed, class_il=class_il)
+        fake_run(tmp_path / f"open{seed}", seed=seed, class_il=class_il + 3, variant="reservoir")
+    fake_run(tmp_path / "alone", class_il=60.0, variant="joined")
+    fake_run(tmp_path / "past", class_il=70.0, task_il=93.0, variant="fine-tuned")
+    lines = NAMES["variants"](NAMES["Found"](find([tmp_path])[0]), {"itl": ("reservoir", "joined", "plain")})
+    cells = [[word.strip() for word in line.split("|")[3:5]] for line in lines[2:]]
+    assert cells == [["66.00 ± 1.00", ""], ["69.00 ± 1.00", "+3.0 ± 0.8"], ["60.00", "-6.0"], ["–", "–"]]
+    (line,) = NAMES["beyond"](NAMES["Found"](find([tmp_path])[0]))[3:]
+    assert line.startswith("- `itl`, variant `fine-tuned`")
+    assert line.endswith("Class-IL 70.00, Task-IL 93.00 (seeds: 1)")
+
+
 def test_every_cell_is_on_the_page_run_or_not() -> None:
     text = NAMES["page"](NAMES["Found"]([]))
     for method in (*NAMES["ITL"], *NAMES["ABLATION"], *NAMES["BASELINES"]):

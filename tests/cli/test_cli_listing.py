@@ -7,10 +7,10 @@ import sys
 
 import pytest
 
+from itl.methods import METHODS
+
 
 def test_methods_are_a_line_each(itl):
-    from itl.methods import METHODS
-
     lines = itl("methods").out.splitlines()
     assert [line.split()[0] for line in lines] == list(METHODS)
     by_name = {line.split()[0]: line for line in lines}
@@ -55,6 +55,20 @@ def test_a_method_tells_its_settings_on_each_stream_and_buffer(itl):
     assert "NeurIPS 2020" in text
     assert "seq-cifar10, buffer 500:" in text
     assert "memory.policy              reservoir" in text
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_tells_each_of_its_settings_once_a_stream(itl, name):
+    told = itl("methods", name, "--json").json["settings"]
+    common, _, own = itl("methods", name).out.partition("\nand on\n")
+    for line in own.splitlines():
+        where, _, pairs = line.strip().partition(": ")
+        stream, _, size = where.partition(", buffer ")
+        shown = {line.split()[0] for line in common.partition("settings on every stream")[2].splitlines()[1:]}
+        differ = set() if pairs == "the same" else {pair.partition("=")[0] for pair in pairs.split(" ")}
+        assert not shown & differ
+        assert shown | differ == set(told[stream][size or "any"])
+    assert len(own.splitlines()) == sum(map(len, told.values()))
 
 
 def test_streams_are_a_line_each_with_what_goes_where(itl):

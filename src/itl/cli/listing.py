@@ -137,11 +137,8 @@ def _show_method(facts: dict[str, Any]) -> None:
             continue
         click.echo(f"  {key:<11} {value}")
     cases = {(where, size): s for where, sizes in facts["settings"].items() for size, s in sizes.items()}
-    common = {
-        key: value
-        for key, value in next(iter(cases.values())).items()
-        if all(case[key] == value for case in cases.values())
-    }
+    first, *others = cases.values()  # a specialist that a method has on some streams alone has options of its own
+    common = {k: v for k, v in first.items() if all(k in case and case[k] == v for case in others)}
     click.echo("\nsettings on every stream (--set KEY=VALUE)")
     width = max(24, *map(len, common))
     for key, value in common.items():
