@@ -1,7 +1,7 @@
-"""Where the reproduction of Seq-CIFAR-10 stands: the tables of docs/reproduction.md and README.md from the records.
+"""Where the reproduction of Seq-CIFAR-10 stands: the tables of three pages, from the records.
 
 python benchmarks/reproduction.py            print them
-python benchmarks/reproduction.py --write    put them into the page
+python benchmarks/reproduction.py --write    put them into docs/reproduction.md, README.md and results/README.md
 
 What a cell must reach is said before it is run: one of ITL's, the published mean less one published standard deviation
 (less 1.0 where that is larger), in both measures; `er`, `der`, `derpp` and `joint`, the published mean less 3.0.
@@ -28,7 +28,7 @@ from itl.config import Config  # noqa: E402
 from itl.methods import settings_for  # noqa: E402
 from itl.results.cells import Mean, settings_of  # noqa: E402
 from itl.results.published import Published, published  # noqa: E402
-from itl.results.render import NAMES  # noqa: E402
+from itl.results.render import NAMES, markdown  # noqa: E402
 from itl.results.runs import Run, find  # noqa: E402
 from itl.results.table import MEASURES, Row, build  # noqa: E402
 from itl.settings import flatten  # noqa: E402
@@ -54,7 +54,8 @@ class Found:
     """What `itl table` makes of the runs on the test split: published cells beside ours, others, and our variants."""
 
     def __init__(self, runs: Sequence[Run]) -> None:
-        sections = build(runs, stream=STREAM).sections
+        self.table = build(runs, stream=STREAM)
+        sections = self.table.sections
         cells = ("published", "unpublished")
         self.cells = [row for section in sections if section.kind in cells for row in section.rows]
         self.variants = [row for section in sections if section.kind == "variant" for row in section.rows]
@@ -268,7 +269,8 @@ def summary(found: Found) -> str:
     where = "[where every cell stands](docs/reproduction.md)"
     if not run:
         return f"The paper's tables on Seq-CIFAR-10 are still to be run: {where}."
-    words = ["Seq-CIFAR-10, ResNet-18, 50 epochs a task, percent on the test images:", f"{where}, and how it was run."]
+    words = ["Seq-CIFAR-10, ResNet-18, 50 epochs a task, percent on the test images:", f"{where}, and how it was run;"]
+    words += ["[every number of the paper beside ours](results/README.md), with the command that repeats it."]
     return "\n".join([*words, "", head, ruler, *run, *beyond(found)])
 
 
@@ -284,6 +286,11 @@ def beyond(found: Found) -> list[str]:
     return ["", "Past the paper, with 200 images:", "", *lines] if lines else []
 
 
+def whole(found: Found) -> str:
+    """That of results/: what `itl table` prints."""
+    return markdown(found.table, with_seconds=True).strip()
+
+
 def recorded() -> Found:
     """What the repository holds."""
     return Found(find([RESULTS / "test"])[0] if (RESULTS / "test").exists() else [])
@@ -291,11 +298,12 @@ def recorded() -> Found:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--write", action="store_true", help="put them into docs/reproduction.md")
+    parser.add_argument("--write", action="store_true", help="put them into the pages that show them")
     found = recorded()
     if parser.parse_args().write:
         put(PAGE, "cifar10", page(found))
         put(HOME / "README.md", "cifar10", summary(found))
+        put(HOME / "results" / "README.md", "cifar10", whole(found))
     else:
         print(page(found))
 

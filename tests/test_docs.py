@@ -28,7 +28,7 @@ from itl.streams import registry
 from tiny_world import TINY, tiny_images
 
 HOME = Path(__file__).parents[1]
-PAGES = sorted([*HOME.glob("*.md"), *HOME.glob("docs/**/*.md")])
+PAGES = sorted([*HOME.glob("*.md"), *HOME.glob("docs/**/*.md"), HOME / "results" / "README.md"])
 README, CONTRIBUTING = (HOME / name for name in ("README.md", "CONTRIBUTING.md"))
 
 

@@ -117,7 +117,9 @@ def test_of_two_sets_of_settings_a_cell_shows_todays_and_a_variant_is_found_besi
     assert found.row("itl", 200).ours.runs[0].path.name == "now"
 
 
-@pytest.mark.parametrize(("page", "made"), [("docs/reproduction.md", "page"), ("README.md", "summary")])
+@pytest.mark.parametrize(
+    ("page", "made"), [("docs/reproduction.md", "page"), ("README.md", "summary"), ("results/README.md", "whole")]
+)
 def test_the_pages_show_what_is_recorded(page: str, made: str) -> None:
     section = f"<!-- results:cifar10 -->\n{NAMES[made](NAMES['recorded']())}\n<!-- /results -->"
     assert section in (HOME / page).read_text(), "run python benchmarks/reproduction.py --write"
