@@ -275,14 +275,15 @@ def summary(found: Found) -> str:
 
 
 def beyond(found: Found) -> list[str]:
-    """What was reached past the paper, a line each."""
+    """What was reached past the paper, a line each, beside what is published for the method itself."""
     lines = []
     for method, names in past().items():
+        plain = found.row(method, 200)
         for name in names:
             row = found.row(method, 200, name)
-            if seeds(row):
-                numbers = ", ".join(f"{NAMES[measure]} {reached(row, measure)}" for measure in MEASURES)
-                lines.append(f"- `{method}`, variant `{name}`, {WORDS[name]}: {numbers} (seeds: {seeds(row)})")
+            if plain is not None and seeds(row):
+                numbers = (f"{NAMES[m]} {reached(row, m)} (published {plain.reported(m).text()})" for m in MEASURES)
+                lines.append(f"- `{method}`, {WORDS[name]}: {', '.join(numbers)}; seeds: {seeds(row)}")
     return ["", "Past the paper, with 200 images:", "", *lines] if lines else []
 
 
