@@ -18,7 +18,7 @@ from itl.engine.stage import Diverged
 from itl.errors import UserError, unknown
 from itl.observer import Observer, Observers
 from itl.results import FORMAT, Folder
-from itl.settings import names
+from itl.settings import OPTIONS, names
 from itl.streams import Stream
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def check(settings: Mapping[str, Any]) -> None:
     """Only what comes after the specialist can be chosen anew."""
     known = names()
     for key in settings:
-        if key not in known:
+        if key not in known and not key.startswith(OPTIONS):
             raise unknown("setting", key, known)
         if not (key in ALLOWED or key.startswith(tuple(a for a in ALLOWED if a.endswith(".")))):
             choice = ", ".join(f"{a}*" if a.endswith(".") else a for a in ALLOWED)

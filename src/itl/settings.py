@@ -224,13 +224,15 @@ def build(*layers: Mapping[str, Any]) -> Settings:
     return _check(validate(Settings, nested))
 
 
-def validate(part: type[Group], values: Mapping[str, Any], prefix: str = "") -> Group:
-    """A group of settings from its values; a mistake is a `UserError` that names the setting, `prefix` before it."""
+def validate(part: type[Group], values: Mapping[str, Any], prefix: str = "", whose: str = "") -> Group:
+    """A group of settings from its values; a mistake is a `UserError` that names the setting, `prefix` before it, and
+    `whose` it would be.
+    """
     known = names(part, prefix)
     for name in values:
         if prefix and prefix + name not in known:
             if not known:
-                raise UserError(f"there is no setting '{prefix}{name}': this specialist has no options of its own")
+                raise UserError(f"there is no setting '{prefix}{name}': {whose} has no options of its own")
             raise unknown("setting", prefix + name, known)
     try:
         return part.model_validate(values)

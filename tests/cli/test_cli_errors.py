@@ -120,6 +120,7 @@ def test_out_that_is_a_file_is_refused(itl, tmp_path):
 
 REFINEMENTS = {
     "forbidden setting": (["--set", "specialist.lr=1"], "specialist.lr", "tangent.*"),
+    "forbidden option": (["--set", "specialist.options.average=0.5"], "options.average shaped", "tangent.*"),
     "forbidden augmentation": (["--set", "augment.task=none"], "augment.task", "augment.memory"),
     "unknown setting": (["--set", "tangnet.lr=1"], "unknown setting", "tangent.lr"),
     "one bad value of several": (["--set", "tangent.lr=0.1,high"], "tangent.lr", "'high'"),

@@ -53,6 +53,8 @@ def test_a_method_tells_its_settings_on_each_stream_and_buffer(itl):
     assert "note        published for seq-cifar100" in itl("methods", "x-der").out
     text = itl("methods", "derpp").out
     assert "NeurIPS 2020" in text
+    assert "specialist  derpp (its step is captured on a GPU)\n" in text
+    assert "er (its step is captured on a GPU); er-apart on seq-digits and seq-cifar10\n" in itl("methods", "itl").out
     assert "seq-cifar10, buffer 500:" in text
     assert "memory.policy              reservoir" in text
 

@@ -20,8 +20,11 @@ from test_cli_errors import refused
 
 from itl.cli.app import cli
 from itl.images import read_image
+from itl.learner import Learner
 from itl.model import Model, lock
 from model_world import NAMES, taught, tiny_task
+from picture_folders import SMALL
+from tiny_world import tiny_images
 
 Itl = Callable[..., Outcome]
 
@@ -128,6 +131,13 @@ def test_info_tells_classes_memory_and_history(itl: Itl, world: Path) -> None:
     assert "8 of 8 images" in text
     assert "cat (2)" in text
     assert "learn eel fox" in text
+
+
+def test_info_of_a_learner_saved_without_pictures_tells_its_pixels(itl: Itl, tmp_path: Path) -> None:
+    learner = Learner("er", 8, settings=SMALL, device="cpu")
+    learner.learn(*tiny_images(classes=2, channels=3))
+    learner.save(tmp_path / "plain")
+    assert "8 of 8 images, 1.5 KiB (reservoir)" in itl("info", str(tmp_path / "plain")).out  # 8 x 3 x 8 x 8 bytes
 
 
 def test_undo_rename_merge_resize_and_forget(itl: Itl, world: Path) -> None:

@@ -49,6 +49,7 @@ MISTAKES = {
     "nothing to search": (["search"], "nothing to search", "--space paper"),
     "unknown space": (["search", "--space", "papper"], "unknown space", "paper"),
     "value out of range": (["search", "--over", "tangent.momentum=0.5..1.5"], "tangent.momentum", "less than 1"),
+    "unknown option": (["search", "--over", "specialist.options.pace=1,2"], "specialist.options.average"),
     "grid of ranges": (["search", "--over", "tangent.lr=0.1..0.2", "--sampler", "grid"], "range"),
     "unknown sampler": (["search", "--space", "paper", "--sampler", "cma"], "tpe, random, grid"),
     "no run to start from": (["search", "--space", "paper", "--from", "nowhere"], "config.json"),

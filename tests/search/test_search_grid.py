@@ -92,6 +92,11 @@ MISTAKES = {
     "unknown stream": ({"stream": "seq-digit"}, "unknown stream.*seq-digits"),
     "unknown split": ({"split": "train"}, "unknown split"),
     "unknown setting": ({"settings": {"tangent.l": 1}}, "unknown setting 'tangent.l'"),
+    "another specialist's option": (
+        {"methods": ["itl", "er"], "settings": {"specialist.options.average": 0.9}},
+        "average': the specialist er has no options",
+    ),
+    "unknown option": ({"method": "itl", "vary": {"specialist.options.averages": [0.9]}}, "options.average"),
     "unknown varied setting": ({"vary": {"tangent.l": [1]}}, "unknown setting 'tangent.l'"),
     "out of range": ({"vary": {"tangent.momentum": [0.9, 1.5]}}, "tangent.momentum.*less than 1"),
     "wrong type": ({"buffers": ["many"]}, "buffer.*not valid"),

@@ -149,7 +149,7 @@ def test_an_option_may_be_that_of_the_specialist_on_one_stream_alone() -> None:
     """`itl` has er-apart, which may have a mean, on Seq-Digits; elsewhere er, which has none."""
     learner = Learner("itl", 20, settings={"specialist.options.average": 0.9}, device="cpu")
     assert learner.settings_on("seq-digits").specialist.options == {"average": 0.9}
-    with pytest.raises(UserError, match="average': this specialist has no options of its own"):
+    with pytest.raises(UserError, match="average': the specialist er has no options of its own"):
         learner.learn(tiny_stream().tasks[0])
     for name, value, said in (
         ("averages", 0.9, "did you mean specialist.options.average"),
@@ -160,7 +160,7 @@ def test_an_option_may_be_that_of_the_specialist_on_one_stream_alone() -> None:
 
 
 def test_the_other_design_whose_specialist_learns_on_a_plane_has_no_mean() -> None:
-    with pytest.raises(UserError, match="average': this specialist has no options of its own"):
+    with pytest.raises(UserError, match="average': design=reverse has no options of its own"):
         averaging("itl", design="reverse")
     learner = learner_of("itl", specialist__name="er-apart", design="reverse")
     learner.learn(tiny_stream().tasks[0])

@@ -70,6 +70,7 @@ def _bytes(folder: Path) -> int:
 def _show(facts: dict[str, Any]) -> None:
     image, memory = facts["image"], facts["memory"]
     size = f"{image['channels']} x {image['size']} x {image['size']}"
+    held = _size(memory["file_bytes"] or memory["pixel_bytes"])  # a learner's own folder has no picture files
     older = f"{facts['undo']} older state{'s' * (facts['undo'] != 1)} to go back to"
     lines = {
         "model": facts["path"],
@@ -77,7 +78,7 @@ def _show(facts: dict[str, Any]) -> None:
         "network": facts["network"],
         "images": f"{size} pixels" + (", mirrored ones alike" if image["flip"] else ""),
         "tasks": str(facts["tasks"]),
-        "memory": f"{memory['images']} of {memory['room']} images, {_size(memory['file_bytes'])} ({memory['policy']})",
+        "memory": f"{memory['images']} of {memory['room']} images, {held} ({memory['policy']})",
         "folder": f"{_size(facts['folder_bytes'])}; {older}",
     }
     for key, value in lines.items():

@@ -120,13 +120,23 @@ def held(facts: dict[str, Any]) -> str:
     return f"{facts['memory']}+logits" if "logits" in facts["stores"] else str(facts["memory"])
 
 
+def elsewhere(facts: dict[str, Any]) -> str:
+    """The streams on which a method has another specialist than it has on images of one's own."""
+    places: dict[str, list[str]] = {}
+    for stream, sizes in facts["settings"].items():
+        for name in dict.fromkeys(s["specialist.name"] for s in sizes.values()):
+            if name != facts["specialist"]:
+                places.setdefault(name, []).append(stream)
+    return "".join(f"; {name} on {' and '.join(streams)}" for name, streams in places.items())
+
+
 def _show_method(facts: dict[str, Any]) -> None:
     """A method's parts, then its settings: those common to all streams, then where they differ."""
     click.echo(f"{facts['name']}: {facts['about']}")
     stores = ", ".join(facts["stores"]) or "nothing"
     captured = "captured on a GPU" if facts["captured"] else "not captured"
     lines = {
-        "specialist": f"{facts['specialist']} (its step is {captured})",
+        "specialist": f"{facts['specialist']} (its step is {captured}){elsewhere(facts)}",
         "generalist": ", ".join(steps(facts)) or "none",
         "memory": f"{facts['memory']}; stores {stores}",
         "reference": facts["reference"],

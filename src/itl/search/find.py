@@ -42,12 +42,14 @@ class Plan:
 
 def check(plan: Plan) -> None:
     """Refuse what cannot be searched, before anything is begun."""
+    from itl.specialists import resolve
+
     config = plan.config
     if plan.sampler not in SAMPLERS:
         raise UserError(f"--sampler takes {', '.join(SAMPLERS)}, not '{plan.sampler}'")
     for choice in plan.space.choices:
         for value in choice.ends():
-            settings_for(config.method, config.stream, config.buffer, {**config.settings, choice.key: value})
+            resolve(settings_for(config.method, config.stream, config.buffer, {**config.settings, choice.key: value}))
     if plan.kept:
         from itl import refine
 

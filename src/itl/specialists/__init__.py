@@ -65,7 +65,7 @@ def resolve(settings: Settings) -> Settings:
     The other design has a specialist of its own, which has none.
     """
     if settings.design == "reverse":
-        options = validate(Options, settings.specialist.options, OPTIONS).model_dump()
+        options = validate(Options, settings.specialist.options, OPTIONS, "design=reverse").model_dump()
     else:
         options = build(settings.specialist).options.model_dump()
     return settings.model_copy(update={"specialist": settings.specialist.model_copy(update={"options": options})})

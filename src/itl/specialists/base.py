@@ -20,7 +20,7 @@ from itl.engine.stage import Descent
 from itl.engine.views import Normalise
 from itl.memory import Memory, Sight
 from itl.nets import Net
-from itl.settings import Part, SpecialistSettings, validate
+from itl.settings import OPTIONS, Part, SpecialistSettings, validate
 from itl.specialists.twins import restore_twin
 
 Over = Literal["task", "memory", "both", "all"]
@@ -176,7 +176,7 @@ class Specialist:
 
     def __init__(self, settings: SpecialistSettings) -> None:
         self.settings = settings
-        self.options = validate(self.Options, settings.options, "specialist.options.")
+        self.options = validate(self.Options, settings.options, OPTIONS, f"the specialist {settings.name}")
         self.twins: dict[str, Net] = {}  # copies of the network, saved with the learner
 
     @property
