@@ -270,7 +270,7 @@ def summary(found: Found) -> str:
     if not run:
         return f"The paper's tables on Seq-CIFAR-10 are still to be run: {where}."
     words = ["Seq-CIFAR-10, ResNet-18, 50 epochs a task, percent on the test images:", f"{where}, and how it was run;"]
-    words += ["[every number of the paper beside ours](results/README.md), with the command that repeats it."]
+    words += ["[the paper's tables and ablation beside ours](results/README.md), with the command of each row."]
     return "\n".join([*words, "", head, ruler, *run, *beyond(found)])
 
 

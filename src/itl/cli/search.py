@@ -209,5 +209,5 @@ def _show(trials: Trials, found: Any, rows: list[Any], results: list[Any], files
         console.print(f"trial {failed[0]['number']}: {failed[0]['error']}")
     if results:
         mean = Mean.of([result["class_il"] for result in results])
-        console.print(f"the best on the test images: Class-IL {mean.text(1)}, {len(results)} seeds")
+        console.print(f"the best on the test images: Class-IL {mean.text(1)} (seeds: {len(results)})")
     console.print("wrote " + "\n      ".join(str(path) for path in files), soft_wrap=True)

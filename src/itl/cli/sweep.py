@@ -65,7 +65,7 @@ def backend_of(given: dict[str, Any]) -> Backend:
 
 
 @click.command(short_help="Every cell of a grid: methods, buffers, seeds, settings.")
-@click.argument("grid", metavar="GRID", required=False)
+@click.argument("grid", metavar="[GRID]", required=False)
 @click.option("--out", metavar="DIR", help="Where the runs go, a folder each. [default: runs/ and the grid's name]")
 @click.option("--dry-run", is_flag=True, help="Say what there is to do, and do nothing.")
 @backend_options
