@@ -25,7 +25,6 @@ from itl.memory import POLICIES, Slots
 from itl.refine import check
 from itl.settings import Settings, flatten
 from itl.streams import registry
-from picture_folders import write_pictures
 from tiny_world import TINY, tiny_images
 
 HOME = Path(__file__).parents[1]
@@ -192,18 +191,6 @@ def test_the_readmes_python_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     exec(second, names)
     assert names["probabilities"].shape == (len(images), 4)
     assert len(names["stream"]) == 2
-
-
-def test_the_python_for_own_images_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_pictures(tmp_path / "monday", "ant", "bee", each=6)
-    names: dict[str, Any] = {}
-    *_, as_itl_learn, from_anywhere = blocks(HOME / "docs" / "own-data.md", "python")
-    for block in (as_itl_learn, from_anywhere):
-        exec(block, names)
-        assert list(names["model"].classes) == ["ant", "bee"]
-    assert names["probabilities"].shape == (len(names["kept"]), 2)
-    assert sorted(path.parent.name for path in tmp_path.glob("*/CURRENT")) == ["digits", "mine"]
 
 
 def test_the_contributors_method_learns(monkeypatch: pytest.MonkeyPatch) -> None:
