@@ -88,10 +88,11 @@ def test_a_variants_gain_over_the_defaults_has_its_error_and_the_readme_what_is_
         fake_run(tmp_path / f"open{seed}", seed=seed, class_il=class_il + 3, variant="reservoir")
     fake_run(tmp_path / "alone", class_il=60.0, variant="joined")
     fake_run(tmp_path / "past", class_il=70.0, task_il=93.0, variant="fine-tuned")
-    lines = NAMES["variants"](NAMES["Found"](find([tmp_path])[0]), {"itl": ("reservoir", "joined", "plain")})
+    found = NAMES["Found"](find([tmp_path])[0])
+    lines = NAMES["variants"](found, {"itl": ("reservoir", "joined", "plain")})
     cells = [[word.strip() for word in line.split("|")[3:5]] for line in lines[2:]]
     assert cells == [["66.00 ± 1.00", ""], ["69.00 ± 1.00", "+3.0 ± 0.8"], ["60.00", "-6.0"], ["–", "–"]]
-    (line,) = NAMES["beyond"](NAMES["Found"](find([tmp_path])[0]))[3:]
+    (line,) = NAMES["beyond"](found)[3:]
     assert line.startswith("- `itl`, full fine-tuning")
     assert "Class-IL 70.00 (published 66.05 ± 0.64), Task-IL 93.00 (published 93.05 ± 0.34); seeds: 1" in line
 

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from itl import saving
 from itl.engine.stage import Diverged
-from itl.errors import UserError, unknown
+from itl.errors import UserError
 from itl.observer import Observer, Observers
 from itl.results import FORMAT, Folder
-from itl.settings import OPTIONS, names
+from itl.settings import check_name
 from itl.streams import Stream
 
 if TYPE_CHECKING:
@@ -38,10 +38,8 @@ ALLOWED = (
 
 def check(settings: Mapping[str, Any]) -> None:
     """Only what comes after the specialist can be chosen anew."""
-    known = names()
     for key in settings:
-        if key not in known and not key.startswith(OPTIONS):
-            raise unknown("setting", key, known)
+        check_name(key)
         if not (key in ALLOWED or key.startswith(tuple(a for a in ALLOWED if a.endswith(".")))):
             choice = ", ".join(f"{a}*" if a.endswith(".") else a for a in ALLOWED)
             raise UserError(

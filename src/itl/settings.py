@@ -173,6 +173,15 @@ def names(part: type[BaseModel] = Settings, prefix: str = "") -> list[str]:
     return out
 
 
+KNOWN = tuple(names())
+
+
+def check_name(key: str) -> None:
+    """Refuse a dotted name that is no setting's; one of a specialist's own options is for the specialist to judge."""
+    if key not in KNOWN and not key.startswith(OPTIONS):
+        raise unknown("setting", key, KNOWN)
+
+
 def parse(pairs: Iterable[str]) -> dict[str, Any]:
     """`key=value` words as a flat dict; values are JSON where they parse as such, else text."""
     out: dict[str, Any] = {}
@@ -211,11 +220,9 @@ def build(*layers: Mapping[str, Any]) -> Settings:
     flat: dict[str, Any] = {}
     for layer in layers:
         flat |= flatten(layer)
-    known = names()
     nested: dict[str, Any] = {}
     for key, value in flat.items():
-        if key not in known and not key.startswith(OPTIONS):
-            raise unknown("setting", key, known)
+        check_name(key)
         *path, last = key.split(".")
         place = nested
         for step in path:

@@ -63,10 +63,10 @@ def test_a_method_tells_its_settings_on_each_stream_and_buffer(itl):
 def test_every_method_tells_each_of_its_settings_once_a_stream(itl, name):
     told = itl("methods", name, "--json").json["settings"]
     common, _, own = itl("methods", name).out.partition("\nand on\n")
+    shown = {line.split()[0] for line in common.partition("settings on every stream")[2].splitlines()[1:]}
     for line in own.splitlines():
         where, _, pairs = line.strip().partition(": ")
         stream, _, size = where.partition(", buffer ")
-        shown = {line.split()[0] for line in common.partition("settings on every stream")[2].splitlines()[1:]}
         differ = set() if pairs == "the same" else {pair.partition("=")[0] for pair in pairs.split(" ")}
         assert not shown & differ
         assert shown | differ == set(told[stream][size or "any"])

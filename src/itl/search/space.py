@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from itl.errors import UserError, unknown
-from itl.settings import OPTIONS, Settings, names, parse
+from itl.settings import Settings, check_name, parse
 
 if TYPE_CHECKING:
     from optuna.trial import Trial
@@ -128,8 +128,7 @@ def _choice(text: str) -> Choice:
     key = key.strip()
     if not sign or not key or not spec.strip():
         raise UserError(f"--over is written key=low..high, key=low..high:log or key=a,b,c, not '{text}'")
-    if key not in names() and not key.startswith(OPTIONS):
-        raise unknown("setting", key, names())
+    check_name(key)
     span, _, scale = spec.partition(":")
     low, dots, high = span.partition("..")
     if not dots:
