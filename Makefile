@@ -9,7 +9,7 @@ STAMP = $(VENV)/.installed
 
 # The oldest versions the package admits, and torchvision, which the augmentation is held against there.
 OLDEST = VENV=.venv-oldest CONSTRAINTS=constraints-oldest.txt PACKAGES='-e . pytest pytest-xdist torchvision'
-CORE = augment nets engine memory specialists generalists learner
+CORE = augment nets engine memory gradients replay specialists generalists learner
 
 .PHONY: demo test slow oldest lint setup clean
 

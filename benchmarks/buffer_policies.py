@@ -31,7 +31,7 @@ CURVES: dict[str, Curve] = {
 
 
 def configs() -> Iterator[Any]:
-    from itl.config import Config
+    from itl.experiments.config import Config
 
     for seed in SEEDS:  # seed by seed: an unfinished study has all its points
         for variant, (_, settings) in (point for curve in CURVES.values() for point in curve.items()):
@@ -42,7 +42,7 @@ def run_missing() -> None:
     import torch
 
     from itl import streams
-    from itl.run import run
+    from itl.experiments.run import run
 
     torch.set_num_threads(1)
     stream = streams.load("seq-digits")

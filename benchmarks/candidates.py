@@ -6,7 +6,7 @@ from typing import Any
 
 from choices import Choice, Values
 
-from itl.methods import DERPP_TUNED
+from itl.presets import DERPP_TUNED
 
 # What the paper leaves open, as variants of itl.
 OPEN: dict[str, dict[str, Any]] = {

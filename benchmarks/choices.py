@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from itl.config import Config
+from itl.experiments.config import Config
 from itl.results import Folder
 
 Values = dict[str, Any]
@@ -124,7 +124,7 @@ class Choosing:
 
     def try_all(self, config: Config) -> str:
         """From the specialists of one run."""
-        from itl.refine import tried
+        from itl.experiments.refine import tried
 
         stream, (folder, name) = config.load_stream(self.data), self.kept(config)
         redone = partial(tried, self.runs / config.name, stream, device=self.device)

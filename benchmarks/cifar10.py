@@ -34,8 +34,8 @@ from jobs import Job, work_off  # noqa: E402
 from runs import key, one, recorded  # noqa: E402
 
 from itl import specialists  # noqa: E402
-from itl.config import Config  # noqa: E402
-from itl.methods import settings_for  # noqa: E402
+from itl.experiments.config import Config  # noqa: E402
+from itl.presets import settings_for  # noqa: E402
 from itl.settings import Settings, flatten  # noqa: E402
 
 STREAM = "seq-cifar10"

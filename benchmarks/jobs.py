@@ -119,8 +119,8 @@ class Board:
 
 def work_off(jobs: Sequence[Job], lanes: int, device: str, until: float = float("inf")) -> Board:
     """Do `jobs`, at most `lanes` at once, none that would end later than `until` seconds from now."""
+    from itl.engine.concurrency import side_by_side
     from itl.engine.device import choose_engine
-    from itl.engine.lanes import side_by_side
 
     board = Board(jobs, until, crowd=crowded)
     side_by_side(

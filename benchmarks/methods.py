@@ -26,8 +26,8 @@ sys.path[:0] = [str(HOME / "src"), str(HOME / "benchmarks")]
 from pages import put  # noqa: E402
 from runs import not_recorded, on_device, one, recorded  # noqa: E402
 
-from itl import methods  # noqa: E402
-from itl.config import Config  # noqa: E402
+from itl import presets  # noqa: E402
+from itl.experiments.config import Config  # noqa: E402
 
 RESULTS = HOME / "results"
 PAGE = HOME / "docs" / "methods.md"
@@ -37,7 +37,7 @@ WHOLE = {"itl": "b", "itl-l": None}  # these have their generalist already; the 
 
 def names() -> list[str]:
     """The methods that are specialists alone, and the paper's two (`b` is the first one's specialist)."""
-    alone = [name for name in methods.METHODS if methods.settings_for(name, None, 200).generalist == "none"]
+    alone = [name for name in presets.METHODS if presets.settings_for(name, None, 200).generalist == "none"]
     return [*(name for name in alone if name != "b"), *WHOLE]
 
 

@@ -14,12 +14,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from itl.cli.live import Display
-from itl.config import Config
-from itl.events import Events
-from itl.recorder import Recorder
+from itl.callbacks.tensorboard import Events
+from itl.cli.display.progress import Display
+from itl.experiments.config import Config
+from itl.experiments.recorder import Recorder
+from itl.experiments.run import run
 from itl.results import Folder
-from itl.run import run
 
 SPENT: dict[str, float] = defaultdict(float)
 INSIDE: list[str] = []

@@ -24,8 +24,8 @@ from candidates import CHOICES, OPEN  # noqa: E402
 from cifar10 import ABLATION, BASELINES, ITL, MEMORYLESS, RESULTS, SEEDS, STREAM, outdated  # noqa: E402
 from pages import put  # noqa: E402
 
-from itl.config import Config  # noqa: E402
-from itl.methods import settings_for  # noqa: E402
+from itl.experiments.config import Config  # noqa: E402
+from itl.presets import settings_for  # noqa: E402
 from itl.results.cells import Mean, settings_of  # noqa: E402
 from itl.results.published import Published, published  # noqa: E402
 from itl.results.render import NAMES, markdown  # noqa: E402

@@ -12,7 +12,7 @@ from typing import Any
 
 from jobs import Job, work_off
 
-from itl.config import Config
+from itl.experiments.config import Config
 
 Key = tuple[str, str | None, int, int]
 
@@ -40,7 +40,7 @@ def not_recorded(configs: Sequence[Config], folder: Path, split: str = "test") -
 
 def one(config: Config, out: Path, data: str, device: str) -> str:
     """Run and record one, in this process; what came of it in a line. A run that fails leaves all as it was."""
-    from itl.run import run
+    from itl.experiments.run import run
 
     draft = out.with_name(f".{out.name}")
     shutil.rmtree(draft, ignore_errors=True)

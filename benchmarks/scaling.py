@@ -15,14 +15,14 @@ from pathlib import Path
 
 import torch
 
-from itl.config import Config
+from itl.experiments.config import Config
+from itl.experiments.search.local_backend import Local
+from itl.experiments.search.progress import Board
+from itl.experiments.search.ray_backend import Cluster
+from itl.experiments.search.resources import cores
+from itl.experiments.search.sweep import Backend, sweep
+from itl.experiments.search.sweep_jobs import Cells
 from itl.results import Folder
-from itl.search.board import Board
-from itl.search.cells import Cells
-from itl.search.cluster import Cluster
-from itl.search.local import Local
-from itl.search.resources import cores
-from itl.search.sweep import Backend, sweep
 
 RESULT = Path(__file__).parent / "results" / "scaling.json"
 SETTINGS = {"specialist.epochs": 2, "tangent.epochs": 8, "projection.epochs": 8}

@@ -30,12 +30,12 @@ import torch  # noqa: E402
 
 from itl import nets  # noqa: E402
 from itl.augment import fused  # noqa: E402
-from itl.bench import Scale, ours  # noqa: E402
-from itl.engine import lanes, loop  # noqa: E402
+from itl.bench import Scale, engine_timing  # noqa: E402
+from itl.engine import concurrency, loop  # noqa: E402
 from itl.engine.device import Engine, choose_engine  # noqa: E402
 from itl.engine.stage import Span  # noqa: E402
-from itl.generalists import rounds  # noqa: E402
-from itl.learner import front  # noqa: E402
+from itl.generalists import epochs  # noqa: E402
+from itl.learner import learner  # noqa: E402
 from itl.results import environment  # noqa: E402
 from itl.streams import Stream  # noqa: E402
 
@@ -78,24 +78,24 @@ def no_ahead() -> Iterator[None]:
 @contextmanager
 def new_streams() -> Iterator[None]:
     """The engine's own are made anew within."""
-    kept = dict(lanes._own)
-    lanes._own.clear()
+    kept = dict(concurrency._own)
+    concurrency._own.clear()
     yield
-    lanes._own.clear()
-    lanes._own.update(kept)
+    concurrency._own.clear()
+    concurrency._own.update(kept)
 
 
 @contextmanager
 def no_priority() -> Iterator[None]:
     """The kernels of graphs do not go before others."""
 
-    def plain(device: torch.device) -> lanes.OwnStreams:
-        if device not in lanes._own:
-            lanes._own[device] = lanes.OwnStreams(*(torch.cuda.Stream(device) for _ in range(3)))
-        return lanes._own[device]
+    def plain(device: torch.device) -> concurrency.OwnStreams:
+        if device not in concurrency._own:
+            concurrency._own[device] = concurrency.OwnStreams(*(torch.cuda.Stream(device) for _ in range(3)))
+        return concurrency._own[device]
 
     with new_streams(), ExitStack() as stack:
-        for room in (lanes, loop):
+        for room in (concurrency, loop):
             stack.enter_context(patch.object(room, "own_streams", plain))
         yield
 
@@ -104,14 +104,14 @@ def no_priority() -> Iterator[None]:
 def ahead_on(count: int) -> Iterator[None]:
     """What is made ahead has so many multiprocessors; 0: all, as the steps have."""
     share = count / torch.cuda.get_device_properties(0).multi_processor_count
-    with new_streams(), patch.object(lanes, "ASIDE", share):
+    with new_streams(), patch.object(concurrency, "ASIDE", share):
         yield
 
 
 @contextmanager
 def inputs_once() -> Iterator[None]:
     """A span's inputs are those of the first of its shape: what the steps take by themselves, no way to train."""
-    make, kept = rounds.SampleRounds._span, {}
+    make, kept = epochs.SampleRounds._span, {}
 
     def again(self: Any, taken: Any, views: Any, sizes: Any) -> Span:
         shape = (self.key[-1], sizes.tobytes())
@@ -119,7 +119,7 @@ def inputs_once() -> Iterator[None]:
             kept[shape] = make(self, taken, views, sizes)
         return kept[shape]
 
-    with patch.object(rounds.SampleRounds, "_span", again):
+    with patch.object(epochs.SampleRounds, "_span", again):
         yield
 
 
@@ -130,7 +130,7 @@ def small_budget() -> Iterator[None]:
     def small(*args: Any, **kwargs: Any) -> Engine:
         return replace(choose_engine(*args, **kwargs), budget=256 << 20)
 
-    with patch.object(front, "choose_engine", small):
+    with patch.object(learner, "choose_engine", small):
         yield
 
 
@@ -145,12 +145,12 @@ def ways() -> dict[str, Way]:
         "ahead-on-all": partial(ahead_on, 0),
         **{f"ahead-on-{count}": partial(ahead_on, count) for count in (16, 32, 48, 64)},
         "small-budget": small_budget,
-        "long-first-span": lambda: patch.object(rounds, "SOON", ()),
-        "first-spans-1-3": lambda: patch.object(rounds, "SOON", (1, 3)),
-        "three-rounds": lambda: patch.object(rounds, "POINTS", 3),
-        "parts-of-2048": lambda: patch.object(rounds, "AT_ONCE", 2048),
-        "parts-of-512": lambda: patch.object(rounds, "AT_ONCE", 512),
-        "parts-of-256": lambda: patch.object(rounds, "AT_ONCE", 256),
+        "long-first-span": lambda: patch.object(epochs, "SOON", ()),
+        "first-spans-1-3": lambda: patch.object(epochs, "SOON", (1, 3)),
+        "three-rounds": lambda: patch.object(epochs, "POINTS", 3),
+        "parts-of-2048": lambda: patch.object(epochs, "AT_ONCE", 2048),
+        "parts-of-512": lambda: patch.object(epochs, "AT_ONCE", 512),
+        "parts-of-256": lambda: patch.object(epochs, "AT_ONCE", 256),
         "trunk-by-our-kernel": lambda: patch.object(nets.frozen, "BY_CUDNN", False),
         "trunk-layer-by-layer": lambda: patch.object(nets.frozen, "supports", lambda _: False),
         "views-by-pytorch": lambda: patch.object(fused, "fits", lambda *_: False),
@@ -163,16 +163,16 @@ def generalist(scale: Scale, stream: Stream, **own: Any) -> dict[str, float]:
     """Seconds and ms a step of both stages."""
     epochs = 60 if scale.device == "cuda" else 4
     few = {"specialist.steps": STEPS, "tangent.epochs": epochs, "projection.epochs": epochs, **own}
-    watch = ours.teach(scale, stream, "itl", 200, few, tasks=2)
+    watch = engine_timing.teach(scale, stream, "itl", 200, few, tasks=2)
     out = {f"{stage}_ms": watch.ms(stage) for stage in STAGES}
     return {**out, "seconds": sum(watch.seconds(stage) for stage in STAGES)}
 
 
 def specialists(scale: Scale, stream: Stream) -> dict[str, float]:
     """ms a step of er, and of itl's specialist."""
-    watch = ours.teach(scale, stream, "er", 200, {}, tasks=1)
+    watch = engine_timing.teach(scale, stream, "er", 200, {}, tasks=1)
     own = {"specialist.epochs": 3, "tangent.epochs": 1, "projection.epochs": 1}
-    both = ours.teach(scale, stream, "itl", 200, own, tasks=2)
+    both = engine_timing.teach(scale, stream, "itl", 200, own, tasks=2)
     return {"er_ms": watch.ms("specialist"), "itl_specialist_ms": both.ms("specialist")}
 
 
@@ -212,7 +212,7 @@ def profiled(scale: Scale, stream: Stream, folder: Path) -> None:
     for stage, other in (STAGES, STAGES[::-1]):
         few = {f"{stage}.epochs": 60 if device == "cuda" else 4, f"{other}.epochs": 1, "specialist.steps": STEPS}
         with profile(activities=kinds) as seen:
-            ours.teach(scale, stream, "itl", 200, few, tasks=1)
+            engine_timing.teach(scale, stream, "itl", 200, few, tasks=1)
         key = "self_device_time_total" if device == "cuda" else "self_cpu_time_total"
         text = seen.key_averages().table(sort_by=key, row_limit=70, max_name_column_width=110)
         (folder / f"profile-{stage}.txt").write_text(text)

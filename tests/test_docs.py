@@ -17,15 +17,15 @@ import numpy as np
 import pytest
 
 import itl
-from itl import methods, specialists, streams
-from itl.cli import run as run_command
+from itl import presets, specialists, streams
 from itl.cli.app import cli
+from itl.cli.commands import run as run_command
 from itl.cli.options import alternatives
+from itl.experiments.refine import check
 from itl.memory import POLICIES, Slots
-from itl.refine import check
 from itl.settings import Settings, flatten
 from itl.streams import registry
-from tiny_world import TINY, tiny_images
+from support.tiny import TINY, tiny_images
 
 HOME = Path(__file__).parents[1]
 PAGES = sorted([*HOME.glob("*.md"), *HOME.glob("docs/**/*.md"), HOME / "results" / "README.md"])
@@ -137,13 +137,13 @@ def listed(kind: str) -> list[str]:
 
 
 def test_the_readme_lists_what_there_is() -> None:
-    assert listed("Methods") == list(methods.METHODS)
+    assert listed("Methods") == list(presets.METHODS)
     assert listed("Streams") == streams.names()
     assert sorted(listed("Commands")) == sorted(cli.commands)
 
 
 def test_what_the_readme_says_is_not_there_yet_is_not_there() -> None:
-    there = {*methods.METHODS, *cli.commands, *POLICIES} & set(listed("Not yet"))
+    there = {*presets.METHODS, *cli.commands, *POLICIES} & set(listed("Not yet"))
     assert not there, f"README.md calls {there} not yet there: move them up"
 
 
@@ -199,8 +199,8 @@ def test_the_contributors_method_learns(monkeypatch: pytest.MonkeyPatch) -> None
     exec(file, names)
     exec(row, names)
     monkeypatch.setitem(specialists.SPECIALISTS, "er-heavy", names["HeavyER"])
-    monkeypatch.setitem(methods.METHODS, "er-heavy", names["HEAVY"])
-    assert methods.settings_for("er-heavy", "seq-cifar10", 200).specialist.lr == 0.03
+    monkeypatch.setitem(presets.METHODS, "er-heavy", names["HEAVY"])
+    assert presets.settings_for("er-heavy", "seq-cifar10", 200).specialist.lr == 0.03
     learner = itl.Learner("er-heavy", 8, settings=TINY, device="cpu")
     images, labels = tiny_images()
     learner.learn(images[labels < 2], labels[labels < 2])
@@ -227,7 +227,7 @@ def test_the_contributors_specialist_can_come_from_another_package(monkeypatch: 
     exec(blocks(CONTRIBUTING, "python")[0], names)
     monkeypatch.setattr(specialists, "SPECIALISTS", dict(specialists.SPECIALISTS))
     name = plug_in(monkeypatch, specialists, blocks(CONTRIBUTING, "toml")[0], names)
-    settings = methods.settings_for("er", None, 8, {"specialist.name": name})
+    settings = presets.settings_for("er", None, 8, {"specialist.name": name})
     assert type(specialists.build(settings.specialist)) is names["HeavyER"]
 
 

@@ -9,14 +9,14 @@ from itl.errors import UserError
 
 if TYPE_CHECKING:
     from itl import streams
+    from itl.apps.model import Model, load
     from itl.learner import Learner
-    from itl.model import Model, load
 
 __all__ = ["Learner", "Model", "UserError", "load", "streams"]
 __version__ = "0.1.0"
 
 # Imported when first asked for: torch takes seconds, and `itl --help` should not.
-_HOMES = {"Learner": "itl.learner", "Model": "itl.model", "load": "itl.model", "streams": "itl.streams"}
+_HOMES = {"Learner": "itl.learner", "Model": "itl.apps.model", "load": "itl.apps.model", "streams": "itl.streams"}
 
 
 def __getattr__(name: str) -> Any:

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from augment_pillow import pictures
 from itl.augment import OPS, Augment, fused, policies
 from itl.augment.policy import magnitudes
+from support.pillow_reference import pictures
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

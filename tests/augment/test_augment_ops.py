@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from augment_pillow import from_pillow, pictures, pillow_op, to_pillow
 from itl.augment import OPS
 from itl.augment.blend import _blend_table
 from itl.augment.geometry import GEOMETRY, coefficients
 from itl.augment.ops import geometric
 from itl.augment.policy import SIGNED, magnitudes
+from support.pillow_reference import from_pillow, pictures, pillow_op, to_pillow
 
 SHAPES = [(3, 32, 32), (1, 32, 32), (3, 17, 29), (1, 40, 8), (3, 64, 48)]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from augment_pillow import from_pillow, pictures, to_pillow
 from itl.augment import OPS
 from itl.augment.policy import NAMES, POLICIES, SIGNED, magnitudes
+from support.pillow_reference import from_pillow, pictures, to_pillow
 
 pytest.importorskip("torchvision")
 from torchvision.transforms import InterpolationMode, autoaugment

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from augment_pillow import photographs, pictures, pillow_views
 from itl.augment import Augment, Draws, policies, view
 from itl.augment.policy import NAMES, POLICIES, SIGNED
 from itl.errors import UserError
+from support.pillow_reference import photographs, pictures, pillow_views
 
 ALL = [Augment(), Augment(policy="cifar10"), Augment(policy="imagenet", padding=0, fill=128)]
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from itl import UserError
-from itl.bench import Scale, ours, usual, whole
-from itl.bench import methods as bench_methods
+from itl.bench import Scale, baseline_loop, engine_timing, full_run
+from itl.bench import method_steps as bench_methods
 from itl.bench.plot import draw
-from itl.engine.lanes import side_by_side
-from itl.methods import settings_for
+from itl.engine.concurrency import side_by_side
+from itl.presets import settings_for
 
 TINY = Scale("cpu", 64, 8, {"net.name": "resnet8", "net.width": 4}, 2, 2, 0, (8, 16), (1,), {"tangent.epochs": 2})
 SHORT = {"specialist.epochs": 1, "tangent.epochs": 1, "projection.epochs": 1, "projection.lr": 1e-4}
@@ -22,9 +22,14 @@ STEPS = {"er", "derpp", "itl specialist", "itl tangent", "itl projection"}
 @pytest.fixture(scope="module")
 def record() -> dict[str, object]:
     stream = TINY.stream()
-    mine = ours.steps(TINY, stream)
-    theirs = {name: {"ms": ms} for name, ms in usual.measure(TINY, stream).items()}
-    return {"ours": mine, "usual": theirs, "growth": ours.growth(TINY, stream), "lanes": ours.lanes(TINY, stream)}
+    mine = engine_timing.steps(TINY, stream)
+    theirs = {name: {"ms": ms} for name, ms in baseline_loop.measure(TINY, stream).items()}
+    return {
+        "ours": mine,
+        "usual": theirs,
+        "growth": engine_timing.growth(TINY, stream),
+        "lanes": engine_timing.lanes(TINY, stream),
+    }
 
 
 def test_both_ways_are_timed_for_the_same_steps(record: dict[str, dict[str, dict[str, float]]]) -> None:
@@ -48,7 +53,7 @@ def test_the_record_can_be_drawn(record: dict[str, object], tmp_path: Path) -> N
 
 def test_the_usual_reservoir_holds_what_it_is_offered() -> None:
     stream = TINY.stream()
-    buffer = usual.Buffer(16, usual.Transform(stream))
+    buffer = baseline_loop.Buffer(16, baseline_loop.Transform(stream))
     pixels = stream.tasks[0].train.pixels.permute(0, 2, 3, 1)
     for first in range(0, 64, 8):
         buffer.add(pixels[first : first + 8], torch.arange(first, first + 8), torch.zeros(8, 4))
@@ -71,7 +76,7 @@ def test_jobs_on_a_cpu_run_one_after_another_in_order() -> None:
 def test_the_usual_run_goes_through_every_stage_and_keeps_a_balanced_memory() -> None:
     stream = TINY.stream()
     settings = settings_for("itl", None, 8, {**TINY.net, **SHORT})
-    run = whole.UsualRun(stream, 8, settings, seed=0)
+    run = full_run.UsualRun(stream, 8, settings, seed=0)
     before = [p.detach().clone() for p in run.net.parameters()]
     for index in range(len(stream)):
         run.learn(index)

@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from cli_nursery import Nursery, Outcome, tiny
+
+from support.cli_process import Nursery, Outcome, tiny
 
 Itl = Callable[..., Outcome]
 

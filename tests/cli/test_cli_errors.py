@@ -8,12 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from cli_nursery import Outcome, tiny
 
-from itl import saving
+from itl.callbacks.base import Observer
+from itl.checkpoint import learner_state
 from itl.errors import UserError
-from itl.observer import Observer
-from itl.run import Config, run
+from itl.experiments.run import Config, run
+from support.cli_process import Outcome, tiny
 
 
 def refused(outcome: Outcome, *words: str) -> None:
@@ -159,14 +159,14 @@ def test_a_damaged_specialist_is_refused(itl, tmp_path, kept):
 
 
 def test_an_error_of_ours_is_a_line_a_traceback_and_exit_code_1(monkeypatch, capfd, tmp_path):
-    import itl.run
+    import itl.experiments.run
     from itl.cli import main
 
     def fails(*args, **options):
         raise RuntimeError("boom")
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(itl.run, "run", fails)
+    monkeypatch.setattr(itl.experiments.run, "run", fails)
     with pytest.raises(SystemExit) as stop:
         main(["run"])
     err = capfd.readouterr().err
@@ -197,7 +197,7 @@ def test_the_last_good_state_outlives_a_divergence(tmp_path):
     config = Config(tasks=2, method="er", settings={"net.width": 2, "specialist.steps": 2})
     with pytest.raises(UserError, match=r"task 2, specialist, epoch 1.*specialist\.lr.*last good state is kept"):
         run(config, config.load_stream("data"), tmp_path / "run", device="cpu", observers=[Poison()])
-    learner = saving.load(tmp_path / "run/model", device="cpu")
+    learner = learner_state.load(tmp_path / "run/model", device="cpu")
     assert (len(learner.tasks), learner.position[0]) == (1, "done")
     assert not (tmp_path / "run/result.json").exists()
 

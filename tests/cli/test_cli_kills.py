@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cli_nursery import Nursery
 
-from itl.engine import state as store
-from picture_folders import SMALL, as_options, write_pictures
+from itl.checkpoint import store
+from support.cli_process import Nursery
+from support.image_folders import SMALL, as_options, write_pictures
 
 KILLS = 30  # of each command, at least
 OFTEN = {"ITL_SAVE_EVERY": "0", "ITL_CACHE": "off"}  # state is saved after every round

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from itl.model import Model, lock
-from picture_folders import SMALL, as_options, write_pictures
-from tiny_world import differing, photograph
+from itl.apps.model import Model
+from itl.checkpoint.lock import lock
+from support.image_folders import SMALL, as_options, write_pictures
+from support.tiny import differing, photograph
 
 QUICK = ["--device", "cpu", *as_options(SMALL)]
 NEW = ["--size", "8", "--buffer", "12", *QUICK]

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from itl.methods import METHODS
+from itl.presets import METHODS
 
 
 def test_methods_are_a_line_each(itl):
@@ -41,7 +41,7 @@ def test_methods_as_json_say_what_they_are_made_of(itl):
 
 
 def test_a_method_tells_its_settings_on_each_stream_and_buffer(itl):
-    from itl.methods import settings_for
+    from itl.presets import settings_for
     from itl.settings import flatten
 
     told = itl("methods", "derpp", "--json").json["settings"]

@@ -9,14 +9,14 @@ import subprocess
 import sys
 
 import pytest
-from cli_nursery import tiny
 
-from itl.cli.curve import curve, thin
-from itl.cli.outlook import Outlook, legs
-from itl.cli.tables import clock
-from itl.learner.legs import Leg
-from itl.observer import Observer
-from picture_folders import SMALL, as_options, write_pictures
+from itl.callbacks.base import Observer
+from itl.cli.display.accuracy_plot import curve, thin
+from itl.cli.display.eta import Outlook, legs
+from itl.cli.display.run_tables import clock
+from itl.learner.stage_estimate import Leg
+from support.cli_process import tiny
+from support.image_folders import SMALL, as_options, write_pictures
 
 
 def on_a_terminal(args: list[str], folder) -> str:
@@ -109,7 +109,7 @@ class Counts(Observer):
     ],
 )
 def test_the_steps_foreseen_are_the_steps_taken(tmp_path, method, own):
-    from itl.run import Config, run
+    from itl.experiments.run import Config, run
 
     small = {"net.width": 2, "specialist.epochs": 1, "tangent.epochs": 2, "projection.epochs": 1, **own}
     config = Config(method=method, tasks=2, settings=small)

@@ -13,18 +13,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from cli_nursery import Outcome
 from click.testing import CliRunner
 from PIL import Image
 from test_cli_errors import refused
 
+from itl.apps.images import read_image
+from itl.apps.model import Model
+from itl.checkpoint.lock import lock
 from itl.cli.app import cli
-from itl.images import read_image
 from itl.learner import Learner
-from itl.model import Model, lock
-from model_world import NAMES, taught, tiny_task
-from picture_folders import SMALL
-from tiny_world import tiny_images
+from support.cli_process import Outcome
+from support.image_folders import SMALL
+from support.tiny import tiny_images
+from support.tiny_model import NAMES, taught, tiny_task
 
 Itl = Callable[..., Outcome]
 

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from cli_nursery import Nursery, Outcome
 from PIL import Image
 
 from itl import Learner, streams
-from itl.images import read_images
-from itl.model import Model
-from picture_folders import as_options
+from itl.apps.images import read_images
+from itl.apps.model import Model
+from support.cli_process import Nursery, Outcome
+from support.image_folders import as_options
 
 SETTINGS = {
     "net.name": "resnet8",

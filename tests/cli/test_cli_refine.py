@@ -77,8 +77,8 @@ def test_one_try_that_diverges_does_not_end_the_others(itl, run):
 
 
 def test_refine_is_a_function_too(run):
-    from itl.config import Config
-    from itl.refine import refine
+    from itl.experiments.config import Config
+    from itl.experiments.refine import refine
 
     stream = Config.of(json.loads((run / "config.json").read_text())).load_stream("data")
     one = refine(run, stream, 2, {"tangent.epochs": 1}, device="cpu")

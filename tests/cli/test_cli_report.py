@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from fake_runs import fake_run
+from support.run_records import fake_run
 
 pytest.importorskip("plotly")
 
@@ -90,7 +90,7 @@ def test_one_damaged_run_among_many_is_named_and_the_others_are_shown(itl, tmp_p
 
 
 def test_pictures_that_the_record_lacks_come_from_the_dataset(itl, tmp_path):
-    from cli_nursery import tiny
+    from support.cli_process import tiny
 
     assert itl("run", *tiny(), "--out", "run", "--quiet").code == 0
     sheets = []

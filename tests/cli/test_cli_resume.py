@@ -11,9 +11,9 @@ import sys
 import time
 
 import pytest
-from cli_nursery import tiny
 
 from itl.results import Folder
+from support.cli_process import tiny
 
 NAME = "seq-digits-itl-20-seed0"
 

@@ -6,7 +6,8 @@ import json
 import shutil
 
 import pytest
-from cli_nursery import tiny
+
+from support.cli_process import tiny
 
 
 def timeless(result: dict) -> dict:

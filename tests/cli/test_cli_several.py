@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import io
 
-from cli_nursery import tiny
 from rich.console import Console
 
-from itl.cli.abreast import Abreast
-from itl.config import Config
+from itl.cli.display.runs import Abreast
+from itl.experiments.config import Config
+from support.cli_process import tiny
 
 
 def test_every_combination_of_seed_buffer_and_varied_setting_is_a_run_of_its_own(itl, tmp_path):

@@ -6,7 +6,8 @@ import json
 import shutil
 
 import pytest
-from cli_nursery import tiny
+
+from support.cli_process import tiny
 
 pytest.importorskip("optuna")
 pytest.importorskip("ray")
@@ -92,7 +93,7 @@ def test_a_search_from_runs_of_two_buffers_is_refused(itl, kept, tmp_path):
 
 @pytest.mark.slow
 def test_the_test_images_wait_for_a_trial_that_another_process_runs(itl, tmp_path):
-    from itl.search.trials import Trials
+    from itl.experiments.search.trials import Trials
 
     words = [*tiny(), "--over", "specialist.lr=0.001,0.1", "--method", "b", "--sampler", "grid", "--device", "cpu"]
     words += ["--out", "both"]

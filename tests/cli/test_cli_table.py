@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from fake_runs import fake_run
+from support.run_records import fake_run
 
 HOME = Path(__file__).parents[2]
 
@@ -84,7 +84,7 @@ def test_the_documents_rows_are_real(itl):
 
 @pytest.mark.parametrize(("width", "differences"), [(80, False), (100, True), (200, True)])
 def test_names_stay_readable_on_a_narrow_terminal_and_settings_go_below(width: int, differences: bool) -> None:
-    from itl.cli.table import _grid
+    from itl.cli.commands.table import _grid
     from itl.results import render
     from itl.results.table import build
 

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from itl import Learner
-from itl.config import Config
-from itl.engine.lanes import side_by_side
+from itl.engine.concurrency import side_by_side
 from itl.engine.stepper import Stepper
 from itl.errors import UserError
-from itl.generalists.rounds import SampleRounds
+from itl.experiments.config import Config
+from itl.experiments.run import run
+from itl.generalists.epochs import SampleRounds
 from itl.nets import conv
-from itl.run import run
 from itl.streams import Stream, from_arrays
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from itl import nets
+from itl.gradients.per_sample import gram
 from itl.specialists.metasp import influences
-from itl.specialists.per_sample import gram
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
 

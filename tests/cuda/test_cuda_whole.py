@@ -15,15 +15,15 @@ from typing import Any
 import pytest
 import torch
 
+from itl.checkpoint import store
 from itl.cli import main
-from itl.config import Config
-from itl.engine import state as store
-from itl.run import run
-from itl.search.board import Board
-from itl.search.cells import Cells
-from itl.search.local import Local
-from itl.search.sweep import sweep
-from picture_folders import SMALL, as_options, write_pictures
+from itl.experiments.config import Config
+from itl.experiments.run import run
+from itl.experiments.search.local_backend import Local
+from itl.experiments.search.progress import Board
+from itl.experiments.search.sweep import sweep
+from itl.experiments.search.sweep_jobs import Cells
+from support.image_folders import SMALL, as_options, write_pictures
 
 DEVICE = "cuda"
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")

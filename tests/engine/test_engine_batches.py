@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import torch
 
-from itl import saving
+from itl.callbacks.base import Observer
+from itl.checkpoint import learner_state
 from itl.engine.batches import sizes_of, steps_of, taken
 from itl.engine.stage import Stage
 from itl.learner import Learner
-from itl.learner.legs import GENERALIST, legs_of
-from itl.observer import Observer
-from tiny_world import differing, photograph, tiny_learner, tiny_stream
+from itl.learner.stage_estimate import GENERALIST, legs_of
+from support.tiny import differing, photograph, tiny_learner, tiny_stream
 
 
 def test_up_to_three_samples_that_are_left_over_join_the_batch_before() -> None:
@@ -90,12 +90,12 @@ def test_a_task_whose_last_batch_is_a_joined_one_goes_on_as_if_never_stopped(tmp
     class Keeper(Observer):
         def round_ends(self, learner: Learner, stage: Stage, epoch: int, loss: float) -> None:
             stops.append(tmp_path / f"{len(stops)}")
-            saving.save(learner, stops[-1])
+            learner_state.save(learner, stops[-1])
 
     learner = tiny_learner("itl-l", buffer=18, observer=Keeper())
     learner.learn(stream.tasks[0])
     assert len(stops) >= 6  # two rounds of each of the three stages
     for path in stops:
-        again = saving.load(path, device="cpu")
+        again = learner_state.load(path, device="cpu")
         again.learn(stream.tasks[0])
         assert differing(photograph(again), photograph(learner)) == set()

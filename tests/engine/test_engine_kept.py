@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from itl import Learner
+from itl.callbacks.base import Observer
 from itl.errors import UserError
-from itl.observer import Observer
-from tiny_world import Teller, differing, photograph, tiny_learner, tiny_stream
+from support.tiny import Teller, differing, photograph, tiny_learner, tiny_stream
 
 CASES: dict[str, dict[str, Any]] = {
     "itl": {},

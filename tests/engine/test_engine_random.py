@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from itl.engine.random import choose, generator, torch_generator
+from itl.engine.keyed_random import choose, generator, torch_generator
 
 
 def chi_square(counts: np.ndarray) -> float:

@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from itl.engine.bf16_weights import Shadow
 from itl.engine.device import Engine
 from itl.engine.loop import train
-from itl.engine.shadow import Shadow
 from itl.engine.stage import Batch, Descent, Diverged, Span, Stage
 from itl.settings import SpecialistSettings
 from itl.specialists import View, build
-from tiny_world import tiny_net
+from support.tiny import tiny_net
 
 CPU = Engine(torch.device("cpu"))
 

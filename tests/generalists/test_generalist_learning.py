@@ -11,10 +11,10 @@ from torch import Tensor
 from itl import Learner
 from itl.errors import UserError
 from itl.generalists import TangentModel
-from itl.generalists.learn import memory_loss
+from itl.generalists.learning import memory_loss
 from itl.settings import TangentSettings, build
 from itl.specialists.losses import squared_error
-from tiny_world import Teller, tiny_learner, tiny_stream
+from support.tiny import Teller, tiny_learner, tiny_stream
 
 
 def test_the_projection_reaches_the_tangent_models_outputs_on_the_memory() -> None:
@@ -75,7 +75,7 @@ def test_a_step_of_tangent_learning_is_gradient_descent_on_w_by_hand() -> None:
         observer=Teller(listen), augment__padding=0, tangent__epochs=1, tangent__lr=0.2, tangent__l2=0.3
     )
     learner.learn(tiny_stream().tasks[0])
-    from itl.engine.random import generator
+    from itl.engine.keyed_random import generator
 
     anchor = tiny_learner(augment__padding=0)
     anchor.prepare(tiny_stream().tasks[0])
@@ -100,7 +100,7 @@ def test_a_step_of_projection_is_gradient_descent_on_the_squared_error_by_hand()
     """One epoch of two steps: θ' ← θ' − η (∇ mean (p(θ'; x) − g(w; x))² + 2 λ θ'), batch norm in training mode."""
     import copy
 
-    from itl.engine.random import generator
+    from itl.engine.keyed_random import generator
 
     kept: dict[str, object] = {}
 

@@ -13,7 +13,7 @@ from torch.func import functional_call
 from itl import nets
 from itl.generalists import TangentModel
 from itl.nets import ResNet
-from tiny_world import tiny_net
+from support.tiny import tiny_net
 
 LAYERS = [1, 2, None]
 Vector = dict[str, Tensor]

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from itl import kernels
-from itl.engine import capture, lanes
+from itl import triton_support
+from itl.engine import capture, concurrency
 from itl.engine.device import Engine, choose_engine
-from itl.learner import front
+from itl.learner import learner
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> torch.device:
     if torch.cuda.is_available():
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
         return torch.device("cuda")
-    monkeypatch.setattr(kernels, "DEVICES", {"cuda", "cpu"})
+    monkeypatch.setattr(triton_support, "DEVICES", {"cuda", "cpu"})
     return torch.device("cpu")
 
 
@@ -82,8 +82,8 @@ def captures(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     }.items():
         monkeypatch.setattr(torch.cuda, name, pretended)
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda self, stream: None)
-    monkeypatch.setitem(lanes._own, torch.device("cpu"), lanes.OwnStreams(main, beside, main))  # type: ignore[arg-type]
+    monkeypatch.setitem(concurrency._own, torch.device("cpu"), concurrency.OwnStreams(main, beside, main))  # type: ignore[arg-type]
     monkeypatch.setattr(capture, "in_capture_thread", lambda work, device: work())
     monkeypatch.setattr(capture.CapturedStepper, "_record", record)
-    monkeypatch.setattr(front, "choose_engine", engine)
+    monkeypatch.setattr(learner, "choose_engine", engine)
     return made

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from itl import nets
-from itl.generalists.tangent import TangentModel
+from itl.generalists.tangent_model import TangentModel
 from itl.nets import frozen
-from tiny_world import counted
+from support.tiny import counted
 
 LAST = torch.channels_last
 

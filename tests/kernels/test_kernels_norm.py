@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from itl import nets
-from itl.generalists.tangent import TangentModel
-from itl.nets import dual, head, norm
-from tiny_world import counted
+from itl.generalists.tangent_model import TangentModel
+from itl.nets import jvp_rules, norm, pooled_classifier
+from support.tiny import counted
 
 LAST = torch.channels_last
 BIG = [(1, 64, 64, 32, True), (3, 128, 96, 16, True), (2, 256, 64, 8, True), (1, 512, 16, 4, False)]
@@ -109,7 +109,9 @@ def test_the_fused_derivative_is_forward_modes(
     w = {name: 0.01 * torch.randn_like(p) for name, p in model.params.items()}
     monkeypatch.setattr(norm, "fusable", lambda x, bn: False)
     features = model.features(x)
-    launched, closed = (counted(function, "apply", monkeypatch) for function in (dual.DualNorm, head.Head))
+    launched, closed = (
+        counted(function, "apply", monkeypatch) for function in (jvp_rules.DualNorm, pooled_classifier.Head)
+    )
     ours = moved_along(model, w, features, ahead)
     assert len(launched) == 5
     assert len(closed) == 1
@@ -128,7 +130,7 @@ def test_the_fused_head_is_pooling_and_classifier(
     linear = nn.Linear(channels, classes).to(device)
     w, b = torch.randn(classes, channels, device=device), torch.randn(classes, device=device)
     leaves = [t.clone().requires_grad_() for t in (dy, w, b)]
-    value, along = head.Head.apply(y, *leaves, linear)
+    value, along = pooled_classifier.Head.apply(y, *leaves, linear)
     (u, du), slope = (t.mean((2, 3)) for t in (y, leaves[0])), g[:, 0, 0, :1].expand_as(along) + along.detach()
     expected = [linear(u), du @ linear.weight.T + u @ leaves[1].T + leaves[2]]
     ways = [torch.autograd.grad(out, leaves, slope, retain_graph=True) for out in (along, expected[1])]

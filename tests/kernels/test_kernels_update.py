@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from itl.engine.shadow import Shadow
-from itl.engine.update import Update
-from itl.kernels import kernels_of
+from itl.engine.bf16_weights import Shadow
+from itl.engine.fused_sgd import Update
+from itl.triton_support import kernels_of
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from augment_pillow import pictures
 from itl.augment import Augment, Draws, fused
 from itl.augment.policy import BINS, NAMES, SIGNED
+from support.pillow_reference import pictures
 
 SIDES = [(32, 32), (64, 64), (28, 28), (8, 8), (5, 2), (100, 90)]
 SHAPES = [(channels, *sides, fill) for channels in (1, 3) for sides in SIDES for fill in (0, 200)]

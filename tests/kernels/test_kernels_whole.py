@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from itl.augment import fused
-from itl.engine import update
-from itl.generalists import rounds
-from itl.nets import conv, dual, frozen, head, norm
-from tiny_world import counted, differing, photograph, tiny_learner, tiny_stream
+from itl.engine import fused_sgd
+from itl.generalists import epochs
+from itl.nets import conv, frozen, jvp_rules, norm, pooled_classifier
+from support.tiny import counted, differing, photograph, tiny_learner, tiny_stream
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="tests/cuda shows it there")
 
@@ -45,14 +45,14 @@ def test_captured_steps_leave_no_trace_and_give_the_same_bits(method: str, captu
 
 # Where the GPU's ways are gone.
 WAYS = [
-    *((function, "apply") for function in (norm.FusedNorm, dual.DualNorm, head.Head)),
+    *((function, "apply") for function in (norm.FusedNorm, jvp_rules.DualNorm, pooled_classifier.Head)),
     *((function, "apply") for function in (conv.Apart, conv.Beside, conv.Gate)),
-    *((fused, "views"), (update.Update, "_descend"), (frozen.Frozen, "__call__")),
+    *((fused, "views"), (fused_sgd.Update, "_descend"), (frozen.Frozen, "__call__")),
 ]
 # Few large programs: an interpreter takes them one by one.
 LARGE = [
     *((norm, "PROGRAMS", 2), (norm, "BLOCK_M", 512), (norm, "APPLY_M", 1024)),
-    *((update, "BLOCK", 1 << 16), (norm, "WHOLE", 64)),
+    *((fused_sgd, "BLOCK", 1 << 16), (norm, "WHOLE", 64)),
 ]
 
 
@@ -73,9 +73,9 @@ def test_first_spans_that_are_short_need_no_graphs_of_their_own(
     """A graph has room for the longest span of its stage from the beginning."""
     made, outcomes = [], []
     for soon in ((), (1, 3)):
-        monkeypatch.setattr(rounds, "SOON", soon)
+        monkeypatch.setattr(epochs, "SOON", soon)
         captures.clear()
-        spans = counted(rounds.SampleRounds, "_span", monkeypatch)
+        spans = counted(epochs.SampleRounds, "_span", monkeypatch)
         outcomes.append(taught("itl", capture=True, **{"tangent.epochs": 80, "projection.epochs": 80}))
         made.append((len(captures), len(spans)))
     assert made[0][0] == made[1][0]

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from itl import UserError
-from tiny_world import differing, photograph, tiny_images, tiny_learner
+from support.tiny import differing, photograph, tiny_images, tiny_learner
 
 
 class Pairs(torch.utils.data.Dataset[Any]):

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 import itl
-from itl import Learner, UserError, methods
-from itl.engine.random import generator
+from itl import Learner, UserError, presets
+from itl.engine.keyed_random import generator
 from itl.memory import Slots
-from itl.memory.plan import plan_epoch
-from itl.memory.reservoir import offered, reservoir
-from tiny_world import Teller, differing, photograph, tiny_images, tiny_learner
+from itl.memory.policies.reservoir import offered, reservoir
+from itl.replay.plan import plan_epoch
+from support.tiny import Teller, differing, photograph, tiny_images, tiny_learner
 
 NEW_ONLY = {"co2l", "icarl", "lwf"}  # by their papers, tasks have classes of their own
 FIXED = {"x-der"}  # it must know the number of classes from the start
-METHODS = sorted(set(methods.METHODS) - NEW_ONLY - FIXED)
+METHODS = sorted(set(presets.METHODS) - NEW_ONLY - FIXED)
 
 
 def part(classes: list[int], each: int = 10, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

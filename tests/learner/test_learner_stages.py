@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from itl import Learner, nets
-from itl.engine.random import torch_generator
-from tiny_world import Teller, differing, photograph, tiny_learner, tiny_net, tiny_stream
+from itl.engine.keyed_random import torch_generator
+from support.tiny import Teller, differing, photograph, tiny_learner, tiny_net, tiny_stream
 
 NET = nets.build("resnet8", 4, channels=1, width=4)
 PARAMETERS = {f"net.{name}" for name, _ in NET.named_parameters()}

@@ -12,11 +12,11 @@ import torch.nn.functional as F
 
 import itl
 from itl import Learner, UserError
-from itl.memory.greedy import herding
+from itl.memory.greedy_selection import herding
+from itl.replay.epochs import ReplayRounds
 from itl.specialists import View
 from itl.specialists.er import ER
-from itl.specialists.rounds import ReplayRounds
-from tiny_world import Teller, differing, photograph, tiny_learner, tiny_stream
+from support.tiny import Teller, differing, photograph, tiny_learner, tiny_stream
 
 POLICIES: dict[str, dict[str, Any]] = {
     "ring": {},

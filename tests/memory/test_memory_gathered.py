@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from itl.engine.device import Engine
-from itl.engine.random import generator
+from itl.engine.keyed_random import generator
 from itl.memory import PolicyOptions, Slots
 from itl.memory.candidates import Candidates
-from itl.memory.coreset import Coreset
-from itl.memory.entropy import Entropy, entropy
-from itl.memory.ring import ring
-from itl.memory.stratified import merge
+from itl.memory.policies.coreset import Coreset
+from itl.memory.policies.entropy import Entropy, entropy
+from itl.memory.policies.ring import ring
+from itl.memory.policies.stratified import merge
 
 CPU = Engine(torch.device("cpu"))
 

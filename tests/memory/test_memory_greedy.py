@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from itl.memory import greedy
-from itl.memory.coreset import coreset
-from itl.memory.greedy import facility_location, herding, matching_pursuit
-from slow_pursuit import slow_pursuit
+from itl.memory import greedy_selection
+from itl.memory.greedy_selection import facility_location, herding, matching_pursuit
+from itl.memory.policies.coreset import coreset
+from support.matching_pursuit import slow_pursuit
 
 
 def cloud(n: int, d: int, seed: int) -> Tensor:
@@ -113,8 +113,8 @@ def test_ten_thousand_candidates_are_selected_from_in_seconds_without_a_square_m
         widest = max(widest, a.shape[0] * b.shape[0])
         return plain(a, b)
 
-    monkeypatch.setattr(greedy.torch, "cdist", watched)
-    monkeypatch.setattr(greedy, "CELLS", 1 << 18)
+    monkeypatch.setattr(greedy_selection.torch, "cdist", watched)
+    monkeypatch.setattr(greedy_selection, "CELLS", 1 << 18)
     errors = (cloud(2500, 10, 0) * 2).softmax(1).float()
     begun = time.perf_counter()
     chosen, _ = facility_location(errors, 250)

@@ -7,11 +7,11 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from itl.engine.random import generator
+from itl.engine.keyed_random import generator
 from itl.memory import Slots
-from itl.memory.plan import plan_epoch
-from itl.memory.reservoir import last_wins, offered, reservoir
-from itl.memory.stratified import quotas, stratified
+from itl.memory.policies.reservoir import last_wins, offered, reservoir
+from itl.memory.policies.stratified import quotas, stratified
+from itl.replay.plan import plan_epoch
 
 
 def chi_square(counts: np.ndarray) -> float:

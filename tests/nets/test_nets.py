@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from itl import UserError, nets
-from tiny_world import tiny_net
+from support.tiny import tiny_net
 
 
 def seeded(seed: int = 0) -> torch.Generator:

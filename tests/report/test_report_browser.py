@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from report_browser import Sheet, browser, needs_browser
 
-from fake_runs import STAGES, fake_run
 from itl.report import write_report
 from itl.results import Folder, find
+from support.browser import Sheet, browser, needs_browser
+from support.run_records import STAGES, fake_run
 
 METHODS = ("itl", "b", "b+hp+lf")
 MOVES = (  # key, the tab it leads to, its panel

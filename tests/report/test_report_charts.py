@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fake_runs import fake_run
 from itl.report import compare, memory, stages, tasks
 from itl.report.chart import plain
-from itl.report.contents import contents
 from itl.report.policies import policies
-from itl.report.subject import Subject, subject
+from itl.report.run_selection import Subject, subject
+from itl.report.tabs import contents
 from itl.results import Folder, find
+from support.run_records import fake_run
 
 
 def about(place: Path) -> Subject:

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fake_runs import fake_run
 from itl import UserError
 from itl.report import page
-from itl.report.subject import subject
+from itl.report.run_selection import subject
 from itl.results import Folder, render
 from itl.results.runs import find
 from itl.results.table import build
+from support.run_records import fake_run
 
 WRONG: tuple[Any, ...] = (..., None, -1.5, "x", [[1]], {"total": "x"})
 

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fake_runs import fake_run
 from itl import UserError
-from itl.report import compare, draw_stages, paper, write_figures
+from itl.report import compare, draw_stages, figure_files, write_figures
 from itl.report.chart import Chart
-from itl.report.drawings import COLUMN, PAGE, draw
-from itl.report.paper import figures
+from itl.report.figure_files import figures
+from itl.report.matplotlib_figures import COLUMN, PAGE, draw
+from itl.report.run_selection import subject
 from itl.report.stages import stages
-from itl.report.subject import subject
 from itl.results import Folder, find
+from support.run_records import fake_run
 
 pytest.importorskip("matplotlib")
 
@@ -103,7 +103,7 @@ def test_no_figure_takes_the_place_of_another(tmp_path: Path, monkeypatch: pytes
         fake_run(tmp_path / f"runs/{folder}/seed0", settings={"specialist.epochs": epochs}, tasks=2)
     fake_run(tmp_path / "runs/b-seed0", method="er", variant="a b", tasks=2)  # as another is called with its folder
     fake_run(tmp_path / "runs/er", method="er", variant="A_b", tasks=2)
-    monkeypatch.setattr(paper, "draw", lambda chart: paper.pyplot_for_files().figure(figsize=(1, 1)))
+    monkeypatch.setattr(figure_files, "draw", lambda chart: figure_files.pyplot_for_files().figure(figsize=(1, 1)))
     runs, _ = find([tmp_path / "runs"])
     written = write_figures(runs, tmp_path / "figures")
     assert len(written) == 2 * len(list(figures(subject(runs))))

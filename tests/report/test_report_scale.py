@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from report_browser import Sheet, browser, needs_browser
 
-from fake_runs import fake_run
 from itl.results import Folder
+from support.browser import Sheet, browser, needs_browser
+from support.run_records import fake_run
 
 pytest.importorskip("plotly")
 pytestmark = pytest.mark.slow

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from itl.results.chosen import mistakes, spread
+from itl.results.image_selection import mistakes, spread
 
 
 def test_every_class_gives_as_many_as_the_others_while_it_has_them() -> None:

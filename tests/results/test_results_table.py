@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fake_runs import fake_run
 from itl import UserError
-from itl.methods import METHODS
+from itl.presets import METHODS
 from itl.results import render
 from itl.results.cells import Mean
 from itl.results.published import SOURCES, published
 from itl.results.runs import find, read_run
 from itl.results.table import Row, Table, build
+from support.run_records import fake_run
 
 LATER = {"joint", "agem", "gss", "er-t", "gmed", "metasp", "der", "co2l", "gcr", "cls-er", "er-ace", "x-der"}
 

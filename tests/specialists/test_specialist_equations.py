@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from specialist_nursery import learner_of
 from torch import Tensor, nn
 
 from itl import nets
@@ -19,9 +18,10 @@ from itl.specialists import Specialist, View, build
 from itl.specialists.co2l import relations, three_steps
 from itl.specialists.gdumb import height
 from itl.specialists.losses import contrast, distillation
-from itl.specialists.twins import twin
+from itl.specialists.model_copies import twin
 from itl.specialists.x_der import graft, hinge
-from tiny_world import tiny_net, tiny_stream
+from support.tiny import tiny_net, tiny_stream
+from support.tiny_methods import learner_of
 
 C = 6  # outputs; classes 0, 1 are past, 2, 3 present, 4, 5 to come
 

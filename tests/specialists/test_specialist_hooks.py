@@ -13,12 +13,12 @@ from torch import Tensor, nn
 import itl
 from itl import Learner, UserError, specialists
 from itl.engine.pool import Joined
-from itl.memory.plan import balanced
+from itl.replay.plan import balanced
 from itl.settings import Rate
 from itl.specialists import Options, Phase, Specialist, View
 from itl.specialists.losses import cross_entropy
-from itl.specialists.twins import twin, widen
-from tiny_world import Teller, differing, photograph, tiny_learner, tiny_net, tiny_stream
+from itl.specialists.model_copies import twin, widen
+from support.tiny import Teller, differing, photograph, tiny_learner, tiny_net, tiny_stream
 
 
 class NosyOptions(Options):

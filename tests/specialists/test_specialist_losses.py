@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from itl.settings import SpecialistSettings
 from itl.specialists import View, build
 from itl.specialists.losses import cross_entropy, squared_error
-from tiny_world import tiny_net
+from support.tiny import tiny_net
 
 
 def specialist(name: str, **settings: object):  # type: ignore[no-untyped-def]

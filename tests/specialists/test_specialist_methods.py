@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 import torch
-from specialist_nursery import BASELINES, SMALL, keeping, learner_of, whole
 from torch import nn
 
 import itl
-from itl import Learner, UserError, methods
+from itl import Learner, UserError, presets
 from itl.nets import Foreign
 from itl.settings import SpecialistSettings
 from itl.specialists import SPECIALISTS, build
-from tiny_world import TINY, Teller, differing, photograph, tiny_images, tiny_learner, tiny_stream
+from support.tiny import TINY, Teller, differing, photograph, tiny_images, tiny_learner, tiny_stream
+from support.tiny_methods import BASELINES, SMALL, keeping, learner_of, whole
 
 SETTINGS = (Path(__file__).parents[2] / "docs" / "settings.md").read_text().partition("## Settings that do nothing")[2]
 
@@ -254,7 +254,7 @@ def test_a_setting_does_nothing_where_the_documentation_says_so(setting: str, me
 
 def test_every_specialist_has_a_method_and_says_what_its_step_costs() -> None:
     on = (None, "seq-cifar10")
-    used = {methods.settings_for(name, stream, 200).specialist.name for name in methods.METHODS for stream in on}
+    used = {presets.settings_for(name, stream, 200).specialist.name for name in presets.METHODS for stream in on}
     assert used == set(SPECIALISTS)
     for name in SPECIALISTS:
         one = build(SpecialistSettings(name=name))

@@ -17,19 +17,19 @@ import itl
 from itl import Learner, UserError
 from itl.augment import Augment
 from itl.engine.device import Engine
+from itl.gradients.per_sample import gram
 from itl.memory import PolicyOptions, Seen, Slots
-from itl.memory.gcr import GradientCoreset, share
-from itl.memory.live import CHOOSE, GreedyCosine, LossAware, replaced
+from itl.memory.online_selection import CHOOSE, GreedyCosine, LossAware, replaced
+from itl.memory.policies.gcr import GradientCoreset, share
+from itl.replay.online_step import DRAWS, LiveStep
 from itl.settings import SpecialistSettings
 from itl.specialists import View
 from itl.specialists.gcr import GCR
 from itl.specialists.gmed import GMED
 from itl.specialists.gss import FIRST, closeness
-from itl.specialists.live import DRAWS, LiveStep
 from itl.specialists.metasp import fused, influences, step_weights
-from itl.specialists.per_sample import gram
-from slow_pursuit import slow_pursuit
-from tiny_world import Teller, differing, photograph, tiny_learner, tiny_net, tiny_stream
+from support.matching_pursuit import slow_pursuit
+from support.tiny import Teller, differing, photograph, tiny_learner, tiny_net, tiny_stream
 
 CPU = Engine(torch.device("cpu"))
 GOLDEN = json.loads((Path(__file__).parent / "gss_golden.json").read_text())

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from stream_fakes import WNIDS, FakeCifar, jpeg
 
 from itl.streams import tinyimagenet
+from support.fake_datasets import WNIDS, FakeCifar, jpeg
 
 
 @pytest.fixture

@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from stream_fakes import PER_FILE, FakeCifar, fake_batch, make_archive
 
 from itl import streams
 from itl.errors import UserError
 from itl.streams.cifar_files import CLASS_NAMES, FORMS
 from itl.streams.unpickle import load_dict
+from support.fake_datasets import PER_FILE, FakeCifar, fake_batch, make_archive
 
 
 def check_cifar10(root: Path) -> None:

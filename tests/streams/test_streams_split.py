@@ -5,8 +5,8 @@ import torch
 
 from itl import streams
 from itl.errors import UserError
-from itl.streams.arithmetic import HELD_OUT, VALIDATION, held_out, permutation, seeded
 from itl.streams.base import Images
+from itl.streams.permutations import HELD_OUT, VALIDATION, held_out, permutation, seeded
 from itl.streams.split import build, task_sizes, validation
 
 

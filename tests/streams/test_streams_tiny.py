@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from stream_fakes import WNIDS, jpeg
 
 from itl import streams
 from itl.errors import UserError
 from itl.streams import Stream, tinyimagenet
 from itl.streams.base import Source
+from support.fake_datasets import WNIDS, jpeg
 
 SOURCE = tinyimagenet.SOURCE
 

@@ -7,21 +7,21 @@ import functools
 import torch
 from torch import Tensor
 
-from itl.augment import tone
+from itl.augment import lookup_tables
 from itl.augment.blend import blend_tables
 from itl.augment.device import lasting, send
 from itl.augment.ops import moves
 from itl.augment.policy import BINS, NAMES, signed
-from itl.kernels import kernels_of, kernels_on, launching_on
+from itl.triton_support import kernels_of, kernels_on, launching_on
 
 PIXELS = 64 * 64  # of an image at most: a program holds all of one
 STEPS = (0, 2)  # of a policy
 # Operations that send each grey level to another, whatever the picture.
 TABLED = {
-    "Brightness": tone.brightness,
-    "Posterize": tone.posterize,
-    "Solarize": tone.solarize,
-    "Invert": tone.invert,
+    "Brightness": lookup_tables.brightness,
+    "Posterize": lookup_tables.posterize,
+    "Solarize": lookup_tables.solarize,
+    "Invert": lookup_tables.invert,
 }
 EACH = 8  # pixels of a channel that a thread holds
 LEAST = 128  # places in a block: four warps of threads at least, each with its own

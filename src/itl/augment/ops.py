@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from itl.augment import blend, tone
+from itl.augment import blend, lookup_tables
 from itl.augment.device import pick
 from itl.augment.geometry import GEOMETRY, affine, coefficients
 from itl.augment.policy import BINS, NAMES, signed
@@ -23,13 +23,13 @@ def geometric(name: str, images: Tensor, magnitudes: Tensor, fill: int = 0) -> T
 # images uint8 [n, C, H, W] with C = 1 or 3, magnitudes float64 [n] on the host -> uint8 [n, C, H, W]
 OPS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     **{name: partial(geometric, name) for name in GEOMETRY},
-    "Brightness": tone.brightness,
-    "Contrast": tone.contrast,
-    "Posterize": tone.posterize,
-    "Solarize": tone.solarize,
-    "AutoContrast": tone.autocontrast,
-    "Equalize": tone.equalize,
-    "Invert": tone.invert,
+    "Brightness": lookup_tables.brightness,
+    "Contrast": lookup_tables.contrast,
+    "Posterize": lookup_tables.posterize,
+    "Solarize": lookup_tables.solarize,
+    "AutoContrast": lookup_tables.autocontrast,
+    "Equalize": lookup_tables.equalize,
+    "Invert": lookup_tables.invert,
     "Color": blend.color,
     "Sharpness": blend.sharpness,
 }

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from itl.bench import ours, usual, whole
-from itl.bench.scale import Scale
+from itl.bench import baseline_loop, engine_timing, full_run
+from itl.bench.workload import Scale
 from itl.results import environment
 from itl.streams import load
 
@@ -29,23 +29,23 @@ def measure(
     begin = time.perf_counter()
     if "ours" in parts:
         say("our engine: er, derpp, ITL's three stages")
-        out["ours"] = ours.steps(scale, stream)
+        out["ours"] = engine_timing.steps(scale, stream)
         out["generalist_share"] = share(out["ours"], scale)
     if "growth" in parts:
         say("tangent learning and projection against the memory's size")
-        out["growth"] = ours.growth(scale, stream)
+        out["growth"] = engine_timing.growth(scale, stream)
     if "lanes" in parts:
         say("several runs side by side")
-        out["lanes"] = ours.lanes(scale, stream)
+        out["lanes"] = engine_timing.lanes(scale, stream)
     if "usual" in parts:  # after ours: its loaders' workers and what it leaves on the device are in nobody's way
         say("the same the usual way")
-        out["usual"] = {name: {"ms": ms} for name, ms in usual.measure(scale, stream).items()}
+        out["usual"] = {name: {"ms": ms} for name, ms in baseline_loop.measure(scale, stream).items()}
     if "ours" in parts and "usual" in parts:
         out["ratio"] = {name: out["usual"][name]["ms"] / out["ours"][name]["ms"] for name in out["usual"]}
     if "whole" in parts and device == "cpu":
         say("a whole run on seq-digits, both ways")
         short = {"specialist.epochs": 1, "tangent.epochs": 4, "projection.epochs": 4} if quick else {}
-        out["whole"] = whole.measure(load("seq-digits"), 20, short, rounds=1 if quick else 2)
+        out["whole"] = full_run.measure(load("seq-digits"), 20, short, rounds=1 if quick else 2)
     out["seconds"] = time.perf_counter() - begin
     return out
 

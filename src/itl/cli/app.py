@@ -14,20 +14,20 @@ from typing import Any, NoReturn
 import click
 
 from itl import __version__
-from itl.cli.bench import bench
-from itl.cli.change import forget, rename, resize, undo
-from itl.cli.export import export
-from itl.cli.info import info
-from itl.cli.judge import evaluate
-from itl.cli.learn import learn
-from itl.cli.listing import methods, streams
-from itl.cli.predict import predict
-from itl.cli.refine import refine
-from itl.cli.report import report
-from itl.cli.run import run
-from itl.cli.search import search
-from itl.cli.sweep import sweep
-from itl.cli.table import table
+from itl.cli.commands.bench import bench
+from itl.cli.commands.edit import forget, rename, resize, undo
+from itl.cli.commands.evaluate import evaluate
+from itl.cli.commands.export import export
+from itl.cli.commands.info import info
+from itl.cli.commands.learn import learn
+from itl.cli.commands.listing import methods, streams
+from itl.cli.commands.predict import predict
+from itl.cli.commands.refine import refine
+from itl.cli.commands.report import report
+from itl.cli.commands.run import run
+from itl.cli.commands.search import search
+from itl.cli.commands.sweep import sweep
+from itl.cli.commands.table import table
 from itl.errors import UserError, unknown
 
 OURS, THEIRS, INTERRUPTED = 1, 2, 130

@@ -13,7 +13,7 @@ from itl.errors import UserError, unknown
 from itl.settings import flatten, parse
 
 if TYPE_CHECKING:
-    from itl.config import Config
+    from itl.experiments.config import Config
 
 DERIVED = ("command", "resolved")  # what a run's config.json holds beside its configuration
 DEFAULT_BUFFER = 200  # of every stream but seq-digits, whose own is `Config`'s
@@ -100,8 +100,8 @@ def config(file: dict[str, Any], given: dict[str, Any], own: dict[str, Any]) -> 
     """
     from pydantic import TypeAdapter, ValidationError
 
-    from itl.config import Config
-    from itl.methods import settings_for
+    from itl.experiments.config import Config
+    from itl.presets import settings_for
 
     for name in set(file) - set(DERIVED) - set(Config.__dataclass_fields__):
         raise unknown("entry of --config", name, Config.__dataclass_fields__)
@@ -125,7 +125,7 @@ def config(file: dict[str, Any], given: dict[str, Any], own: dict[str, Any]) -> 
 
 def _as_they_were(file: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
     """The settings of a run's config.json whose defaults are others today, where it is that run which is repeated."""
-    from itl.methods import settings_for
+    from itl.presets import settings_for
 
     names = ("stream", "method", "buffer")
     if not isinstance(file.get("resolved"), dict) or any(file.get(name) != values.get(name) for name in names):

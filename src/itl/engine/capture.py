@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from itl.engine.concurrency import in_capture_thread
 from itl.engine.device import Engine
-from itl.engine.lanes import in_capture_thread
-from itl.engine.packed import Packed
+from itl.engine.packed_inputs import Packed
 from itl.engine.stage import Batch, Span, Stage
 from itl.engine.stepper import Stepper
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from itl.errors import UserError
-from itl.kernels import launchable, launching_on
+from itl.triton_support import launchable, launching_on
 
 Module = TypeVar("Module", bound=nn.Module)
 # A captured step has two branches, and with the driver's usual 8 queues those of several lanes wait for one another

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from itl.engine.capture import CapturedStepper
+from itl.engine.concurrency import ETIQUETTE, own_streams
 from itl.engine.device import Engine
-from itl.engine.lanes import ETIQUETTE, own_streams
 from itl.engine.stage import Rounds, Span, Stage
 from itl.engine.stepper import Stepper
 

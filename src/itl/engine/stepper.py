@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from itl.engine.bf16_weights import Shadow
+from itl.engine.concurrency import ETIQUETTE, second_stream
 from itl.engine.device import Engine
-from itl.engine.lanes import ETIQUETTE, second_stream
-from itl.engine.shadow import Shadow
+from itl.engine.fused_sgd import Update, available
 from itl.engine.stage import Batch, Diverged, Span, Stage
-from itl.engine.update import Update, available
-from itl.kernels import kernels_on
+from itl.triton_support import kernels_on
 
 
 class Stepper:

@@ -10,8 +10,8 @@ from torch import Tensor
 from itl.augment import Augment
 from itl.engine.pool import Source
 from itl.engine.stage import Batch, Stage
-from itl.generalists.learn import Ground, descent
-from itl.generalists.rounds import SampleRounds, in_parts
+from itl.generalists.epochs import SampleRounds, in_parts
+from itl.generalists.learning import Ground, descent
 from itl.nets import Net
 from itl.specialists.losses import squared_error
 

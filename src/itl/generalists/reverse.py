@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from itl.engine.stage import Descent
-from itl.generalists.tangent import TangentModel
+from itl.generalists.tangent_model import TangentModel
 from itl.nets import Net
 from itl.settings import OnMemory, Settings
 from itl.specialists import Phase, View, join
 from itl.specialists.er import ER
 from itl.specialists.losses import cross_entropy, squared_error
-from itl.specialists.twins import twin
+from itl.specialists.model_copies import twin
 
 
 def _descent(settings: OnMemory) -> Descent:

@@ -1,5 +1,5 @@
 """The front door: a learner is taught one task after another."""
 
-from itl.learner.front import CANDIDATES, STAGES, Learner
+from itl.learner.learner import CANDIDATES, STAGES, Learner
 
 __all__ = ["CANDIDATES", "STAGES", "Learner"]

@@ -9,11 +9,11 @@ from torch import Tensor
 from itl.engine.device import Engine
 from itl.engine.pool import Source
 from itl.memory.candidates import Candidates, PolicyOptions
-from itl.memory.live import Live
-from itl.memory.policies import find
-from itl.memory.sight import Sight
+from itl.memory.model_outputs import Sight
+from itl.memory.online_selection import Live
+from itl.memory.registry import find
+from itl.memory.policies.stratified import merge
 from itl.memory.slots import Slots
-from itl.memory.stratified import merge
 
 BESIDE = ("logits", "scores", "edits")  # what may lie beside an image, each `[size + 1, ...]` on the device
 

@@ -19,9 +19,9 @@ from torch import Tensor
 
 from itl.engine.device import Engine
 from itl.errors import UserError
-from itl.memory.sight import Sight
+from itl.memory.model_outputs import Sight
+from itl.memory.policies.stratified import merge
 from itl.memory.slots import Slots
-from itl.memory.stratified import merge
 
 Inputs = dict[str, np.ndarray]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 from itl.errors import UserError, unknown
-from itl.nets import dual, frozen
+from itl.nets import frozen, jvp_rules
+from itl.nets.adapter import Foreign, for_classes, forward_mode
 from itl.nets.base import Net
-from itl.nets.foreign import Foreign, for_classes, forward_mode
 from itl.nets.init import draw
 from itl.nets.norm import forwards
 from itl.nets.resnet import BasicBlock, Bottleneck, ResNet
@@ -19,11 +19,11 @@ __all__ = [
     "ResNet",
     "build",
     "draw",
-    "dual",
     "for_classes",
     "forward_mode",
     "forwards",
     "frozen",
+    "jvp_rules",
     "names",
 ]
 

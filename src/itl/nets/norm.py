@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from itl.kernels import kernels_of, kernels_on, launchable
+from itl.triton_support import kernels_of, kernels_on, launchable
 
 # Sizes of the fused kernels, the same for every layer so that each is compiled once (searched: docs/performance.md).
 PROGRAMS = 256  # of a kernel that reduces: about two for each multiprocessor

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from itl.report.chart import Axis, Chart, Series
+from itl.report.run_selection import Group, Subject
 from itl.report.stages import MEASURES
-from itl.report.subject import Group, Subject
 from itl.results.published import SOURCES, published
 
 LADDER = ("b", "b+lf", "b+ff", "b+hp+lf", "b+hp+ff+pd", "itl")  # the ablation, from nothing to everything

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from itl.report.chart import Axis, Chart, Heat, Series
-from itl.report.subject import Shown
-from itl.results.chosen import spread
+from itl.report.run_selection import Shown
+from itl.results.image_selection import spread
 
 MARKS = 2000  # of the images held, in the chart of when they came in
 

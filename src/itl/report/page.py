@@ -11,9 +11,9 @@ from importlib.resources import files
 from pathlib import Path
 
 from itl.errors import UserError
-from itl.report import words
-from itl.report.contents import Contents, contents
-from itl.report.subject import Subject, subject
+from itl.report import captions
+from itl.report.run_selection import Subject, subject
+from itl.report.tabs import Contents, contents
 from itl.results import Run
 
 FEW = 12  # cells whose settings fit side by side
@@ -33,8 +33,8 @@ def page(about: Subject, data: str | None = None) -> str:
     made = contents(about, data)
     room = files("itl.report")
     parts = {
-        "title": escape(words.title(about)),
-        "subtitle": escape(words.subtitle(about)),
+        "title": escape(captions.title(about)),
+        "subtitle": escape(captions.subtitle(about)),
         "style": room.joinpath("page.css").read_text(encoding="utf-8"),
         "tabs": _tabs(made),
         "overview": _overview(about, made),
@@ -82,22 +82,22 @@ def _overview(about: Subject, made: Contents) -> str:
         group = about.groups[0]
         cards = "".join(
             f'<div class="card"><dt>{escape(name)}</dt><dd>{escape(value)}<small>{escape(small)}</small></dd></div>'
-            for name, value, small in words.cards(group)
+            for name, value, small in captions.cards(group)
         )
         parts.append(f'<dl class="cards">{cards}</dl><div id="lead"></div>')
-        parts.append("<h2>What happened</h2>" + "".join(f"<p>{escape(line)}</p>" for line in words.story(group)))
+        parts.append("<h2>What happened</h2>" + "".join(f"<p>{escape(line)}</p>" for line in captions.story(group)))
     elif about.groups:
-        parts.append("<h2>Side by side</h2>" + _table(words.table(about)))
+        parts.append("<h2>Side by side</h2>" + _table(captions.table(about)))
         parts.append("<p>Mean ± sample standard deviation over seeds, in percent, after the last task.</p>")
         parts.append('<div id="lead"></div>')
     else:
         parts.append('<div id="lead"></div>')
     for shown in about.unfinished:
-        parts.append(f'<p class="note">{escape(words.unfinished(shown))}</p>')
+        parts.append(f'<p class="note">{escape(captions.unfinished(shown))}</p>')
     parts += [f'<p class="note">{escape(note)}</p>' for note in made.notes]
     parts.append("<h2>How to read it</h2>" + READING)
     parts.append(_settings(about))
-    lines = "\n".join(words.commands(about))
+    lines = "\n".join(captions.commands(about))
     parts.append(f"<details><summary>Commands that repeat it</summary><pre>{escape(lines)}</pre></details>")
     return "\n".join(parts)
 
@@ -127,7 +127,7 @@ def _broken(text: str) -> str:
 
 def _settings(about: Subject) -> str:
     """The settings: once where cells agree, by cell where they differ."""
-    rows = words.settings(about)
+    rows = captions.settings(about)
     same = [(name, values[0]) for name, values in rows if len(set(values)) == 1]
     odd = [(name, values) for name, values in rows if len(set(values)) > 1]
     parts = []

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from itl.report.chart import Axis, Chart, Series
+from itl.report.run_selection import Group
 from itl.report.stages import MEASURES
-from itl.report.subject import Group
 from itl.results.cells import CUT, agree, given_to, settings_of
 
 FACTS = ("stream", "split", "method", "buffer")

@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Any
 
 from itl.report.chart import Axis, Band, Chart, Series
-from itl.report.subject import Shown
+from itl.report.run_selection import Shown
 
 WIDTHS = {"specialist": 2.0}  # of a stage on the x axis; the others: 1
 LIMIT = 12_000  # numbers in one chart; beyond, curves are thinned

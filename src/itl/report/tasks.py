@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from itl.report.chart import Axis, Chart, Heat, Series
+from itl.report.run_selection import Shown
 from itl.report.stages import MEASURES
-from itl.report.subject import Shown
 
 PAIRS = 12
 

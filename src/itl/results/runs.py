@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from itl.errors import UserError
-from itl.results.check import check_config, check_line, check_result
 from itl.results.record import Folder
+from itl.results.validation import check_config, check_line, check_result
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.metadata import entry_points
 
 from itl.errors import unknown
-from itl.memory.policies import find
+from itl.memory.registry import find
 from itl.settings import OPTIONS, Settings, SpecialistSettings, validate
 from itl.specialists.agem import AGEM
 from itl.specialists.base import Here, Options, Phase, Specialist, View, join
@@ -15,7 +15,7 @@ from itl.specialists.der import DER
 from itl.specialists.derpp import DERpp
 from itl.specialists.er import ER
 from itl.specialists.er_ace import ERACE
-from itl.specialists.er_apart import ERApart
+from itl.specialists.er_separate import ERApart
 from itl.specialists.er_t import ERT
 from itl.specialists.gcr import GCR
 from itl.specialists.gdumb import GDumb

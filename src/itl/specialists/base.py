@@ -12,16 +12,16 @@ import torch
 from torch import Tensor, nn
 
 from itl.augment import Augment
+from itl.engine.concurrency import ETIQUETTE
 from itl.engine.device import Engine
-from itl.engine.lanes import ETIQUETTE
+from itl.engine.keyed_random import Key
+from itl.engine.normalize import Normalise
 from itl.engine.pool import Source
-from itl.engine.random import Key
 from itl.engine.stage import Descent
-from itl.engine.views import Normalise
 from itl.memory import Memory, Sight
 from itl.nets import Net
 from itl.settings import OPTIONS, Part, SpecialistSettings, validate
-from itl.specialists.twins import restore_twin
+from itl.specialists.model_copies import restore_twin
 
 Over = Literal["task", "memory", "both", "all"]
 

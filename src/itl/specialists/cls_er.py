@@ -13,7 +13,7 @@ from itl.nets import Net
 from itl.settings import Weight
 from itl.specialists.base import Options, Specialist, View
 from itl.specialists.losses import cross_entropy, shares, squared_error, wide
-from itl.specialists.twins import copy_into, lean, twin, widen
+from itl.specialists.model_copies import copy_into, lean, twin, widen
 
 Chance = Annotated[float, Field(strict=True, ge=0, le=1, allow_inf_nan=False)]
 AVERAGES = ("plastic", "stable")

@@ -8,13 +8,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from itl.engine.random import torch_generator
+from itl.engine.keyed_random import torch_generator
 from itl.engine.stage import Descent
 from itl.nets import Net, draw
 from itl.settings import Count, Rate, Weight
 from itl.specialists.base import Options, Phase, Specialist, View
 from itl.specialists.losses import contrast, cross_entropy, wide
-from itl.specialists.twins import twin
+from itl.specialists.model_copies import twin
 
 
 class Co2LOptions(Options):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from itl.nets import forwards
-from itl.specialists.averaged import Averaged
 from itl.specialists.base import View
 from itl.specialists.losses import cross_entropy, shares, squared_error
+from itl.specialists.weight_average import Averaged
 
 
 class DERpp(Averaged):

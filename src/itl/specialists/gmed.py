@@ -9,11 +9,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from itl.augment import Augment
+from itl.gradients.virtual_update import present, said, stepped
 from itl.settings import Rate, Weight
 from itl.specialists.base import Options, Phase, View, join
 from itl.specialists.er import ER
 from itl.specialists.losses import cross_entropy
-from itl.specialists.virtual import present, said, stepped
 
 RAW = Augment(padding=0, flip=False)
 

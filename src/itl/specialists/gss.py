@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from itl.gradients.per_sample import gram
 from itl.specialists.base import View
 from itl.specialists.er import ER
-from itl.specialists.per_sample import gram
 
 FIRST = 0.1  # the score of what enters an empty memory
 SHORTEST = 1e-12  # of a gradient: one of no length has a cosine of 0 with any other

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from itl.nets import Net
 from itl.specialists.base import Specialist, View
 from itl.specialists.losses import wide
-from itl.specialists.twins import twin
+from itl.specialists.model_copies import twin
 
 UNKNOWN = -1e4  # a class without a mean: further away than any (unit vectors are at most 2 apart)
 

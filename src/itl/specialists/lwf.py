@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from itl.settings import Rate
 from itl.specialists.base import Options, Specialist, View
 from itl.specialists.losses import among, cross_entropy, distillation
-from itl.specialists.twins import twin
+from itl.specialists.model_copies import twin
 
 
 class LwFOptions(Options):

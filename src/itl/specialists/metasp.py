@@ -11,10 +11,10 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from itl.engine.batches import steps_of
+from itl.gradients.per_sample import passed
+from itl.gradients.virtual_update import descended, judged, present
 from itl.specialists.base import Options, View, join
 from itl.specialists.er import ER
-from itl.specialists.per_sample import passed
-from itl.specialists.virtual import descended, judged, present
 
 
 class Influence(Options):

@@ -12,9 +12,9 @@ from PIL import Image
 from torch import Tensor
 
 from itl.errors import UserError, unknown
-from itl.streams.arithmetic import held_out
 from itl.streams.base import Dataset, Images, Stream, Traits
-from itl.streams.pictures import as_rgb
+from itl.streams.permutations import held_out
+from itl.streams.pillow_images import as_rgb
 from itl.streams.split import build
 
 Array = npt.NDArray[Any] | Tensor

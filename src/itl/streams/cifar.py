@@ -20,8 +20,8 @@ import torch
 from itl.errors import UserError
 from itl.streams import download as downloads
 from itl.streams.base import Dataset, Images, Progress, Source
+from itl.streams.checked_files import cannot_read, check_md5, md5_of, md5_of_file, missing, read_bytes
 from itl.streams.cifar_files import CLASS_NAMES, FORMS, TRAITS, Form, Member
-from itl.streams.files import cannot_read, check_md5, md5_of, md5_of_file, missing, read_bytes
 from itl.streams.unpickle import load_dict
 
 Bytes = npt.NDArray[np.uint8]

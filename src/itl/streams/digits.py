@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from itl.streams.arithmetic import held_out
 from itl.streams.base import Dataset, Images, Progress, Source, Traits
+from itl.streams.permutations import held_out
 
 TRAITS = Traits(mean=(0.3048,), std=(0.3759,), flip=False, padding=1, policy=None, tasks=5)
 

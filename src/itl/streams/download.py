@@ -10,7 +10,7 @@ from pathlib import Path
 
 from itl.errors import UserError
 from itl.streams.base import Progress
-from itl.streams.files import md5_of_file
+from itl.streams.checked_files import md5_of_file
 
 TRIES = 3  # connections, each going on where the last one broke off
 TIMEOUT = 30.0  # seconds without a byte

@@ -19,7 +19,7 @@ import torch
 from itl.errors import UserError
 from itl.streams import download as downloads
 from itl.streams.base import Dataset, Images, Progress, Source, Traits
-from itl.streams.files import cannot_read, check_md5, md5_of, missing, read_bytes
+from itl.streams.checked_files import cannot_read, check_md5, md5_of, missing, read_bytes
 
 _HEADERS = {3: 2051, 1: 2049}  # dimensions -> magic number of unsigned bytes in that many
 _NAMES = (

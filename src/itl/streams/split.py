@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from itl.errors import UserError, unknown
-from itl.streams.arithmetic import CLASS_ORDER, VALIDATION, permutation, seeded
 from itl.streams.base import Dataset, Images, Stream, Task
+from itl.streams.permutations import CLASS_ORDER, VALIDATION, permutation, seeded
 
 SPLITS = ("test", "validation")
 

@@ -25,8 +25,8 @@ from itl.errors import UserError
 from itl.streams import cache
 from itl.streams import download as downloads
 from itl.streams.base import Dataset, Images, Progress, Source, Traits
-from itl.streams.files import check_md5, md5_of_file, missing
-from itl.streams.tree import Folder, Tree, Zip, fingerprint
+from itl.streams.checked_files import check_md5, md5_of_file, missing
+from itl.streams.file_tree import Folder, Tree, Zip, fingerprint
 
 NAME = "seq-tinyimagenet"
 FOLDER = "tiny-imagenet-200"

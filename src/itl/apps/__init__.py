@@ -1,0 +1,1 @@
+"""Applications on top of the learner: image folders, model folders, teaching, scikit-learn."""

@@ -1,0 +1,222 @@
+"""The same work done the usual way: a loader with workers, Pillow transforms image by image, eager steps.
+
+This is how the benchmark's code and most research code train: float32 images from a `DataLoader`, the memory's images
+transformed one by one in the main process, one kernel launch at a time, `loss.item()` at every step.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from PIL import Image, ImageOps
+from torch import Tensor, nn
+from torch.func import functional_call, jvp
+from torch.utils.data import DataLoader, Dataset
+
+from itl import nets
+from itl.bench.workload import Scale
+from itl.streams import Images, Stream
+
+
+class Transform:
+    """Crop with padding, flip, to a normalised tensor: one Pillow image at a time."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.mean = torch.tensor(stream.mean).view(-1, 1, 1)
+        self.std = torch.tensor(stream.std).view(-1, 1, 1)
+        self.padding, self.flip = stream.padding, stream.flip
+
+    def __call__(self, raw: np.ndarray) -> Tensor:
+        """Float32 `[c, h, w]` of a uint8 image `[h, w, c]`."""
+        image = Image.fromarray(raw.squeeze(2) if raw.shape[2] == 1 else raw)
+        side, most = image.size[0], 2 * self.padding
+        image = ImageOps.expand(image, border=self.padding)
+        left, top = random.randint(0, most), random.randint(0, most)
+        image = image.crop((left, top, left + side, top + side))
+        if self.flip and random.random() < 0.5:
+            image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+        x = torch.from_numpy(np.array(image)).view(*raw.shape).permute(2, 0, 1).float().div(255)
+        return (x - self.mean) / self.std
+
+
+class Samples(Dataset[tuple[Tensor, int, Tensor]]):
+    """What a loader's workers read: the view, the label, and the raw image for the memory."""
+
+    def __init__(self, images: Images, transform: Transform) -> None:
+        self.pixels = images.pixels.permute(0, 2, 3, 1).numpy()
+        self.labels = images.labels.tolist()
+        self.transform = transform
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int, Tensor]:
+        raw = self.pixels[index]
+        return self.transform(raw), self.labels[index], torch.from_numpy(raw.copy())
+
+
+class Buffer:
+    """A reservoir written and read sample by sample."""
+
+    def __init__(self, size: int, transform: Transform) -> None:
+        self.size, self.transform, self.seen = size, transform, 0
+        self.images: list[Tensor] = []
+        self.labels: list[int] = []
+        self.logits: list[Tensor] = []
+
+    def add(self, raw: Tensor, labels: Tensor, logits: Tensor) -> None:
+        """Offer a batch."""
+        for k in range(len(raw)):
+            place = len(self.images) if len(self.images) < self.size else random.randint(0, self.seen)
+            self.seen += 1
+            if place < len(self.images):
+                self.images[place], self.labels[place], self.logits[place] = raw[k], int(labels[k]), logits[k]
+            elif place < self.size:
+                self.images.append(raw[k])
+                self.labels.append(int(labels[k]))
+                self.logits.append(logits[k])
+
+    def draw(self, count: int, device: str | torch.device) -> tuple[Tensor, Tensor, Tensor]:
+        """Some samples without replacement, transformed one by one."""
+        picks = random.sample(range(len(self.images)), min(count, len(self.images)))
+        views = torch.stack([self.transform(self.images[p].numpy()) for p in picks])
+        labels = torch.tensor([self.labels[p] for p in picks])
+        return views.to(device), labels.to(device), torch.stack([self.logits[p] for p in picks])
+
+
+def er(net: nn.Module, x: Tensor, y: Tensor, buffer: Buffer, replay: int = 32) -> tuple[Tensor, Tensor]:
+    """The loss of task and memory in one forward, and the task's logits."""
+    own = len(x)
+    if buffer.images:
+        past_x, past_y, _ = buffer.draw(replay, x.device)
+        x, y = torch.cat([x, past_x]), torch.cat([y, past_y])
+    logits = net(x)
+    return F.cross_entropy(logits, y), logits[:own]
+
+
+def apart(net: nn.Module, x: Tensor, y: Tensor, buffer: Buffer, replay: int = 32) -> tuple[Tensor, Tensor]:
+    """The same in a forward each."""
+    logits = net(x)
+    loss = F.cross_entropy(logits, y)
+    if buffer.images:
+        past_x, past_y, _ = buffer.draw(replay, x.device)
+        loss = loss + F.cross_entropy(net(past_x), past_y)
+    return loss, logits
+
+
+def measure(scale: Scale, stream: Stream) -> dict[str, float]:
+    """ms a step of er, derpp and ITL's three stages, each the median over some steps after warming up."""
+    random.seed(0)
+    torch.manual_seed(0)
+    bench = _Usual(scale, stream)
+    kinds: dict[str, Callable[[], Iterator[None]]] = {
+        "er": lambda: bench.replay(er),
+        "derpp": lambda: bench.replay(bench.derpp),
+        "itl specialist": lambda: bench.replay(apart, frozen=True),
+        "itl tangent": bench.tangent,
+        "itl projection": bench.projection,
+    }
+    return {name: _median_ms(steps(), scale.usual_steps) for name, steps in kinds.items()}
+
+
+def _median_ms(steps: Iterator[None], count: int) -> float:
+    times = []
+    for _ in range(5):
+        next(steps)
+    for _ in range(count):
+        begin = time.perf_counter()
+        next(steps)
+        times.append(time.perf_counter() - begin)
+    # the mean over blocks of ten, since a loader delivers in bursts
+    blocks = [sum(times[k : k + 10]) / len(times[k : k + 10]) for k in range(0, len(times), 10)]
+    return 1e3 * median(blocks)
+
+
+class _Usual:
+    def __init__(self, scale: Scale, stream: Stream) -> None:
+        self.scale, self.device = scale, scale.device
+        self.transform = Transform(stream)
+        self.samples = Samples(stream.tasks[0].train, self.transform)
+        self.classes = stream.classes
+
+    def _net(self) -> nets.Net:
+        name, width = self.scale.net.get("net.name", "resnet18"), self.scale.net.get("net.width")
+        return nets.build(name, self.classes, width=width).to(self.device)
+
+    def _batches(self) -> Iterator[Any]:
+        while True:
+            yield from DataLoader(self.samples, 32, shuffle=True, num_workers=self.scale.workers)
+
+    def replay(self, loss: Callable[..., tuple[Tensor, Tensor]], frozen: bool = False) -> Iterator[None]:
+        """Steps of a replay method; `frozen`: the memory is full and takes nothing."""
+        net, buffer = self._net(), Buffer(200, self.transform)
+        optimiser = torch.optim.SGD(net.parameters(), lr=0.01)
+        for x, y, raw in self._batches():
+            x, y = x.to(self.device), y.to(self.device)
+            optimiser.zero_grad()
+            value, logits = loss(net, x, y, buffer)
+            value.backward()
+            optimiser.step()
+            if not frozen or len(buffer.images) < buffer.size:
+                buffer.add(raw, y.cpu(), logits.detach())
+            value.item()
+            yield
+
+    def derpp(self, net: nn.Module, x: Tensor, y: Tensor, buffer: Buffer) -> tuple[Tensor, Tensor]:
+        """Three forwards, two draws."""
+        logits = net(x)
+        loss = F.cross_entropy(logits, y)
+        if buffer.images:
+            past_x, _, stored = buffer.draw(32, self.device)
+            loss = loss + 0.1 * F.mse_loss(net(past_x), stored)
+            past_x, past_y, _ = buffer.draw(32, self.device)
+            loss = loss + 0.5 * F.cross_entropy(net(past_x), past_y)
+        return loss, logits
+
+    def tangent(self) -> Iterator[None]:
+        """Tangent learning over the last two layers, by forward-mode AD, eagerly."""
+        net = self._net().eval()
+        trunk, head = net.split(2)
+        params = {name: p.detach() for name, p in head.named_parameters()}
+        w = {name: torch.zeros_like(p).requires_grad_() for name, p in params.items()}
+        optimiser = torch.optim.SGD(w.values(), lr=1e-4, momentum=0.9, weight_decay=2e-5)
+        for x, y, _ in self._batches():
+            optimiser.zero_grad()
+            with torch.no_grad():
+                features = trunk(x.to(self.device))
+            loss = F.cross_entropy(tangent_logits(head, params, w, features), y.to(self.device))
+            loss.backward()
+            optimiser.step()
+            loss.item()
+            yield
+
+    def projection(self) -> Iterator[None]:
+        """Distillation of a tangent model, eagerly."""
+        net, anchor = self._net(), self._net().eval()
+        trunk, head = anchor.split(2)
+        params = {name: p.detach() for name, p in head.named_parameters()}
+        w = {name: torch.zeros_like(p) for name, p in params.items()}
+        optimiser = torch.optim.SGD(net.parameters(), lr=1e-5, weight_decay=2e-5)
+        for x, _, _ in self._batches():
+            x = x.to(self.device)
+            optimiser.zero_grad()
+            with torch.no_grad():
+                target = tangent_logits(head, params, w, trunk(x))
+            loss = F.mse_loss(net(x), target)
+            loss.backward()
+            optimiser.step()
+            loss.item()
+            yield
+
+
+def tangent_logits(head: nn.Module, params: dict[str, Tensor], w: dict[str, Tensor], features: Tensor) -> Tensor:
+    """p(x) + ∇p(x) w by forward-mode AD: `[n, classes]`."""
+    value, along = jvp(lambda p: functional_call(head, p, (features,)), (params,), (w,))  # type: ignore[misc]
+    return value + along  # type: ignore[no-any-return]

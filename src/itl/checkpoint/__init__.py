@@ -1,0 +1,1 @@
+"""Saved state: learners as folders, folder generations, locks, atomic writes."""

@@ -1,0 +1,1 @@
+"""Memory policies, one module each."""

@@ -1,0 +1,79 @@
+"""The end of a network and its derivative, pooling and classifier, in one kernel each way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from itl.nets.norm import fused_kernels
+from itl.nets.resnet import Pool
+from itl.triton_support import kernels_of, launching_on
+
+CLASSES, PIXELS = 256, 256  # at most
+TILE = 4096  # weights a program of the forward kernel holds at once; of pixels' values twice as many
+IMAGES, CHANNELS = 32, 16  # of the backward kernel's blocks
+
+
+def closes(module: nn.Module) -> bool:
+    """Whether a module ends in pooling and a classifier that go together."""
+    *_, before, last = (None, None, *module.children())
+    pools = isinstance(before, nn.Sequential) and type(before[-1]) is Pool
+    return pools and isinstance(last, nn.Linear) and last.bias is not None and last.out_features <= CLASSES
+
+
+def fits(y: Tensor, dy: Tensor | None) -> bool:
+    """Whether the kernels can take a value and its derivative, `[n, c, h, w]` each."""
+    few = y.dim() == 4 and y.shape[2] * y.shape[3] <= PIXELS
+    return dy is not None and few and fused_kernels(y, torch.float32) is not None
+
+
+class Head(torch.autograd.Function):
+    """Logits of the mean over an image's pixels, and their derivative along (dy, dweight, dbias)."""
+
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any, y: Tensor, dy: Tensor, dweight: Tensor, dbias: Tensor, linear: nn.Linear
+    ) -> tuple[Tensor, Tensor]:
+        """(value, derivative), `[n, classes]` each, of y and dy `[n, c, h, w]` channels-last."""
+        n, channels, height, width = y.shape
+        classes, weight, dy = linear.out_features, linear.weight.detach(), _last(dy)
+        means = y.new_empty((n, channels))
+        value, along = y.new_empty((n, classes)), y.new_empty((n, classes))
+        block_k, pixels = _power(classes), _power(height * width)
+        blocks = {"PIXELS": pixels, "BLOCK_C": min(TILE // block_k, 2 * TILE // pixels, 256), "BLOCK_K": block_k}
+        with launching_on(y.device):
+            kernels_of("nets").head_kernel[(n,)](
+                y, dy, weight, linear.bias.detach(), dweight, dbias, means, value, along,
+                channels, height * width, classes, **blocks, num_warps=8,
+            )  # fmt: skip
+        ctx.save_for_backward(weight, means)
+        ctx.shape = y.shape
+        ctx.mark_non_differentiable(value)
+        ctx.set_materialize_grads(False)
+        return value, along
+
+    @staticmethod
+    def backward(ctx: Any, _: None, g: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        """Gradients of dy, dweight and dbias."""
+        weight, means = ctx.saved_tensors
+        (n, channels), classes = means.shape, len(weight)
+        ddy = torch.empty(ctx.shape, device=weight.device, memory_format=torch.channels_last)
+        dweight, dbias = torch.empty_like(weight), weight.new_empty(classes)
+        precision = "tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee"
+        with launching_on(weight.device):
+            kernels_of("nets").head_backward_kernel[(-(-channels // CHANNELS),)](
+                g.contiguous(), weight, means, ddy, dweight, dbias, channels, n, ddy[0, 0].numel(), classes,
+                PRECISION=precision, BLOCK_N=IMAGES, BLOCK_C=CHANNELS, BLOCK_K=max(16, _power(classes)), num_warps=4,
+            )  # fmt: skip
+        return None, ddy, dweight, dbias, None
+
+
+def _last(x: Tensor) -> Tensor:
+    return x.contiguous(memory_format=torch.channels_last)
+
+
+def _power(size: int) -> int:
+    """The power of two that is not smaller."""
+    return 1 << (size - 1).bit_length()

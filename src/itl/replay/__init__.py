@@ -1,0 +1,1 @@
+"""Epoch planning with replay, and the training stage that the engine runs."""

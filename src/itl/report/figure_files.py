@@ -1,0 +1,92 @@
+"""The page's charts for a paper: PNG and PDF, a column or a page wide, fonts embedded."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import chain, count
+from pathlib import Path
+
+from itl.errors import UserError
+from itl.report import compare, tasks
+from itl.report.chart import Chart
+from itl.report.matplotlib_figures import STYLE, draw, pyplot_for_files
+from itl.report.policies import policies
+from itl.report.run_selection import Group, Shown, Subject, subject
+from itl.report.tabs import MEASURES, charts_of
+from itl.results import Run
+
+
+def write_figures(runs: Sequence[Run], folder: str | os.PathLike[str]) -> list[Path]:
+    """Draw every figure of the report into `folder`, each as PNG and PDF; returns what was written."""
+    pyplot = pyplot_for_files()
+    about = subject(runs)
+    names = _names(about)
+    out = []
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        for key, chart in figures(about):
+            file = "-".join(names.get(part, part) for part in key.split("/"))
+            figure = draw(chart)
+            for ending in ("png", "pdf"):
+                path = Path(folder) / f"{file}.{ending}"
+                with pyplot.rc_context(STYLE):  # how fonts are embedded is decided here
+                    figure.savefig(path, dpi=300, metadata={"CreationDate": None} if ending == "pdf" else None)
+                out.append(path)
+            pyplot.close(figure)
+    except OSError as error:
+        raise UserError(f"cannot write to {folder}: {error.strerror or error}; choose another --figures") from None
+    return out
+
+
+def figures(subject: Subject) -> Iterator[tuple[str, Chart]]:
+    """The charts for a paper: those of cells, and of each cell's first run."""
+    first: list[tuple[Group | None, Shown]] = [(group, subject.first(group)) for group in subject.groups]
+    first += [(None, shown) for shown in subject.unfinished]
+    for group, shown in first:
+        for key, chart in charts_of(shown):
+            if chart is not None:
+                yield key, chart
+        if group is not None:
+            mine = [one for one in subject.runs if any(one.run is run for run in group.cell.runs)]
+            for measure, _ in MEASURES:
+                chart = tasks.matrix(mine, measure)
+                if chart is not None:
+                    yield f"matrix/{group.key}/{measure}", chart
+    for number, (_, alike) in enumerate(compare.side_by_side(subject.groups)):
+        for measure, _ in MEASURES:
+            chart = compare.bars(alike, measure)
+            if chart is not None:
+                yield f"bars{number}/{measure}", chart
+    for number, stream in enumerate(dict.fromkeys(group.cell.facts["stream"] for group in subject.groups)):
+        chart = compare.buffers(subject.groups, stream)
+        if chart is not None:
+            yield f"buffers{number}/class_il", chart
+    for number, chart in enumerate(policies(subject.groups)):
+        yield f"policies{number}/class_il", chart
+    spent = compare.seconds(subject)
+    if spent is not None:
+        yield "seconds", spent
+
+
+def _names(about: Subject) -> dict[str, str]:
+    """What runs and cells are called in files' names, by key; no two alike, in capitals or not."""
+    names = dict(zip((one.key for one in about.runs), _folders([one.run.path for one in about.runs]), strict=True))
+    for group in about.groups:
+        names[group.key] = "mean-" + "".join(c if c.isalnum() or c in "+-." else "_" for c in group.name)
+    taken: set[str] = set()
+    for key, name in names.items():
+        tries = chain([name], (f"{name}-{number}" for number in count(2)))
+        names[key] = next(one for one in tries if one.casefold() not in taken)
+        taken.add(names[key].casefold())
+    return names
+
+
+def _folders(paths: Sequence[Path]) -> list[str]:
+    """The folders' names; before those of one name, as much of their paths as tells them apart."""
+    whole = [path.absolute().parts[1:] for path in paths]
+    ends = [[parts[-depth:] for depth in range(1, len(parts) + 1)] for parts in whole]
+    found = Counter(end for some in ends for end in some)
+    own = (next((end for end in some if found[end] == 1), parts) for some, parts in zip(ends, whole, strict=True))
+    return ["-".join(end) for end in own]

@@ -1,0 +1,128 @@
+"""A run's images for a look: the memory's and mistakes', as sheets small enough for a page."""
+
+from __future__ import annotations
+
+import base64
+import io
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from itl.experiments.config import Config
+from itl.report.run_selection import Shown
+from itl.results import Folder
+from itl.results.image_selection import mistakes, spread
+from itl.results.validation import check_pictures
+
+EXACT = 16  # pixels; smaller images are kept to the last bit, larger ones by a lossy codec
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """Images uint8 `[n, channels, height, width]`: of the memory with their slots, of mistakes with their rows."""
+
+    memory: np.ndarray
+    slot: np.ndarray
+    wrong: np.ndarray
+    row: np.ndarray
+
+
+class Album:
+    """Finds a run's images: in its record, else in the dataset, where one is told where that lies."""
+
+    def __init__(self, data: str | None) -> None:
+        self.data = data
+        self.streams: dict[str, Any] = {}
+
+    def of(self, shown: Shown) -> Pictures | None:
+        """A finished run's images; None where there are none to be had."""
+        arrays = Folder(shown.run.path).arrays("pictures.npz")
+        if arrays is not None and shown.result is not None and shown.predictions is not None:
+            slots, rows = len(shown.result.get("memory", {}).get("label", ())), len(shown.predictions["label"])
+            check_pictures(arrays, slots, rows, shown.run.path / "pictures.npz")
+            return Pictures(*(arrays[name] for name in ("memory", "slot", "wrong", "row")))
+        if self.data is None or shown.result is None or shown.predictions is None:
+            return None
+        config = Config.of(shown.run.config)
+        key = repr((config.stream, config.tasks, config.order, config.order_seed, config.split))
+        if key not in self.streams:  # read once for all runs over it
+            self.streams[key] = config.load_stream(self.data)
+        return _again(shown, self.streams[key])
+
+
+def _again(shown: Shown, stream: Any) -> Pictures:
+    """The same images as the recorder would have kept, from the dataset."""
+    import torch
+
+    memory, predicted = (shown.result or {})["memory"], shown.predictions or {}
+    slot = spread(np.array(memory["label"], int))
+    shape = stream.shape
+    held = [stream.tasks[memory["task"][k]].train.gather(torch.tensor([memory["row"][k]]))[0].numpy() for k in slot]
+    row = mistakes(predicted["label"], predicted["class_il"], predicted["confidence"])
+    pixels = type(stream.tasks[0].test).join([task.test for task in stream])
+    wrong = pixels.gather(torch.from_numpy(row)).numpy()
+    return Pictures(np.array(held, np.uint8).reshape(-1, *shape), slot, wrong, row)
+
+
+def sheet(images: np.ndarray) -> dict[str, Any]:
+    """Images `[n, channels, height, width]` side by side in one picture: its data URI, its columns and rows."""
+    count, channels, height, width = images.shape
+    columns = max(1, int(np.ceil(np.sqrt(count * height / max(1, width)))))
+    rows = -(-count // columns)
+    whole = np.zeros((rows * height, columns * width, channels), np.uint8)
+    for k, image in enumerate(images):
+        top, left = k // columns * height, k % columns * width
+        whole[top : top + height, left : left + width] = image.transpose(1, 2, 0)
+    kind = "PNG" if max(height, width) <= EXACT else "WEBP"
+    drawn = Image.fromarray(whole[:, :, 0] if channels == 1 else whole[:, :, :3])
+    out = io.BytesIO()
+    drawn.save(out, kind, **({} if kind == "PNG" else {"quality": 82, "method": 4}))
+    uri = f"data:image/{kind.lower()};base64,{base64.b64encode(out.getvalue()).decode()}"
+    return {"uri": uri, "columns": columns, "rows": rows}
+
+
+def memory_gallery(shown: Shown, pictures: Pictures, limit: int) -> dict[str, Any] | None:
+    """The memory's images by class, each with the task it came with and the step it was taken in at."""
+    slots = (shown.result or {}).get("memory") or {}
+    chosen = spread(np.array(slots["label"], int)[pictures.slot], limit)
+    if not len(chosen):
+        return None
+    groups: dict[int, list[dict[str, str | int]]] = {}
+    for tile, k in enumerate(chosen):
+        slot = int(pictures.slot[k])
+        label, task, step = (int(slots[name][slot]) for name in ("label", "task", "written"))
+        groups.setdefault(label, []).append(
+            {"tile": tile, "note": f"task {task + 1}", "says": f"{_name(shown, label)}, task {task + 1}, step {step}"}
+        )
+    held = np.bincount(np.array(slots["label"], int))
+    titled = [
+        {"title": _name(shown, label), "more": _of(len(items), int(held[label])), "items": items}
+        for label, items in sorted(groups.items())
+    ]
+    return {"sheet": sheet(pictures.memory[chosen]), "groups": titled}
+
+
+def mistake_gallery(shown: Shown, pictures: Pictures, limit: int) -> dict[str, Any] | None:
+    """Wrong predictions worth a look: what it is, what it was taken for, how sure the network was."""
+    predicted = shown.predictions
+    if predicted is None or not len(pictures.row):
+        return None
+    items: list[dict[str, str | int]] = []
+    for tile, row in enumerate(pictures.row[:limit].tolist()):
+        label, guess = (_name(shown, int(predicted[name][row])) for name in ("label", "class_il"))
+        sure = f"{100 * float(predicted['confidence'][row]):.0f} %"
+        items.append({"tile": tile, "note": f"{label} → {guess}", "says": f"{label}, taken for {guess}, {sure} sure"})
+    wrong = int((predicted["label"] != predicted["class_il"]).sum())
+    more = f"{wrong} of {len(predicted['label'])} test images are taken for another class; {len(items)} are here"
+    return {"sheet": sheet(pictures.wrong[:limit]), "groups": [{"title": "", "more": more, "items": items}]}
+
+
+def _of(count: int, held: int) -> str:
+    return f"{held} held" if count == held else f"{held} held, {count} here"
+
+
+def _name(shown: Shown, label: int) -> str:
+    names = shown.class_names
+    return names[label] if label < len(names) else str(label)

@@ -1,0 +1,210 @@
+"""The page's charts by matplotlib."""
+
+from __future__ import annotations
+
+import os
+from textwrap import fill
+from typing import TYPE_CHECKING, Any
+
+from itl.errors import UserError
+from itl.report.chart import Axis, Chart, Series
+from itl.report.run_selection import Shown
+from itl.report.stages import stages
+from itl.results import read_run
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLUMN, PAGE = 3.35, 6.9  # inches: a column and the width of a two-column page
+LINES = {"specialist": "#a02c2c", "tangent": "#2c6e2c", "projection": "#b86e00", "ink": "#222222"}
+LINES |= {"a": "#1f5fa8", "b": "#b3470e", "c": "#00755a", "d": "#8a3d84", "e": "#6b5b00", "f": "#a31545"}
+LINES |= {"g": "#48606f", "h": "#3b3fa0"}
+LONG = 24  # letters of a name after which it goes on below
+LETTERS = 36  # stages that there is room to name
+BACKS = {"specialist": "#f6d9d9", "tangent": "#d9ecd9", "projection": "#f6ecc4"}
+DASHES = dict(
+    zip("abcdefgh", ("-", "--", ":", "-.", (0, (6, 2)), (0, (4, 1, 1, 1)), (0, (1, 1)), (0, (8, 3))), strict=True)
+)
+SYMBOLS = dict(zip("abcdefgh", "osD^PX*h", strict=True)) | {"specialist": "o", "tangent": "D", "projection": "s"}
+HATCHES = {"tangent": "////", "projection": "xxx", "b": "\\\\\\", "c": "||", "g": "..", "h": "--"}
+STYLE: dict[str, Any] = {"pdf.fonttype": 42, "ps.fonttype": 42, "font.family": "DejaVu Sans", "hatch.linewidth": 0.5}
+STYLE |= {"font.size": 7, "axes.titlesize": 7.5, "legend.fontsize": 6, "axes.linewidth": 0.6}
+STYLE |= {"text.parse_math": False, "text.usetex": False}  # names are drawn as they are: US$ is no formula
+STYLE |= {"xtick.major.width": 0.6, "ytick.major.width": 0.6, "axes.spines.top": False, "axes.spines.right": False}
+
+
+def draw_stages(run: str | os.PathLike[str], path: str | os.PathLike[str]) -> None:
+    """Draw the accuracy through the stages of one run into a file: the README's picture."""
+    pyplot = pyplot_for_files()
+    shown = Shown("r0", "", read_run(run))
+    chart = stages(shown)
+    if chart is None:
+        raise UserError(f"{run} has measured nothing within its stages yet; there is nothing to draw")
+    figure = draw(chart, size=(9.0, 3.6), scale=1.35)
+    facts = shown.facts
+    title = f"{facts['method']} on {facts['stream']}, {facts['buffer']} images in memory"
+    with pyplot.rc_context(STYLE):
+        figure.axes[0].set_title(title, loc="left", fontsize=10, pad=22)
+        figure.savefig(path, dpi=150)
+    pyplot.close(figure)
+
+
+def draw(chart: Chart, size: tuple[float, float] | None = None, scale: float = 1.0) -> Figure:
+    """A chart as a matplotlib figure."""
+    pyplot = pyplot_for_files()
+    style = {
+        name: value * scale if "size" in name and isinstance(value, (int, float)) else value
+        for name, value in STYLE.items()
+    }
+    with pyplot.rc_context(style):
+        figure: Figure
+        figure, axes = pyplot.subplots(figsize=size or _size(chart), layout="constrained")
+        if chart.heat is not None:
+            _heat(figure, axes, chart)
+        else:
+            _series(axes, chart, labels=size is not None)
+            _axis(axes, chart.x, "x", chart.horizontal)
+            _axis(axes, chart.y, "y", chart.horizontal)
+        axes.set_xlabel(chart.x.title)
+        axes.set_ylabel(chart.y.title)
+        figure.draw_without_rendering()  # while this style holds: texts keep their sizes
+    return figure
+
+
+def _size(chart: Chart) -> tuple[float, float]:
+    if chart.heat is not None:
+        side = COLUMN if len(chart.heat.columns) <= 25 else PAGE
+        return side, max(1.4, min(side, side * 0.9 * len(chart.heat.rows) / max(5, len(chart.heat.columns))))
+    if chart.bands:
+        return PAGE, 2.3
+    if chart.horizontal:
+        lines = max((fill(name, LONG).count("\n") for name in chart.y.categories), default=0)
+        return COLUMN, 0.9 + (0.2 + 0.1 * lines) * len(chart.y.categories)
+    crowded = len(chart.x.categories) > 2 and any(len(name) > LONG for name in chart.x.categories)
+    return (PAGE, 2.8) if crowded else (COLUMN, 2.4)
+
+
+def _series(axes: Axes, chart: Chart, labels: bool) -> None:
+    from matplotlib.patches import Patch
+
+    for band in chart.bands:
+        axes.axvspan(band.low, band.high, color=BACKS[band.role], lw=0)
+    if len(chart.bands) <= LETTERS:  # no colour is needed to tell the stages apart
+        for band in chart.bands:
+            middle, above = (band.low + band.high) / 2, axes.get_xaxis_transform()
+            axes.text(middle, 1.005, band.role[0].upper(), transform=above, ha="center", va="bottom")
+    for rule in chart.rules:
+        axes.axvline(rule, color="#777777", lw=0.6, ls=":")
+    for level, name in chart.levels:
+        axes.axhline(level, color=LINES["c"], lw=1.2, ls="--", label=f"{name}: {level:.2f} %")
+    base = [0.0] * len(chart.series[0].y) if chart.stacked else None
+    for one in chart.series:
+        if one.kind == "bars":
+            _bars(axes, chart, one, base)
+        else:
+            _line(axes, chart, one, labels)
+    handles = [Patch(color=BACKS[role], label=f"{role[0].upper()} {name}") for role, name in chart.names.items()]
+    several = 1 < len(chart.series) <= 12
+    if handles:
+        extra = [
+            h
+            for h, name in zip(*axes.get_legend_handles_labels(), strict=True)
+            if several and not _of_band(name, chart)
+        ]
+        axes.legend(handles=handles + extra, loc="lower right", bbox_to_anchor=(1, 1.05), ncols=9, frameon=False)
+    elif several or chart.levels:
+        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, frameon=False)
+
+
+def _of_band(name: str, chart: Chart) -> bool:
+    """Whether a series is of a stage, which its background already names."""
+    return name.removesuffix(": end") in chart.names.values()
+
+
+def _line(axes: Axes, chart: Chart, one: Series, labels: bool) -> None:
+    x, colour = chart.at(one), LINES[one.role]
+    y = [float("nan") if value is None else value for value in one.y]
+    points = one.kind == "points"
+    open_marks = points and chart.unit != "mark"
+    style: dict[str, Any] = {"color": colour, "label": one.name}
+    style["lw"] = 0 if points else one.width * 0.75
+    style["ls"] = "none" if points else DASHES.get(one.role, "-")
+    if points or (one.marks and one.error):
+        style |= {"marker": SYMBOLS.get(one.role, "o"), "ms": 4.0, "mfc": "white" if open_marks else colour}
+    if any(error is not None for error in one.error):
+        axes.errorbar(x, y, yerr=[error or 0.0 for error in one.error], capsize=2, elinewidth=0.8, **style)
+    else:
+        axes.plot(x, y, **style)
+    if labels and one.name.endswith(": end"):  # the picture alone, without a page to hover on
+        for k in range(0, len(one.y), 3):
+            value = one.y[k]
+            if value is not None:
+                middle = (float(x[k]) + float(x[k + 1])) / 2
+                box = {"facecolor": BACKS[one.role], "edgecolor": "none", "pad": 0.6, "alpha": 0.85}
+                axes.text(middle, value + 2, f"{value:.0f}", ha="center", color=colour, fontsize=8, bbox=box)
+
+
+def _bars(axes: Axes, chart: Chart, one: Series, base: list[float] | None) -> None:
+    y = [value or 0.0 for value in one.y]
+    style: dict[str, Any] = {"color": LINES[one.role], "label": one.name, "edgecolor": "white", "lw": 0.5}
+    style["hatch"] = HATCHES.get(one.role, "") if chart.stacked else ""
+    names = [str(name) for name in chart.at(one)]
+    errors = [error or 0.0 for error in one.error] if any(error is not None for error in one.error) else None
+    if chart.horizontal:
+        axes.barh(names, y, left=base, xerr=errors, **style)
+    else:
+        drawn = axes.bar(names, y, bottom=base, yerr=errors, capsize=2, error_kw={"elinewidth": 0.8}, **style)
+        axes.bar_label(drawn, [f"{value:.1f}" for value in y], label_type="center", color="white", fontsize=6)
+    if base is not None:
+        base[:] = [low + high for low, high in zip(base, y, strict=True)]
+
+
+def _axis(axes: Axes, axis: Axis, which: str, horizontal: bool) -> None:
+    if axis.log:
+        getattr(axes, f"set_{which}scale")("log")
+    if axis.ticks:
+        getattr(axes, f"set_{which}ticks")([at for at, _ in axis.ticks], [name for _, name in axis.ticks], minor=False)
+        getattr(axes, f"{which}axis").minorticks_off()
+    if any(len(name) > LONG for name in axis.categories or ()):
+        folded = [fill(name, LONG) for name in axis.categories]
+        getattr(axes, f"set_{which}ticks")(range(len(folded)), folded)
+    if axis.categories and which == "x" and sum(map(len, axis.categories)) > 40:
+        axes.tick_params(axis="x", labelrotation=30)
+        for label in axes.get_xticklabels():
+            label.set_horizontalalignment("right")
+    if axis.low is not None or axis.high is not None:
+        getattr(axes, f"set_{which}lim")(axis.low, axis.high)
+
+
+def _heat(figure: Figure, axes: Axes, chart: Chart) -> None:
+    import numpy as np
+
+    heat = chart.heat
+    assert heat is not None
+    values = np.array([[np.nan if v is None else v for v in row] for row in heat.values], float)
+    image = axes.imshow(values, cmap="Blues", vmin=0, vmax=heat.high, aspect="auto")
+    for names, which in ((heat.columns, "x"), (heat.rows, "y")):
+        every = -(-len(names) // 25)
+        ticks = range(0, len(names), every)
+        rotated = which == "x" and sum(map(len, names)) > 40
+        getattr(axes, f"set_{which}ticks")(list(ticks), [names[k] for k in ticks], rotation=60 if rotated else 0)
+    if values.size <= 225:
+        for (row, column), value in np.ndenumerate(values):
+            if not np.isnan(value) and not (heat.kind == "count" and value == 0):
+                words = f"{value:.0f}" if heat.kind == "count" or len(heat.columns) > 10 else f"{value:.1f}"
+                ink = "white" if value > 0.55 * heat.high else "black"
+                axes.text(column, row, words, ha="center", va="center", fontsize=5.5, color=ink)
+    figure.colorbar(image, ax=axes, shrink=0.8, label="images" if heat.kind == "count" else "%")
+
+
+def pyplot_for_files() -> Any:
+    """matplotlib's pyplot, drawing into files and not onto a screen."""
+    try:
+        import matplotlib
+    except ImportError:
+        raise UserError("drawing needs matplotlib; install it with pip install 'itl[report]'") from None
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    return pyplot

@@ -1,0 +1,126 @@
+"""What a report is about: runs, the cells they make, and names short enough to choose from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from itl.results import Folder, Run
+from itl.results.cells import Cell, cells
+from itl.results.table import Row, build
+from itl.results.validation import check_predictions
+
+FACTS = ("stream", "split", "method", "variant", "buffer", "seed")
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A run with its name."""
+
+    key: str
+    name: str
+    run: Run
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Method, stream and so on."""
+        return self.run.facts
+
+    @property
+    def result(self) -> dict[str, Any] | None:
+        """What result.json holds; None for a run cut short."""
+        return self.run.result
+
+    @cached_property
+    def predictions(self) -> dict[str, np.ndarray] | None:
+        """What predictions.npz holds."""
+        arrays = Folder(self.run.path).arrays("predictions.npz")
+        classes = len((self.result or {}).get("class_names") or ())
+        return None if arrays is None else check_predictions(arrays, classes, self.run.path / "predictions.npz")
+
+    @cached_property
+    def matrices(self) -> dict[str, list[list[float]]]:
+        """The accuracy matrices as far as the run came: a row for each task learned."""
+        experts = [line for line in self.run.lines if line.get("kind") == "expert"]
+        if self.result is not None:
+            return {name: self.result[f"{name}_matrix"] for name in ("class_il", "task_il")}
+        return {name: [line[f"{name}_tasks"] for line in experts] for name in ("class_il", "task_il")}
+
+    @property
+    def class_names(self) -> list[str]:
+        """The classes in the order of the outputs."""
+        given = (self.result or {}).get("class_names")
+        count = int(self.predictions["label"].max()) + 1 if self.predictions is not None else 0
+        return [str(name) for name in given] if given else [str(number) for number in range(count)]
+
+
+@dataclass(frozen=True)
+class Group:
+    """A cell with its name, and its row beside what is published."""
+
+    key: str
+    name: str
+    cell: Cell
+    rows: tuple[Row, ...]
+
+    @property
+    def row(self) -> Row:
+        """The row that `itl table` shows first."""
+        return self.rows[0]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Everything a report shows."""
+
+    runs: list[Shown]
+    groups: list[Group]
+
+    @property
+    def unfinished(self) -> list[Shown]:
+        """The runs cut short."""
+        return [shown for shown in self.runs if shown.result is None]
+
+    def first(self, group: Group) -> Shown:
+        """A cell's first run, which stands for it where one run must."""
+        return next(shown for shown in self.runs if shown.run is group.cell.runs[0])
+
+
+def subject(runs: Sequence[Run]) -> Subject:
+    """The runs in the order they were given, the cells they make in the order of their first runs."""
+    names = _names([run.facts for run in runs], FACTS)
+    names = [
+        name if names.count(name) == 1 else f"{name} ({run.path.name})" for name, run in zip(names, runs, strict=True)
+    ]
+    shown = [Shown(f"r{k}", name, run) for k, (name, run) in enumerate(zip(names, runs, strict=True))]
+    place = {id(run): k for k, run in enumerate(runs)}
+    made = sorted(cells(runs), key=lambda cell: min(place[id(run)] for run in cell.runs))
+    rows = [
+        row
+        for split in ("test", "validation")
+        for section in build(runs, split=split, missing=False).sections
+        for row in section.rows
+    ]
+    groups = []
+    titles = _names([cell.facts for cell in made], FACTS[:-1])
+    for k, (cell, title) in enumerate(zip(made, titles, strict=True)):
+        mine = tuple(row for row in rows if row.ours is not None and row.ours.runs[0] is cell.runs[0])
+        twins = titles.count(title) > 1 and mine[0].label
+        groups.append(Group(f"c{k}", f"{title} [{mine[0].label}]" if twins else title, cell, mine))
+    return Subject(shown, groups)
+
+
+def _names(facts: Sequence[dict[str, Any]], parts: Sequence[str]) -> list[str]:
+    """Names of the method and whatever else differs."""
+    differ = [part for part in parts if len({str(one.get(part)) for one in facts}) > 1]
+    words = {"buffer": "|B| {}", "seed": "seed {}", "split": "{} split", "stream": "on {}"}
+    order = ("method", "variant", "buffer", "stream", "split", "seed")
+    out = []
+    for one in facts:
+        kept = [p for p in order if p == "method" or (p in differ and (one.get(p) is not None) and p in parts)]
+        out.append(", ".join(words.get(part, "{}").format(one.get(part)) for part in kept))
+    return out

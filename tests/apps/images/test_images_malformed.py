@@ -1,0 +1,196 @@
+"""Whatever lies in a folder: what is a picture is learned, what is none is listed, and nothing else happens."""
+
+from __future__ import annotations
+
+import os
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from itl.apps.images import UnreadableImage, read_image, scan, shown
+from itl.apps.teaching import Lesson, Options, Teacher
+from itl.errors import UserError
+from support.image_folders import SMALL, write_pictures
+from support.malformed_images import BAD, GOOD, Case, cases, encoded
+
+CASES = list(cases())
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All of them as one class."""
+    root = tmp_path_factory.mktemp("malformed") / "things"
+    root.mkdir()
+    for name, _, write in CASES:
+        write(root / name)
+    return root
+
+
+@pytest.fixture(autouse=True)
+def no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ITL_CACHE", "off")
+
+
+def test_there_are_three_hundred_of_them() -> None:
+    assert len(CASES) >= 300
+    assert len({name for name, _, _ in CASES}) == len(CASES)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: shown(case[0])[:60])
+def test_a_file_is_read_or_refused_in_one_line(folder: Path, case: Case) -> None:
+    name, fate, _ = case
+    pixels, line = None, ""
+    try:
+        pixels = read_image(folder / name, 8)
+    except UnreadableImage as error:
+        line = str(error)
+    if pixels is None:
+        assert fate != GOOD, line
+        assert line.startswith(f"{shown(folder / name)}: ")
+        assert line.isprintable()
+        assert len(line) < len(shown(folder / name)) + 200
+    else:
+        assert fate != BAD
+        assert (pixels.shape, pixels.dtype) == ((3, 8, 8), np.uint8)
+
+
+def test_a_bomb_takes_no_memory(folder: Path) -> None:
+    tracemalloc.start()
+    for name, fate, _ in CASES:
+        if "bomb" in name:
+            assert fate == BAD
+            with pytest.raises(UnreadableImage):
+                read_image(folder / name, 32)
+    assert tracemalloc.get_traced_memory()[1] < 20_000_000
+    tracemalloc.stop()
+
+
+def test_every_file_is_either_learned_or_listed_once(folder: Path) -> None:
+    material = Lesson.of(folder.parent, test=False).read(8)
+    listed = [shown(problem.path.name) for problem in material.problems]
+    assert len(listed) == len(set(listed))
+    assert len(material.train) + len(listed) == len(CASES)
+    assert {shown(name) for name, fate, _ in CASES if fate == BAD} <= set(listed)
+    assert not {shown(name) for name, fate, _ in CASES if fate == GOOD} & set(listed)
+
+
+def test_the_good_ones_among_them_are_learned(folder: Path, tmp_path: Path) -> None:
+    write_pictures(tmp_path / "set", "ant", "bee")
+    (tmp_path / "set" / "things").symlink_to(folder)
+    options = Options(size=8, buffer=12, device="cpu", settings={**SMALL, "specialist.steps": 2})
+    teacher = Teacher(tmp_path / "m", [tmp_path / "set"], options)
+    (lecture,) = teacher.due()
+    teacher.teach(lecture)
+    assert lecture.learned
+    good, bad = (sum(fate == one for _, fate, _ in CASES) for one in (GOOD, BAD))
+    assert lecture.train["things"] + lecture.test["things"] >= good
+    assert len(lecture.problems) >= bad
+
+
+# ------------------------------------------------------------------------------------------------------------ folders
+
+
+PICTURE = encoded("png")
+
+
+def _files(root: Path, *names: str) -> Path:
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(PICTURE)
+    return root
+
+
+def _folders(root: Path, *names: str) -> Path:
+    for name in names:
+        (root / name).mkdir(parents=True, exist_ok=True)
+    return root
+
+
+def _link(root: Path, name: str, to: str) -> Path:
+    root.mkdir(exist_ok=True)
+    (root / name).symlink_to(to)
+    return root
+
+
+def _bad(root: Path, *names: str) -> Path:
+    _files(root, *names)
+    for name in names:
+        (root / name).write_bytes(b"bad")
+    return root
+
+
+DEEP = "/".join(["deep"] * 60)
+# What is made of each folder: the classes that are found, or the words of the refusal.
+FOLDERS = {
+    "missing": (lambda root: root, "does not exist"),
+    "empty": (lambda root: _folders(root, "."), "has no class"),
+    "only files": (lambda root: _files(root, "1.png", "2.png"), "has no class"),
+    "only hidden": (lambda root: _files(root, ".hidden/1.png"), "has no class"),
+    "only empty classes": (lambda root: _folders(root, "a", "b"), "has no class"),
+    "only hidden files": (lambda root: _files(root, "a/.1.png"), "has no class"),
+    "only bad files": (lambda root: _bad(root, "a/1.png", "b/1.png"), "holds no image that can be read"),
+    "a file": (lambda root: _files(root.parent, root.name) / root.name, "is a file"),
+    "a link in a circle": (lambda root: _link(root.parent, root.name, root.name) / root.name, "does not exist"),
+    "a link to nowhere": (lambda root: _link(root.parent, root.name, "nowhere") / root.name, "does not exist"),
+    "a class that links to itself": (lambda root: _link(root, "a", "a"), "has no class"),
+    "a class that links to its folder": (lambda root: _link(_files(root, "b/1.png"), "a", "."), {"a", "b"}),
+    "test without train": (lambda root: _files(root, "test/a/1.png"), "has a test/ but no train/"),
+    "train without classes": (
+        lambda root: _folders(_files(root, "test/a/1.png"), "train"),
+        "has a test/ but no train/",
+    ),
+    "train with empty classes": (lambda root: _folders(root, "train/a", "test/a"), "has no class"),
+    "test with other classes": (lambda root: _files(root, "train/a/1.png", "test/b/1.png"), {"a"}),
+    "test without classes": (lambda root: _files(root, "train/a/1.png", "test/1.png"), {"a"}),
+    "one image in each class": (lambda root: _files(root, "a/1.png", "b/1.png"), {"a", "b"}),
+    "one class": (lambda root: _files(root, "a/1.png", "a/2.png"), {"a"}),
+    "one image at all": (lambda root: _files(root, "a/1.png"), {"a"}),
+    "a class with bad files only": (lambda root: _bad(_files(root, "a/1.png"), "b/1.png"), {"a"}),
+    "an empty class": (lambda root: _folders(_files(root, "a/1.png"), "b"), {"a"}),
+    "files beside the classes": (lambda root: _files(root, "a/1.png", "readme.txt"), {"a"}),
+    "a class deep down": (lambda root: _files(root, f"a/{DEEP}/1.png"), {"a"}),
+    "a circle deep down": (lambda root: _link(_files(root, "a/b/c/1.png"), "a/b/c/d", "../../.."), {"a"}),
+    "a link to a file": (lambda root: _link(_files(root, "a/1.png"), "b", "a/1.png"), {"a"}),
+    "two classes in one place": (lambda root: _link(_files(root, "a/1.png"), "b", "a"), {"a", "b"}),
+    "long names": (lambda root: _files(root, "n" * 255 + "/" + "f" * 255), {"n" * 255}),
+    "names that are no text": (lambda root: _files(root, os.fsdecode(b"caf\xe9/\xff.png")), {"caf\\xe9"}),
+    "two spellings of a name": (lambda root: _files(root, "e\u0301/1.png", "\u00e9/2.png"), {"\u00e9"}),
+    "names with marks": (
+        lambda root: _files(root, "[red]a/1.png", "b\n/1.png", "-c/1"),
+        {"[red]a", "b\\n", "-c"},
+    ),
+    "a pipe among the images": (lambda root: (_files(root, "a/1.png"), os.mkfifo(root / "a" / "p"), root)[-1], {"a"}),
+    "many classes": (lambda root: _files(root, *(f"{k}/1.png" for k in range(100))), {str(k) for k in range(100)}),
+}
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+@pytest.mark.parametrize("test", [True, False])
+def test_a_folder_is_read_or_refused_in_one_line(tmp_path: Path, name: str, test: bool) -> None:
+    make, expected = FOLDERS[name]
+    root = make(tmp_path / "set")
+    if isinstance(expected, str):
+        with pytest.raises(UserError, match=expected) as caught:
+            Lesson.of(root, test).read(8)
+        assert str(caught.value).isprintable()
+        return
+    lesson = Lesson.of(root, test)
+    material = lesson.read(8)
+    assert set(material.train.labels) == expected
+    assert all(str(problem).isprintable() for problem in material.problems)
+    assert scan(root).train.keys() >= expected
+
+
+def test_a_folder_that_may_not_be_read_is_said(tmp_path: Path) -> None:
+    root = _files(tmp_path / "set", "a/1.png", "b/1.png")
+    os.chmod(root / "b", 0)
+    try:
+        if os.access(root / "b", os.R_OK):
+            pytest.skip("this user may read everything")
+        material = Lesson.of(root, test=False).read(8)
+        assert set(material.train.labels) == {"a"}
+        assert "Permission denied" in {problem.why for problem in material.problems}
+    finally:
+        os.chmod(root / "b", 0o700)

@@ -1,0 +1,321 @@
+"""A model taught from folders: new classes, known ones, what it forgets, what it refuses, what it keeps to."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+
+from itl import UserError, nets
+from itl.apps.model.edit import forget, rename, resize
+from itl.apps.teaching import Options, Teacher
+from itl.checkpoint.lock import lock
+from support.image_folders import SMALL, write_pictures
+from support.tiny import Teller, differing, photograph
+from support.tiny_lessons import QUICK, model, teach
+
+
+def files(classes: dict[str, list[Path]]) -> set[Path]:
+    return {file for some in classes.values() for file in some}
+
+
+def held_when_others_join(path: Path, folder: Path, each: int, learned: set[Path]) -> tuple[Teacher, set[Path]]:
+    """Ants and bees join a folder and are taught: who taught, and the images held out, of which none was learned."""
+    write_pictures(folder, "ant", "bee", each=each, seed=7)
+    teacher, (lecture,) = teach(path, folder)
+    held = files(teacher.lessons[0].found.test)
+    assert lecture.learned
+    assert held
+    assert not held & learned
+    return teacher, held
+
+
+def test_the_first_folder_makes_the_model_and_others_extend_it(tmp_path: Path) -> None:
+    one = write_pictures(tmp_path / "one", "bee", "ant")
+    teacher, (lecture,) = teach(tmp_path / "m", one)
+    assert (lecture.learned, lecture.new) == (True, ["ant", "bee"])
+    assert lecture.train.keys() == {"ant", "bee"}
+    assert sum(lecture.train.values()) + sum(lecture.test.values()) == 20
+    teacher, lectures = teach(
+        tmp_path / "m", write_pictures(tmp_path / "two", "cat"), write_pictures(tmp_path / "3", "dog")
+    )
+    assert [lecture.new for lecture in lectures] == [["cat"], ["dog"]]
+    taught = model(tmp_path / "m")
+    assert taught.names == ["ant", "bee", "cat", "dog"]
+    assert taught.learner.tasks == [(0, 1), (2,), (3,)]
+    assert [entry["name"] for entry in taught.history] == ["one", "two", "3"]
+    report = teacher.report()
+    assert [grade.name for grade in report.tasks] == ["one", "two", "3"]
+    assert [grade.name for grade in report.classes] == taught.names
+    json.dumps(report.asdict())
+
+
+def test_a_known_name_is_the_same_class(tmp_path: Path) -> None:
+    teach(tmp_path / "m", write_pictures(tmp_path / "one", "ant", "bee"))
+    _, (lecture,) = teach(tmp_path / "m", write_pictures(tmp_path / "two", "bee", "cat", seed=1))
+    assert lecture.new == ["cat"]
+    taught = model(tmp_path / "m")
+    assert taught.names == ["ant", "bee", "cat"]
+    assert taught.learner.tasks == [(0, 1), (1, 2)]
+    _, (lecture,) = teach(tmp_path / "m", write_pictures(tmp_path / "three", "ant", seed=2))
+    assert lecture.new == []
+    assert model(tmp_path / "m").learner.net.classifier.out_features == 3
+
+
+def test_several_folders_in_one_call_are_several_calls(tmp_path: Path) -> None:
+    folders = [write_pictures(tmp_path / name, name) for name in ("ant", "bee", "cat")]
+    for folder in folders:
+        teach(tmp_path / "apart", folder)
+    teach(tmp_path / "together", *folders)
+    assert not differing(
+        photograph(model(tmp_path / "apart").learner), photograph(model(tmp_path / "together").learner)
+    )
+
+
+def test_test_images_are_not_learned_from(tmp_path: Path) -> None:
+    folder = tmp_path / "set"
+    write_pictures(folder / "train", "ant", "bee")
+    write_pictures(folder / "test", "ant", "bee", each=3, seed=5)
+    seen = []
+
+    def listen(event: str, learner: Any, stage: str | None, epoch: int) -> None:
+        if event == "memory_updated":
+            seen.append(learner._pooled[0].pixels.clone())
+
+    teacher, (lecture,) = teach(tmp_path / "m", folder, observer=Teller(listen))
+    assert (sum(lecture.train.values()), sum(lecture.test.values())) == (20, 6)
+    tests = [np.asarray(Image.open(path)).transpose(2, 0, 1) for path in folder.glob("test/*/*")]
+    assert not any((seen[0].numpy() == image).all((1, 2, 3)).any() for image in tests)
+    assert teacher.report().tasks[0].images == 6
+
+
+def test_a_class_to_test_on_must_have_been_learned(tmp_path: Path) -> None:
+    teach(tmp_path / "m", write_pictures(tmp_path / "one", "ant"))
+    folder = tmp_path / "two"
+    write_pictures(folder / "train", "bee")
+    write_pictures(folder / "test", "ant", "bee", "cat", each=3, seed=5)
+    teacher, (lecture,) = teach(tmp_path / "m", folder)
+    assert lecture.test == {"ant": 3, "bee": 3}
+    assert [(p.path.name, "never learned" in p.why) for p in lecture.problems] == [("cat", True)]
+    assert teacher.report().tasks[-1].images == 6
+
+
+def test_without_a_test_everything_is_learned(tmp_path: Path) -> None:
+    teacher, (lecture,) = teach(tmp_path / "m", write_pictures(tmp_path / "one", "ant", "bee"), test=False)
+    assert lecture.train == {"ant": 10, "bee": 10}
+    assert lecture.test == {}
+    assert teacher.report().accuracy is None
+
+
+def test_what_was_learned_without_a_test_is_never_tested_on(tmp_path: Path) -> None:
+    folder = write_pictures(tmp_path / "one", "ant", "bee", each=20)
+    learned = set(folder.glob("*/*"))
+    teach(tmp_path / "m", folder, test=False)
+    _, (lecture,) = teach(tmp_path / "m", folder)
+    assert (lecture.learned, lecture.test) == (False, {})
+    teacher, held = held_when_others_join(tmp_path / "m", folder, 20, learned)
+    assert teacher.report().tasks[-1].images == len(held)
+
+
+def test_the_report_knows_what_was_and_what_is(tmp_path: Path) -> None:
+    teach(tmp_path / "m", write_pictures(tmp_path / "one", "ant", "bee", each=20))
+    before = model(tmp_path / "m").history[0]["accuracy"]
+    teacher, _ = teach(tmp_path / "m", write_pictures(tmp_path / "two", "cat", "dog", each=20))
+    report = teacher.report()
+    first = report.tasks[0]
+    assert first.was == before["task"]
+    taught, places = model(tmp_path / "m"), ["ant", "bee", "cat", "dog"]
+    part = teacher.exams.parts["../one"]
+    assert part is not None
+    predicted = taught.predict(part.pixels).argmax(1)
+    right = predicted == [places.index(name) for name in part.labels]
+    assert first.now == pytest.approx(100 * right.mean())
+    assert first.forgotten == pytest.approx(before["task"] - first.now)
+    ants = [good for good, name in zip(right, part.labels, strict=True) if name == "ant"]
+    assert report.classes[0].now == pytest.approx(100 * np.mean(ants))
+    assert report.classes[0].was == before["classes"]["ant"]
+
+
+def test_a_folder_that_is_gone_is_not_examined(tmp_path: Path) -> None:
+    teach(tmp_path / "m", write_pictures(tmp_path / "one", "ant", "bee"))
+    shutil.rmtree(tmp_path / "one")
+    teacher, _ = teach(tmp_path / "m", write_pictures(tmp_path / "two", "cat"))
+    gone, there = teacher.report().tasks
+    assert (gone.name, gone.images, gone.now, gone.forgotten) == ("one", 0, None, None)
+    assert gone.was is not None
+    assert there.images > 0
+
+
+def test_a_renamed_class_is_still_examined(tmp_path: Path) -> None:
+    teach(tmp_path / "m", write_pictures(tmp_path / "one", "ant", "bee"))
+    changed = model(tmp_path / "m")
+    rename(changed, "ant", "emmet")
+    teacher, _ = teach(tmp_path / "m", write_pictures(tmp_path / "two", "cat"))
+    assert {grade.name: grade.images > 0 for grade in teacher.report().classes} == {
+        "emmet": True,
+        "bee": True,
+        "cat": True,
+    }
+
+
+def test_what_a_renamed_class_has_lost_is_told(tmp_path: Path) -> None:
+    teach(tmp_path / "m", write_pictures(tmp_path / "one", "ant", "bee"))
+    changed = model(tmp_path / "m")
+    known = changed.history[0]["accuracy"]["classes"]
+    rename(changed, "ant", "emmet")
+    teacher, _ = teach(tmp_path / "m", write_pictures(tmp_path / "two", "cat"))
+    was = {grade.name: grade.was for grade in teacher.report().classes}
+    assert (was["emmet"], was["bee"]) == (known["ant"], known["bee"])
+    rename(model(tmp_path / "m"), "emmet", "bee", merge=True)
+    merged = Teacher(tmp_path / "m", [tmp_path / "one"], Options(device="cpu"))
+    assert {grade.name: grade.was for grade in merged.report().classes} == {"bee": None, "cat": was["cat"]}
+
+
+def test_what_was_learned_is_not_learned_again_unless_asked(tmp_path: Path) -> None:
+    folder = write_pictures(tmp_path / "one", "ant", "bee")
+    teach(tmp_path / "m", folder)
+    before = photograph(model(tmp_path / "m").learner)
+    _, (lecture,) = teach(tmp_path / "m", folder)
+    assert not lecture.learned
+    assert "learned already" in lecture.why
+    assert not differing(before, photograph(model(tmp_path / "m").learner))
+    _, (lecture,) = teach(tmp_path / "m", folder, again=True)
+    assert lecture.learned
+    write_pictures(folder, "ant", each=3, seed=7)
+    _, (lecture,) = teach(tmp_path / "m", folder)
+    assert lecture.learned
+
+
+def test_what_a_few_images_taught_is_not_tested_on_when_others_join(tmp_path: Path) -> None:
+    folder = write_pictures(tmp_path / "day", "ant", each=3)
+    write_pictures(folder, "bee", each=5)
+    learned = files(teach(tmp_path / "m", folder)[0].lessons[0].found.train)
+    teacher, held = held_when_others_join(tmp_path / "m", folder, 6, learned)
+    assert len(held & set(folder.glob("ant/7*"))) == 3  # a third of nine, all of them new
+    again, (lecture,) = teach(tmp_path / "m", folder)
+    assert (lecture.learned, again.lessons[0].found.test) == (False, teacher.lessons[0].found.test)
+    assert again.report() == teacher.report()
+    forget(model(tmp_path / "m"), classes=["ant"])
+    assert all("ant" not in entry.get("beyond", {}) for entry in model(tmp_path / "m").history)
+
+
+def test_a_model_may_lie_among_the_classes(tmp_path: Path) -> None:
+    folder = write_pictures(tmp_path / "photographs", "ant", "bee")
+    for day, again in (("first", False), ("second", True)):
+        with lock(folder / "model"):
+            _, (lecture,) = teach(folder / "model", folder, again=again)
+        assert lecture.train.keys() == {"ant", "bee"}, day
+        assert "a model's folder, not a class" in str(lecture.problems[0])
+
+
+@pytest.mark.parametrize("words", [("", "one"), ("m", "")])
+def test_an_empty_name_is_not_the_folder_we_are_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, str]
+) -> None:
+    write_pictures(tmp_path / "one", "ant")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match="name is empty"):
+        Teacher(words[0], [words[1]], QUICK)
+
+
+# ---------------------------------------------------------------------------------------------------- memory, settings
+
+
+def test_a_memory_grows_with_its_classes_and_says_so(tmp_path: Path) -> None:
+    teach(tmp_path / "m", write_pictures(tmp_path / "one", "ant", "bee"), buffer=2)
+    _, (lecture,) = teach(tmp_path / "m", write_pictures(tmp_path / "two", "cat", "dog", "eel"))
+    assert lecture.grown == (2, 5)
+    assert lecture.dropped == []
+    _, (lecture,) = teach(tmp_path / "m", write_pictures(tmp_path / "three", "fox"), buffer=30)
+    assert lecture.grown is None  # it was asked for
+    memory = model(tmp_path / "m").learner.memory
+    assert memory.size == 30
+    assert len(memory) > 5
+
+
+def test_a_memory_that_was_made_smaller_stays_so(tmp_path: Path) -> None:
+    teach(tmp_path / "m", write_pictures(tmp_path / "one", "ant", "bee"), buffer=None)  # ten images of each class
+    with_more = model(tmp_path / "m")
+    resize(with_more, 4)
+    _, (lecture,) = teach(tmp_path / "m", write_pictures(tmp_path / "two", "cat"))
+    assert lecture.grown is None
+    assert model(tmp_path / "m").learner.memory.size == 4
+
+
+def test_classes_that_a_memory_of_fixed_size_drops_are_named(tmp_path: Path) -> None:
+    settings = {**SMALL, "memory.outgrown": "drop"}
+    teach(tmp_path / "m", write_pictures(tmp_path / "one", "ant", "bee"), buffer=2, settings=settings)
+    _, (lecture,) = teach(tmp_path / "m", write_pictures(tmp_path / "two", "cat"), settings={})
+    assert len(lecture.dropped) == 1
+    assert lecture.dropped[0] in ("ant", "bee", "cat")
+
+
+def test_later_lessons_keep_to_the_users_settings(tmp_path: Path) -> None:
+    teach(tmp_path / "m", write_pictures(tmp_path / "one", "ant"))
+    teach(tmp_path / "m", write_pictures(tmp_path / "two", "bee"), settings={"tangent.epochs": 3})
+    teach(tmp_path / "m", write_pictures(tmp_path / "three", "cat"), settings={})
+    settings = model(tmp_path / "m").learner.settings
+    assert settings.specialist.epochs == SMALL["specialist.epochs"]
+    assert settings.tangent.epochs == 3
+
+
+def test_what_a_model_is_cannot_be_changed(tmp_path: Path) -> None:
+    teach(tmp_path / "m", write_pictures(tmp_path / "one", "ant"))
+    two = write_pictures(tmp_path / "two", "bee")
+    before = (tmp_path / "m" / "CURRENT").read_text()
+    for line, changes in {
+        "made with --size 8, not 16": {"size": 16},
+        "made with --method itl, not er": {"method": "er"},
+        "made with --seed 0, not 1": {"seed": 1},
+        "was made with --no-flip; leave the option out": {"flip": True},
+        "a memory of 12 images; --buffer can only make it larger": {"buffer": 3},
+        "was made with net.width=4; that cannot be changed": {"settings": {"net.width": 8}},
+        "has weights of its own already": {"weights": __file__},
+    }.items():
+        with pytest.raises(UserError, match=line):
+            teach(tmp_path / "m", two, **changes)
+    assert (tmp_path / "m" / "CURRENT").read_text() == before
+
+
+def test_a_model_folder_is_not_taken_for_a_folder_of_images(tmp_path: Path) -> None:
+    teach(tmp_path / "m", write_pictures(tmp_path / "one", "ant", "bee"))
+    with pytest.raises(UserError, match="m is a model folder; give folders of images"):
+        teach(tmp_path / "other", tmp_path / "m")
+    assert not (tmp_path / "other").exists()
+
+
+def test_a_model_is_not_laid_into_somebodys_photographs(tmp_path: Path) -> None:
+    one = write_pictures(tmp_path / "one", "ant")
+    with pytest.raises(
+        UserError, match=r"one is no model folder and is not empty \(ant\); the model's folder comes first"
+    ):
+        teach(one, one)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="is a file; a model is a folder"):
+        teach(tmp_path / "file", one)
+    assert [path.name for path in one.iterdir()] == ["ant"]
+
+
+def test_weights_are_where_learning_starts(tmp_path: Path) -> None:
+    net = nets.build("resnet8", 9, width=4, generator=torch.Generator().manual_seed(5))
+    save_file(net.state_dict(), tmp_path / "w.safetensors")
+    first: list[torch.Tensor] = []
+
+    def listen(event: str, learner: Any, stage: str | None, epoch: int) -> None:
+        if event == "stage_begins":
+            first.append(learner.net.stem.conv.weight.detach().clone())
+
+    one = write_pictures(tmp_path / "one", "ant", "bee")
+    teach(tmp_path / "m", one, weights=tmp_path / "w.safetensors", observer=Teller(listen))
+    assert torch.equal(first[0], net.stem.conv.weight)
+    settings = {**SMALL, "net.name": "resnet10"}
+    with pytest.raises(UserError, match="its network is another one"):
+        teach(tmp_path / "other", one, weights=tmp_path / "w.safetensors", settings=settings)
+    assert not (tmp_path / "other" / "CURRENT").exists()

@@ -1,0 +1,111 @@
+"""The scikit-learn classifier passes scikit-learn's own checks, and does what a task after a task does."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.datasets import load_digits
+from sklearn.model_selection import cross_val_score, train_test_split
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from itl import Learner
+from itl.apps.scikit_learn import ITLClassifier
+from support.tiny import TINY, tiny_images
+
+QUICK = {
+    "net.width": 8,
+    "specialist.momentum": 0.9,
+    "specialist.lr": 0.05,
+    "tangent.steps": 20,
+    "projection.steps": 20,
+    "projection.lr": 0.01,
+}
+
+# Those of scikit-learn's checks that cannot apply, with the reason: none.
+CANNOT: dict[str, str] = {}
+
+
+@pytest.mark.slow
+@parametrize_with_checks([ITLClassifier(epochs=4, buffer=60, settings=QUICK)], expected_failed_checks=lambda _: CANNOT)
+def test_scikit_learns_checks(estimator: Any, check: Any) -> None:
+    check(estimator)
+
+
+def digits() -> tuple[np.ndarray, ...]:
+    X, y = load_digits(return_X_y=True)
+    return tuple(train_test_split(X, y, test_size=0.8, random_state=0, stratify=y))
+
+
+def test_it_learns_digits_one_group_of_classes_after_another() -> None:
+    X, X_test, y, y_test = digits()
+    short = {"net.width": 8, "tangent.steps": 60, "projection.steps": 60}
+    model = ITLClassifier(epochs=20, image_shape=(8, 8), buffer=100, settings=short)
+    for group in ((0, 1, 2, 3, 4), (5, 6, 7, 8, 9)):
+        rows = np.isin(y, group)
+        model.partial_fit(X[rows], y[rows])
+    assert model.classes_.tolist() == list(range(10))
+    assert model.n_tasks_ == 2
+    assert model.score(X_test, y_test) > 0.7
+    old = np.isin(y_test, (0, 1, 2, 3, 4))
+    assert model.score(X_test[old], y_test[old]) > 0.5  # what came first is not forgotten
+
+
+def test_it_is_the_learner_itself() -> None:
+    images, labels = tiny_images(channels=3)
+    pixels = images.transpose(0, 2, 3, 1)
+    names = np.array(["fox", "cat", "eel", "dog"])
+    first = labels < 2
+    model = ITLClassifier(buffer=8, settings=TINY, random_state=5)
+    model.partial_fit(pixels[first], names[labels[first]]).partial_fit(pixels[~first], names[labels[~first]])
+    learner = Learner("itl", 8, 5, settings={"memory.outgrown": "grow", **TINY}, device="cpu")
+    order = [names.tolist().index(name) for name in ("cat", "fox", "dog", "eel")]  # sorted within a task
+    place = np.argsort(order)
+    learner.learn(images[first], place[labels[first]])
+    learner.learn(images[~first], place[labels[~first]])
+    assert model.classes_.tolist() == ["cat", "dog", "eel", "fox"]
+    expected = learner.predict(images)[1][:, [0, 2, 3, 1]]
+    np.testing.assert_allclose(model.predict_proba(pixels), expected, atol=1e-6)
+
+
+def test_a_class_that_is_announced_has_a_column_before_it_comes() -> None:
+    images, labels = tiny_images()
+    X = images.reshape(len(images), -1)
+    model = ITLClassifier(settings=TINY, buffer=8, image_shape=(8, 8))
+    model.partial_fit(X[labels < 2], labels[labels < 2], classes=[0, 1, 2, 3])
+    assert model.predict_proba(X).shape == (40, 4)
+    assert (model.predict_proba(X)[:, 2:] == 0).all()
+    with pytest.raises(ValueError, match="not in classes"):
+        model.partial_fit(X, labels, classes=[0, 1])
+
+
+def test_a_pickle_learns_on_like_the_original() -> None:
+    images, labels = tiny_images()
+    images, first = images[:, 0], labels < 2
+    model = ITLClassifier(settings=TINY, buffer=8).partial_fit(images[first], labels[first])
+    again = pickle.loads(pickle.dumps(model))
+    assert len(pickle.dumps(model)) < 400_000
+    for one in (model, again):
+        one.partial_fit(images[~first], labels[~first])
+    assert (again.predict_proba(images) == model.predict_proba(images)).all()
+
+
+def test_it_works_in_pipelines_and_cross_validation() -> None:
+    X, _, y, _ = digits()
+    few = y < 3
+    pipeline = make_pipeline(StandardScaler(), ITLClassifier(epochs=15, settings=QUICK))
+    assert cross_val_score(pipeline, X[few], y[few], cv=2, error_score="raise").mean() > 0.9
+    assert clone(pipeline).get_params()["itlclassifier__epochs"] == 15
+
+
+def test_a_shape_that_does_not_fit_is_refused() -> None:
+    X, _, y, _ = digits()
+    with pytest.raises(ValueError, match="64 features, which image_shape"):
+        ITLClassifier(image_shape=(8, 9)).fit(X, y)
+    with pytest.raises(ValueError, match="unknown method"):
+        ITLClassifier("itll").fit(X, y)

@@ -1,0 +1,129 @@
+"""`benchmarks/methods.py`: runs what is not recorded, skips what is, and makes its tables from the records alone."""
+
+from __future__ import annotations
+
+import json
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from itl import presets
+from itl.errors import UserError
+from itl.experiments.config import Config
+from support.tiny import tiny_stream
+
+HOME = Path(__file__).parents[2]
+SCRIPT = HOME / "benchmarks" / "methods.py"
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The script's functions, writing into a folder of their own."""
+    names = runpy.run_path(str(SCRIPT))
+    monkeypatch.setitem(names["missing"].__globals__, "RESULTS", tmp_path)
+    return names
+
+
+def test_every_method_is_run_alone_and_with_the_tangent_generalist(script: dict[str, Any]) -> None:
+    todo = script["configs"](script["parse"](["--seeds", "0,1"]))
+    run = {(c.method, c.variant, c.seed) for c in todo}
+    assert len(run) == len(todo)
+    for name in presets.METHODS:
+        if presets.settings_for(name, None, 20).generalist == "none" and name != "b":
+            assert {(name, None, 1), (name, "tangent", 1)} <= run
+    assert {("b", None, 0), ("itl", None, 0), ("itl-l", None, 0)} <= run  # itl is b with the generalist
+    assert ("b", "tangent", 0) not in run
+    tangent = next(c for c in todo if c.variant == "tangent")
+    assert tangent.settings == {"generalist": "tangent"}
+
+
+def test_a_shortened_stream_is_a_variant_of_its_own(script: dict[str, Any]) -> None:
+    args = script["parse"](["--stream", "seq-cifar10", "--steps", "1500", "--seeds", "0", "--methods", "er,agem"])
+    assert [(c.method, c.variant, c.buffer) for c in script["configs"](args)] == [
+        ("er", "steps1500", 200),
+        ("er", "steps1500-tangent", 200),
+        ("agem", "steps1500", 200),
+        ("agem", "steps1500-tangent", 200),
+    ]
+    assert all(c.settings["specialist.steps"] == 1500 for c in script["configs"](args))
+
+
+def test_runs_are_recorded_once_and_their_table_is_made_from_the_records(
+    script: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = ["specialist.steps=2", "net.width=4", "tangent.steps=2", "projection.steps=2"]
+    words = ["--methods", "er,itl", "--seeds", "0", "--device", "cpu", *(w for s in small for w in ("--set", s))]
+    args = script["parse"](words)
+    todo = script["missing"](args)
+    assert [(c.method, c.variant) for c in todo] == [("er", None), ("er", "tangent"), ("b", None), ("itl", None)]
+    for config in todo:
+        assert "Class-IL" in script["one"](config, script["place"](config), args.data, args.device)
+    assert script["missing"](args) == []
+    paths = [tmp_path / "seq-digits" / "methods" / config.name / "result.json" for config in todo]
+    er, er_tangent, b, itl = (f"{json.loads(path.read_text())['class_il']:.1f}" for path in paths)
+    table = script["table"]("seq-digits", 20, None, (0,)).splitlines()
+    assert len(table) == 4
+    assert table[2].startswith(f"| `er` | {er} | {er_tangent} |")
+    assert table[3].startswith(f"| `itl` | {b} | {itl} |")
+    assert "–" in script["table"]("seq-digits", 20, None, (0, 1))  # a seed is missing: no figure
+
+
+def test_a_run_that_fails_leaves_nothing_behind(script: dict[str, Any], tmp_path: Path) -> None:
+    args = script["parse"](["--methods", "er", "--seeds", "0", "--buffer", "5", "--device", "cpu"])
+    config = script["configs"](args)[0]
+    with pytest.raises(UserError, match="a buffer of 5 cannot hold one image of each of 10 classes"):
+        script["one"](config, script["place"](config), args.data, args.device)
+    assert list((tmp_path / "seq-digits").glob("**/*")) in ([], [tmp_path / "seq-digits" / "methods"])
+
+
+def test_the_page_shows_what_is_recorded() -> None:
+    names = runpy.run_path(str(SCRIPT))
+    page = (HOME / "docs" / "methods.md").read_text()
+    sections = {"methods": "digits", "methods-cifar10": "cifar", "methods-validation": "validation"}
+    for marker, section in ((marker, names[name]()) for marker, name in sections.items()):
+        assert f"<!-- results:{marker} -->\n{section}" in page, "run python benchmarks/methods.py --write"
+
+
+def test_the_script_says_what_is_missing() -> None:
+    words = [sys.executable, str(SCRIPT), "--list", "--seeds", "987", "--methods", "er"]
+    said = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert said[0] == "2 of 2 runs to do"
+    assert said[2].endswith("--set generalist=tangent --curves 0")
+
+
+def rehearse(script: dict[str, Any], monkeypatch: pytest.MonkeyPatch, names: list[str]) -> dict[Any, dict[str, Any]]:
+    """A stand-in for Seq-CIFAR-10 (8x8, a network of width 4, two steps a task), side by side as on a GPU."""
+    stand_in = tiny_stream(classes=10, tasks=5, each=8, channels=3, name="seq-cifar10", policy="cifar10")
+    monkeypatch.setattr(Config, "load_stream", lambda self, data: stand_in)
+    small = {"net.name": "resnet8", "net.width": 4, "tangent.steps": 2, "projection.steps": 2}
+    words = ["--stream", "seq-cifar10", "--steps", "2", "--seeds", "0", "--methods", ",".join(names)]
+    words += ["--buffer", "20", "--device", "cpu", "--lanes", "3"]
+    args = script["parse"]([*words, *(w for key, value in small.items() for w in ("--set", f"{key}={value}"))])
+    if "co2l" in names:
+        args.settings |= {"specialist.batch": 8}  # 16 images and a memory: no use for batches of 512
+    script["on_device"](script["missing"](args), script["place"], args.data, args.device, args.lanes)
+    assert script["missing"](args) == []
+    found: dict[Any, dict[str, Any]] = script["recorded"](script["place"](script["configs"](args)[0]).parent)
+    return found
+
+
+def test_a_shortened_run_is_rehearsed_on_a_stand_in(script: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    found = rehearse(script, monkeypatch, ["agem"])
+    assert set(found) == {("agem", "steps2", 20, 0), ("agem", "steps2-tangent", 20, 0)}
+    assert len(found["agem", "steps2-tangent", 20, 0]["class_il_matrix"]) == 5
+    table = script["table"]("seq-cifar10", 20, 2, (0,))
+    assert table is not None
+    assert "| `agem` |" in table
+
+
+@pytest.mark.slow
+def test_every_method_can_be_run_shortened(script: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    found = rehearse(script, monkeypatch, script["names"]())
+    alone = [name for name in script["names"]() if name not in script["WHOLE"]]
+    for name in alone:
+        assert ("tangent" in found[name, "steps2-tangent", 20, 0]["stages"][-1]) is True
+        assert "tangent" not in found[name, "steps2", 20, 0]["stages"][-1]

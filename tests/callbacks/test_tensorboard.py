@@ -1,0 +1,71 @@
+"""TensorBoard's own reader finds every number of metrics.jsonl in the event files, once."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from itl import UserError
+from itl.callbacks.tensorboard import Events, scalars
+from itl.experiments.run import Config, run
+from support.tiny import TINY, Teller, tiny_stream
+
+accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+
+# TensorBoard's own, when its modules are first imported.
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+
+
+def read(folder: Path) -> dict[tuple[str, int], float]:
+    """(tag, step): value, as TensorBoard would show them."""
+    events = accumulator.EventAccumulator(str(folder / "tensorboard"), size_guidance={"scalars": 0})
+    events.Reload()
+    found = [((tag, one.step), one.value) for tag in events.Tags()["scalars"] for one in events.Scalars(tag)]
+    assert len(found) == len(dict(found)), "a number is there twice"
+    return dict(found)
+
+
+def expected(folder: Path) -> dict[tuple[str, int], float]:
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return {(tag, step): value for n, line in enumerate(lines) for tag, value, step in scalars(line, n)}
+
+
+def config(**options: Any) -> Config:
+    return Config("arrays", "itl", 8, 0, dict(TINY), **{"curves": 16, **options})
+
+
+def test_a_runs_events_are_its_record(tmp_path: Path) -> None:
+    with Events(tmp_path) as events:
+        run(config(), tiny_stream(), tmp_path, device="cpu", observers=[events], save=False)
+    found, lines = read(tmp_path), expected(tmp_path)
+    assert found.keys() == lines.keys()
+    for key, value in lines.items():
+        assert found[key] == pytest.approx(value, rel=1e-6)
+    tags = {tag for tag, _ in found}
+    assert {"Class-IL/tasks seen", "Class-IL/task 02", "loss/tangent", "Task-IL after each task/expert"} <= tags
+
+
+def test_a_resumed_run_has_every_number_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Halt(Exception):
+        pass
+
+    def halt(event: str, learner: Any, stage: Any, epoch: int) -> None:
+        if event == "round_ends" and len(learner.tasks) == 2 and stage == "projection":
+            raise Halt
+
+    monkeypatch.setenv("ITL_SAVE_EVERY", "0")
+    with pytest.raises(Halt), Events(tmp_path) as events:
+        run(config(), tiny_stream(), tmp_path, device="cpu", observers=[events, Teller(halt)])
+    with Events(tmp_path) as events:
+        run(config(), tiny_stream(), tmp_path, device="cpu", observers=[events], resume=True)
+    assert read(tmp_path).keys() == expected(tmp_path).keys()
+
+
+def test_without_tensorboard_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    with pytest.raises(UserError, match=r"pip install 'itl\[tensorboard\]'"):
+        Events(tmp_path)

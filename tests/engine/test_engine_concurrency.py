@@ -1,0 +1,97 @@
+"""Lanes on one device: one captures alone, those that launch kernels one by one do so together."""
+
+from __future__ import annotations
+
+import threading
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.modules.module import register_module_forward_pre_hook
+
+from itl.engine import concurrency
+from itl.engine.concurrency import ETIQUETTE, Etiquette
+from support.tiny import tiny_learner, tiny_stream
+
+
+def test_a_capture_has_the_device_to_itself_and_nobody_starves() -> None:
+    etiquette, inside, seen = Etiquette(), {"eager": 0, "alone": 0}, []
+    guard = threading.Lock()
+
+    def enter(what: str, by: int) -> None:
+        with guard:
+            inside[what] += by
+            seen.append(dict(inside))
+
+    def eager() -> None:
+        for _ in range(40):
+            with etiquette.together(), etiquette.together():  # asked for twice, as nested calls do
+                enter("eager", 1)
+                time.sleep(0.0005)
+                enter("eager", -1)
+
+    def capture() -> None:
+        for _ in range(20):
+            with etiquette.capturing():
+                enter("alone", 1)
+                time.sleep(0.0005)
+                enter("alone", -1)
+
+    threads = [threading.Thread(target=target, daemon=True) for target in (eager, eager, eager, capture, capture)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=20)
+    assert not any(thread.is_alive() for thread in threads)
+    assert all(now["alone"] <= 1 and not (now["alone"] and now["eager"]) for now in seen)
+    assert max(now["eager"] for now in seen) > 1  # those who launch kernels do not wait for one another
+
+
+ASKING = ["x-der", "icarl", "gcr", "er-t", "co2l", "gdumb", "gmed", "metasp", "itl-l"]
+POLICIES = [("er", policy) for policy in ("coreset", "entropy", "herding")]
+
+
+@pytest.mark.parametrize(("method", "policy"), [*((method, None) for method in ASKING), *POLICIES])
+def test_whoever_asks_a_network_does_so_while_no_lane_captures(method: str, policy: str | None) -> None:
+    """Steps, memories that look, hooks, evaluation: any of them can make cuDNN search, which would break a capture."""
+    own: dict[str, Any] = {"generalist": "tangent", **({"memory__policy": policy} if policy else {})}
+    learner, seen = tiny_learner(method, **own), []
+    hook = register_module_forward_pre_hook(lambda module, given: seen.append(ETIQUETTE.eager))
+    try:
+        for task in tiny_stream():
+            learner.learn(task)
+        learner.evaluate(tiny_stream())
+    finally:
+        hook.remove()
+    assert len(seen) > 100
+    assert min(seen) > 0
+
+
+class Ring:
+    """PyTorch's streams as they are handed out: 32 in turn for each priority."""
+
+    def __init__(self) -> None:
+        self.given = {0: 0, -1: 0}
+
+    def __call__(self, device: torch.device, priority: int = 0) -> SimpleNamespace:
+        self.given[priority] += 1
+        return SimpleNamespace(cuda_stream=(priority, self.given[priority] % 32))
+
+
+def test_no_lane_has_a_stream_of_another_or_of_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many were handed out before: a lane whose stream is captured by another could launch nothing."""
+    ring, device = Ring(), torch.device("cuda")
+    monkeypatch.setattr(torch.cuda, "Stream", ring)
+    monkeypatch.setattr(concurrency, "_own", {})
+    monkeypatch.setattr(concurrency, "ASIDE", 0)  # the third of them from the ring too
+    own = concurrency.own_streams(device)
+    mine = {stream.cuda_stream for stream in (own.capture, own.beside, own.ahead)}
+    assert len(mine) == 3
+    for _ in range(40):
+        ring(device)
+        streams = {stream.cuda_stream for stream in concurrency.different_streams(concurrency.MOST, device)}
+        assert len(streams) == concurrency.MOST
+        assert not streams & mine
+    assert concurrency.own_streams(device) is own

@@ -1,0 +1,272 @@
+"""A sweep on a real Ray cluster of several nodes ends as on this machine, also when a node is killed in the middle."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from dataclasses import replace
+from itertools import accumulate
+from pathlib import Path
+from threading import Thread
+
+import pytest
+import torch
+
+from itl.errors import UserError
+from itl.experiments.config import Config
+from itl.experiments.search import resources
+from itl.experiments.search.file_sync import pack, unpack
+from itl.experiments.search.progress import Board
+from itl.experiments.search.sweep_jobs import Cells
+from support.tiny_sweeps import Here, fingerprint, grid
+
+pytest.importorskip("ray")
+pytest.importorskip("psutil")
+import itl.experiments.search.ray_backend as cluster_room
+from itl.experiments.search.ray_backend import Cluster
+from itl.experiments.search.sweep import board_of, sweep
+
+LONGER = {"specialist.steps": 20, "tangent.steps": 10, "projection.steps": 10}
+CONFIGS = [config for method in ("er", "itl", "derpp") for config in grid(0, 1, 2, 3, method=method, settings=LONGER)]
+
+
+def test_a_parcel_is_the_folder_without_what_was_sent_and_without_drafts(tmp_path):
+    here, there = tmp_path / "here", tmp_path / "there"
+    (here / "model/generation-000001").mkdir(parents=True)
+    (here / "model/generation-000001/tensors").write_bytes(b"one")
+    (here / "model/CURRENT").write_text("generation-000001")
+    (here / "model/.draft-000002").mkdir()
+    (here / "model/.draft-000002/tensors").write_bytes(b"half")
+    sent: dict[str, tuple[int, int]] = {}
+    first = pack(here, sent)
+    assert list(first["files"]) == ["model/generation-000001/tensors", "model/CURRENT"]  # what makes it valid is last
+    unpack(there, first)
+    assert pack(here, sent)["files"] == {}
+    (here / "model/generation-000001").rename(here / "model/generation-000002")
+    (here / "model/CURRENT").write_text("generation-000002!")
+    unpack(there, pack(here, sent))
+    assert pack(there)["files"] == pack(here)["files"]
+    assert [path.name for path in (there / "model").glob("gen*")] == ["generation-000002"]
+
+
+def test_a_parcel_stays_within_its_folder(tmp_path):
+    for name in ("../x", "/x", "a/../../x"):
+        with pytest.raises(ValueError, match="outside"):
+            unpack(tmp_path / "in", {"files": {name: b""}, "all": []})
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_cluster_made_here_has_no_more_cores_than_this_machine(monkeypatch):
+    monkeypatch.setattr(resources, "cores", lambda: 8)
+    monkeypatch.setattr(cluster_room, "cores", lambda: 8)
+    assert Cluster()._cores() == 8
+    assert Cluster(workers=2, threads=3)._cores() == 6
+    for too_many in ({"workers": 9}, {"workers": 4, "threads": 3}, {"threads": 9}):
+        with pytest.raises(UserError, match="more than the 8 cores"):
+            Cluster(**too_many)._cores()
+
+
+class Watching(Board):
+    """Counts how often each run was begun."""
+
+    def __init__(self, configs: list[Config]) -> None:
+        super().__init__(config.name for config in configs)
+        self.begun_times: Counter[str] = Counter()
+
+    def take(self, event):
+        super().take(event)
+        if event["kind"] == "begins":
+            self.begun_times[event["work"]] += 1
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory) -> Path:
+    """The runs on this machine, one after another, with one thread."""
+    out = tmp_path_factory.mktemp("alone")
+    Here(Cells(out, CONFIGS), out).run()
+    return out
+
+
+@pytest.fixture
+def cluster(monkeypatch):
+    """A head without cores and two nodes with one each: raylets of their own, on loopback."""
+    monkeypatch.setenv("ITL_SAVE_EVERY", "1")
+    from ray.cluster_utils import Cluster as Raylets
+
+    raylets = Raylets(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    nodes = [raylets.add_node(num_cpus=1) for _ in range(2)]
+    yield raylets, nodes
+    raylets.shutdown()
+
+
+def same(out: Path, alone: Path) -> None:
+    for config in CONFIGS:
+        assert fingerprint(out / config.name) == fingerprint(alone / config.name), config.name
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_cluster_of_several_nodes_ends_with_what_this_machine_has(cluster, alone, tmp_path):
+    raylets, _ = cluster
+    board, cells = Watching(CONFIGS), Cells(tmp_path / "out", CONFIGS)
+    sweep(cells, Cluster(address=raylets.address, threads=1, device="cpu"), board)
+    assert len(board.of("done")) == len(CONFIGS) == 12
+    assert set(board.begun_times.values()) == {1}
+    same(cells.out, alone)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_node_killed_in_the_middle_loses_nothing(cluster, alone, tmp_path):
+    raylets, nodes = cluster
+    board, cells = Watching(CONFIGS), Cells(tmp_path / "out", CONFIGS)
+
+    def kill() -> None:
+        while len(board.of("done")) < 3 or len(board.of("runs")) < 2:
+            time.sleep(0.05)
+        raylets.remove_node(nodes[1], allow_graceful=False)
+
+    killer = Thread(target=kill, daemon=True)
+    killer.start()
+    sweep(cells, Cluster(address=raylets.address, threads=1, device="cpu"), board)
+    killer.join(timeout=60)
+    assert not killer.is_alive()
+    assert len(board.of("done")) == len(CONFIGS)
+    assert 2 in board.begun_times.values()  # a run was in flight on that node, and was begun again elsewhere
+    same(cells.out, alone)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_search_on_a_cluster_has_the_trials_and_values_of_one_here(cluster, tmp_path):
+    pytest.importorskip("optuna")
+    from itl.experiments.search import study
+    from itl.experiments.search.space import Choice, Space
+
+    space = Space([Choice("specialist.lr", [0.1, 0.03, 0.01]), Choice("specialist.momentum", [0.0, 0.9])])
+    config = replace(CONFIGS[0], method="b", split="validation")
+    plan = study.Plan(config, space, trials=6, seeds=(0, 1), sampler="grid", prune=False)
+    raylets, _ = cluster
+    here, there = study.begin(plan, tmp_path / "here"), study.begin(plan, tmp_path / "there")
+    Here(here, here.out).run()
+    Cluster(address=raylets.address, threads=1, device="cpu").drain(there.spec, Board(), plan.trials, "data")
+    drawn = [sorted((str(t.params), t.value) for t in trials.study.get_trials()) for trials in (here, there)]
+    assert len(drawn[0]) == 6
+    assert drawn[0] == drawn[1]
+    assert study.best(here)["settings"] == study.best(there)["settings"]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_cell_that_fails_on_a_node_and_a_full_disk_are_said(cluster, tmp_path):
+    raylets, _ = cluster
+    ray = Cluster(address=raylets.address, threads=1, device="cpu")
+    configs = [*grid(0, buffer=1), *grid(0, 1, method="er")]
+    cells, board = Cells(tmp_path, configs), Board(config.name for config in configs)
+    sweep(cells, ray, board)
+    assert [entry.name for entry in board.of("failed")] == [configs[0].name]
+    assert "buffer of 1" in board.of("failed")[0].error
+    assert len(board.of("done")) == 2
+    last = grid(2, method="er")
+    (tmp_path / last[0].name).mkdir()
+    (tmp_path / last[0].name / ".config.json.arriving").symlink_to("/dev/full")
+    with pytest.raises(UserError, match=r"No space left on device.*kept"):
+        sweep(Cells(tmp_path, last), ray, Board())
+
+
+# ------------------------------------------------------------------------------------- GPUs, as Ray counts them
+
+LANES = 3  # more than the node has cores: it is the GPU that is shared out
+
+
+@pytest.fixture
+def mixed():
+    """A head without cores, a node without a GPU and one with, all on this machine: Ray takes our word for the GPU."""
+    from ray.cluster_utils import Cluster as Raylets
+
+    raylets = Raylets(initialize_head=True, head_node_args={"num_cpus": 0, "num_gpus": 0, "include_dashboard": False})
+    raylets.add_node(num_cpus=2, num_gpus=0)
+    gpu = raylets.add_node(num_cpus=1, num_gpus=1)
+    yield raylets, gpu
+    raylets.shutdown()
+
+
+def noting(notes: Path, together: int):
+    """`carry_out` that notes where it is, with what, from when to when, and then works on the CPU.
+
+    All but the first stay until `together` of them are there, so that it does not depend on the machine's haste.
+    """
+
+    def carry_out(work, keys, mailbox, reports, device, *rest):
+        import json
+        import os
+        import time
+
+        import ray
+
+        from itl.experiments.search.ray_task import carry_out
+
+        here = ray.get_runtime_context()
+        note = {"device": device, "node": here.get_node_id(), "has": here.get_assigned_resources()}
+        note |= {"gpus": ray.get_gpu_ids(), "process": os.getpid(), "begun": time.time()}
+        (notes / f"{work.name}.begun").touch()
+        done = carry_out(work, keys, mailbox, reports, "cpu", *rest)
+        until = time.time() + 60
+        while 1 < len(list(notes.glob("*.begun"))) < 1 + together and time.time() < until:
+            time.sleep(0.05)
+        (notes / f"{work.name}.json").write_text(json.dumps({**note, "ended": time.time()}))
+        return done
+
+    return carry_out
+
+
+def at_once(notes: list[dict]) -> int:
+    """The most that were there at the same time."""
+    changes = sorted([(note["begun"], 1) for note in notes] + [(note["ended"], -1) for note in notes])
+    return max(accumulate(change for _, change in changes))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("device", ["cuda", "auto"])
+def test_a_gpu_is_shared_by_as_many_runs_as_there_are_lanes_and_a_node_without_one_gets_none(
+    mixed, tmp_path, monkeypatch, device
+):
+    raylets, node = mixed
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    monkeypatch.setattr(cluster_room, "carry_out", noting(notes, LANES))
+    configs = grid(*range(LANES + 3), method="er")
+    board, cells = Watching(configs), Cells(tmp_path / "out", configs)
+    sweep(cells, Cluster(address=raylets.address, lanes=LANES, device=device), board)
+    told = [json.loads(path.read_text()) for path in notes.glob("*.json")]
+    assert len(board.of("done")) == len(told) == LANES + 3
+    assert {note["device"] for note in told} == {"cuda"}
+    assert {note["node"] for note in told} == {node.node_id}
+    for note in told:
+        assert note["has"]["GPU"] == pytest.approx(1 / LANES, abs=1e-4)
+        assert [str(one) for one in note["gpus"]] == ["0"]
+    assert at_once(told) == LANES
+    assert len({note["process"] for note in told}) == len(told)  # each gives its GPU memory back by ending
+    alone = tmp_path / "alone"
+    Here(Cells(alone, configs[-2:]), alone).run()
+    for config in configs[-2:]:  # gathered here, and the run's own
+        assert fingerprint(cells.out / config.name) == fingerprint(alone / config.name)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is there")
+def test_a_node_whose_gpu_torch_does_not_see_is_said_and_the_cpu_takes_every_node(mixed, tmp_path):
+    raylets, _ = mixed
+    configs = grid(0, method="er")
+    cells = Cells(tmp_path, configs)
+    board = board_of(cells)
+    sweep(cells, Cluster(address=raylets.address), board)
+    assert "no CUDA device is available here; use --device cpu" in board.of("failed")[0].error
+    sweep(cells, Cluster(address=raylets.address, device="cpu", threads=2), board)
+    assert [entry.name for entry in board.of("done")] == [configs[0].name]
+    for wrong, words in ({"threads": 3}, "no node of the cluster has 3 cores"), ({"device": "tpu"}, "unknown device"):
+        with pytest.raises(UserError, match=words):
+            sweep(Cells(tmp_path, grid(1)), Cluster(**{"address": raylets.address, "device": "cpu", **wrong}), Board())

@@ -1,0 +1,435 @@
+"""A run: everything a figure will need is recorded, the same seed gives the same record, and a stopped run goes on."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import itl
+from itl import Learner, UserError
+from itl.experiments import recorder
+from itl.experiments.run import Config, fresh_folder, run
+from itl.settings import parse
+from support.tiny import TINY, Teller, tiny_learner, tiny_stream
+
+METHODS = ["itl", "itl-l", "er", "sgd", "b+hp+ff+pd"]
+STREAM = {"classes": 6, "tasks": 3}
+
+
+def config(method: str = "itl", **options: Any) -> Config:
+    return Config(stream="arrays", method=method, buffer=8, settings=dict(TINY), **{"curves": 16, **options})
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A finished run of each method over three tasks."""
+    root = tmp_path_factory.mktemp("runs")
+    for method in METHODS:
+        run(config(method), tiny_stream(**STREAM), root / method, device="cpu")
+    return {method: root / method for method in METHODS}
+
+
+def result_of(folder: Path) -> dict[str, Any]:
+    return dict(json.loads((folder / "result.json").read_text()))
+
+
+def lines_of(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+FIELDS = [
+    "format",
+    "method",
+    "variant",
+    "stream",
+    "split",
+    "buffer",
+    "seed",
+    "class_il",
+    "task_il",
+    "class_il_matrix",
+    "task_il_matrix",
+    "forgetting",
+    "average_incremental",
+    "stages",
+    "memory",
+    "seconds",
+    "hardware",
+    "command",
+    "versions",
+]
+SECONDS = {"specialist", "memory", "tangent", "projection", "evaluation", "total"}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_result_holds_every_field_of_the_contract(method: str, folders: dict[str, Path]) -> None:
+    result = result_of(folders[method])
+    assert [name for name in FIELDS if name not in result] == []
+    assert result["method"] == method
+    assert result["variant"] is None
+    assert (result["stream"], result["split"], result["buffer"], result["seed"]) == ("arrays", "test", 8, 0)
+    assert set(result["seconds"]) >= SECONDS
+    parts = sum(value for name, value in result["seconds"].items() if name != "total")
+    assert result["seconds"]["total"] == pytest.approx(parts, abs=0.01)
+    assert sorted(p.name for p in folders[method].iterdir()) == [
+        "config.json",
+        "metrics.jsonl",
+        "model",
+        "pictures.npz",
+        "predictions.npz",
+        "result.json",
+    ]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_matrices_have_a_row_for_each_task_learned_and_a_column_for_each_there_is(
+    method: str, folders: dict[str, Path]
+) -> None:
+    result = result_of(folders[method])
+    for name in ("class_il", "task_il"):
+        matrix = np.array(result[f"{name}_matrix"])
+        assert matrix.shape == (3, 3)
+        assert ((matrix >= 0) & (matrix <= 100)).all()
+        assert result[name] == pytest.approx(matrix[-1].mean())
+        seen = [matrix[t, : t + 1].mean() for t in range(3)]
+        suffix = "" if name == "class_il" else "_task_il"
+        assert result[f"average_incremental{suffix}"] == pytest.approx(np.mean(seen))
+        lost = [max(matrix[0, 0], matrix[1, 0]) - matrix[2, 0], matrix[1, 1] - matrix[2, 1]]
+        assert result[f"forgetting{suffix}"] == pytest.approx(np.mean(lost))
+    assert (np.array(result["task_il_matrix"]) >= np.array(result["class_il_matrix"])).all()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_final_predictions_are_those_that_were_scored(method: str, folders: dict[str, Path]) -> None:
+    result, stream = result_of(folders[method]), tiny_stream(**STREAM)
+    with np.load(folders[method] / "predictions.npz") as file:
+        said = {name: file[name] for name in file.files}
+    assert said["label"].tolist() == [int(y) for task in stream for y in task.test.labels]
+    assert said["task"].tolist() == [task.index for task in stream for _ in range(len(task.test))]
+    for name in ("class_il", "task_il"):
+        per_task = [100 * (said[name] == said["label"])[said["task"] == t].mean() for t in range(3)]
+        assert per_task == pytest.approx(result[f"{name}_matrix"][-1])
+    assert all(label // 2 == task for label, task in zip(said["task_il"], said["task"], strict=True))
+    assert ((said["confidence"] > 0) & (said["confidence"] <= 1)).all()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_model_in_the_folder_is_the_one_that_was_scored(method: str, folders: dict[str, Path]) -> None:
+    learner = itl.load(folders[method] / "model", device="cpu")
+    scores = learner.evaluate(tiny_stream(**STREAM))
+    result = result_of(folders[method])
+    assert (scores.class_il, scores.task_il) == (pytest.approx(result["class_il"]), pytest.approx(result["task_il"]))
+    slots = learner.memory.slots
+    for name in ("label", "task", "row", "written"):
+        assert result["memory"][name] == getattr(slots, name)[: slots.count].tolist()
+    history = result["memory_history"]  # how many images of each class, after each task
+    assert len(history) == len(result["class_il_matrix"])
+    assert history[-1] == [result["memory"]["label"].count(column) for column in range(len(result["class_names"]))]
+
+
+STAGES = {
+    "itl": ["specialist", "tangent", "projection"],
+    "itl-l": ["specialist", "tangent", "projection"],
+    "b+hp+ff+pd": ["specialist", "full", "projection"],
+    "er": ["specialist"],
+    "sgd": ["specialist"],
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_metrics_tell_every_stage_of_every_task_in_order(method: str, folders: dict[str, Path]) -> None:
+    lines = lines_of(folders[method])
+    assert (lines[0]["kind"], lines[0]["task"], lines[0]["stage"]) == ("untrained", 0, None)
+    expected: list[tuple[Any, ...]] = []
+    for task in (1, 2, 3):
+        for stage in STAGES[method]:
+            if stage != "specialist":
+                expected.append(("start", task, stage, 0))
+            expected += [("curve", task, stage, 1), ("curve", task, stage, 2), ("end", task, stage, 2)]
+        expected.append(("expert", task, "expert", 0))
+    assert [(line["kind"], line["task"], line["stage"], line["epoch"]) for line in lines[1:]] == expected
+    for line in lines:
+        told = line["task"] if line["kind"] in ("start", "curve") else 3  # the tasks seen; the rest have all of them
+        assert len(line["class_il_tasks"]) == len(line["task_il_tasks"]) == told
+        assert (line["loss"] is not None) == (line["kind"] == "curve")
+        if line["task"]:
+            assert line["class_il"] == pytest.approx(np.mean(line["class_il_tasks"][: line["task"]]))
+
+
+def test_stages_in_the_result_are_the_ends_of_stages(folders: dict[str, Path]) -> None:
+    result, lines = result_of(folders["itl"]), lines_of(folders["itl"])
+    assert [set(stages) for stages in result["stages"]] == [{"specialist", "tangent", "expert"}] * 3
+    for t, stages in enumerate(result["stages"], 1):
+        for stage, scores in stages.items():
+            kind = "expert" if stage == "expert" else "end"
+            line = next(i for i in lines if (i["kind"], i["task"], i["stage"]) == (kind, t, stage))
+            assert scores == {"class_il": line["class_il"], "task_il": line["task_il"]}
+        assert stages["expert"]["class_il"] == pytest.approx(np.mean(result["class_il_matrix"][t - 1][:t]))
+    assert set(result_of(folders["b+hp+ff+pd"])["stages"][0]) == {"specialist", "full", "expert"}
+    assert set(result_of(folders["er"])["stages"][0]) == {"specialist", "expert"}
+
+
+def without_times(result: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in result.items() if name != "seconds"}
+
+
+def test_the_same_seed_gives_the_same_result_but_for_the_times(folders: dict[str, Path], tmp_path: Path) -> None:
+    torch.manual_seed(1234)  # whatever the process did before
+    np.random.default_rng(5)
+    again = run(config(), tiny_stream(**STREAM), tmp_path / "again", device="cpu")
+    assert without_times(again) == without_times(result_of(folders["itl"]))
+    assert lines_of(tmp_path / "again") == lines_of(folders["itl"])
+    other = run(config(seed=1), tiny_stream(**STREAM), tmp_path / "other", device="cpu")
+    assert other["memory"]["row"] != again["memory"]["row"]
+
+
+class Interrupted(Exception):
+    """Someone pulled the plug."""
+
+
+@pytest.mark.parametrize(
+    ("at", "often"),
+    [((1, "specialist"), False), ((1, "specialist"), True), ((2, "tangent"), True), ((3, "projection"), False)],
+)
+def test_a_stopped_run_goes_on_to_the_same_record(
+    at: tuple[int, str], often: bool, folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Saved after every round or only at the ends of tasks, and stopped at the end of a stage."""
+    if often:
+        monkeypatch.setenv("ITL_SAVE_EVERY", "0")
+    stopping = True
+
+    def stop(event: str, learner: Learner, stage: str | None, epoch: int) -> None:
+        # Later than the last save: the record has lines that the saved state knows nothing of.
+        if stopping and event == "stage_ends" and (len(learner.tasks), stage) == at:
+            raise Interrupted
+
+    stream = tiny_stream(**STREAM)
+    with pytest.raises(Interrupted):
+        run(config(), stream, tmp_path, device="cpu", observers=[Teller(stop)])
+    assert not (tmp_path / "result.json").exists()
+    stopping = False
+    result = run(config(), stream, tmp_path, device="cpu", observers=[Teller(stop)], resume=True)
+    assert without_times(result) == without_times(result_of(folders["itl"]))
+    assert lines_of(tmp_path) == lines_of(folders["itl"])
+    with np.load(tmp_path / "predictions.npz") as a, np.load(folders["itl"] / "predictions.npz") as b:
+        assert all(np.array_equal(a[name], b[name]) for name in b.files)
+
+
+def test_a_line_cut_short_by_a_crash_is_passed_over(folders: dict[str, Path], tmp_path: Path) -> None:
+    def stop(event: str, learner: Learner, stage: str | None, epoch: int) -> None:
+        if (event, len(learner.tasks)) == ("memory_updated", 2):
+            raise Interrupted
+
+    with pytest.raises(Interrupted):
+        run(config(), tiny_stream(**STREAM), tmp_path, device="cpu", observers=[Teller(stop)])
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"kind": "cur')
+    run(config(), tiny_stream(**STREAM), tmp_path, device="cpu", resume=True)
+    assert lines_of(tmp_path) == lines_of(folders["itl"])
+
+
+def test_a_record_that_lost_lines_is_not_gone_on_with(tmp_path: Path) -> None:
+    """What the saved state knows of was on the disk before it: the result would be one of fewer tasks."""
+
+    def stop(event: str, learner: Learner, stage: str | None, epoch: int) -> None:
+        if (event, len(learner.tasks)) == ("memory_updated", 3):
+            raise Interrupted
+
+    with pytest.raises(Interrupted):
+        run(config(), tiny_stream(**STREAM), tmp_path, device="cpu", observers=[Teller(stop)])
+    metrics = tmp_path / "metrics.jsonl"
+    every = metrics.read_text().splitlines(keepends=True)
+    expert = max(i for i, line in enumerate(every) if '"kind": "expert"' in line)
+    metrics.write_text("".join(every[:expert]))
+    with pytest.raises(UserError, match=rf"metrics\.jsonl has {expert} of the {expert + 1} lines"):
+        run(config(), tiny_stream(**STREAM), tmp_path, device="cpu", resume=True)
+    assert metrics.read_text() == "".join(every[:expert])
+
+
+def test_a_finished_run_is_returned_and_not_repeated(folders: dict[str, Path]) -> None:
+    before = (folders["er"] / "result.json").stat().st_mtime_ns
+    assert run(config("er"), tiny_stream(**STREAM), folders["er"], resume=True) == result_of(folders["er"])
+    assert (folders["er"] / "result.json").stat().st_mtime_ns == before
+
+
+def test_a_run_is_never_written_over(folders: dict[str, Path]) -> None:
+    with pytest.raises(UserError, match="holds a run already"):
+        run(config("er"), tiny_stream(**STREAM), folders["er"], device="cpu")
+    with pytest.raises(UserError, match="another method, seed"):
+        run(config("sgd", seed=3), tiny_stream(**STREAM), folders["er"], device="cpu", resume=True)
+    assert fresh_folder(folders["er"].parent, "er") == folders["er"].parent / "er-2"
+    assert fresh_folder(folders["er"].parent, "new") == folders["er"].parent / "new"
+
+
+def test_the_configuration_repeats_the_run(folders: dict[str, Path]) -> None:
+    text = (folders["itl"] / "config.json").read_text()
+    assert Config.of(json.loads(text)) == config()
+    assert str(folders["itl"].parent) not in text
+    assert str(folders["itl"].parent) not in (folders["itl"] / "result.json").read_text()
+
+
+def test_the_command_says_every_option_so_that_it_can_be_read_back() -> None:
+    settings = {"augment.task": None, "half_pipe": True, "specialist.lr": 0.1, "memory.policy": "none", "net.width": 4}
+    given = Config("seq-digits", "b", 20, 7, settings, tasks=2, order=(1, 0), split="validation", variant="a b")
+    words = shlex.split(given.command)
+    pairs = [words[k + 1] for k, word in enumerate(words) if word == "--set"]
+    assert parse(pairs) == settings
+    for option, value in (("--seed", "7"), ("--tasks", "2"), ("--order", "1,0"), ("--variant", "a b")):
+        assert words[words.index(option) + 1] == value
+
+
+def test_specialists_are_kept_where_asked_for(tmp_path: Path) -> None:
+    run(config(keep_specialists=True), tiny_stream(**STREAM), tmp_path, device="cpu", save=False)
+    lines = lines_of(tmp_path)
+    assert not (tmp_path / "model").exists()
+    for task in (1, 2, 3):
+        learner = itl.load(tmp_path / "specialists" / f"task-{task:02d}", device="cpu")
+        assert learner.position == ("generalist", 0)
+        end = next(i for i in lines if (i["kind"], i["task"], i["stage"]) == ("end", task, "specialist"))
+        assert learner.evaluate(tiny_stream(**STREAM)).class_il == pytest.approx(end["class_il"])
+
+
+@pytest.mark.parametrize(("epochs", "points"), [(2, 2), (120, 8)])
+def test_a_long_stage_has_a_curve_of_all_its_rounds(epochs: int, points: int, tmp_path: Path) -> None:
+    """A memory of 8 in batches of 8 is one step an epoch, several epochs a round."""
+    settings = {**TINY, "tangent.epochs": epochs, "tangent.batch": 8, "projection.epochs": 1, "specialist.epochs": 1}
+    stream = tiny_stream(classes=2, tasks=1)
+    run(Config("arrays", "itl", 8, 0, settings, curves=16), stream, tmp_path, device="cpu", save=False)
+    curve = [line["epoch"] for line in lines_of(tmp_path) if line["kind"] == "curve" and line["stage"] == "tangent"]
+    assert len(curve) == points
+    assert curve[-1] == epochs
+
+
+def test_a_stage_of_very_many_rounds_has_a_bounded_curve(tmp_path: Path) -> None:
+    settings = {**TINY, "specialist.epochs": 11, "specialist.batch": 20}
+    stream = tiny_stream(classes=2, tasks=1)
+    run(Config("arrays", "sgd", 8, 0, settings, curves=4), stream, tmp_path, device="cpu", save=False)
+    assert [line["epoch"] for line in lines_of(tmp_path) if line["kind"] == "curve"] == [3, 6, 9, 11]
+
+
+@pytest.mark.parametrize(("epochs", "points"), [(2, 0), (8, 1), (16, 2)])
+def test_where_no_number_is_asked_for_a_curve_has_the_points_that_a_hundredth_of_the_training_pays(
+    epochs: int, points: int, tmp_path: Path
+) -> None:
+    """An evaluation takes an eighth of a step, a step as many images from the memory as from the task's 20, the other
+    two stages together as many points as the specialist's: 0.01 · 8 · 2 · 20 · epochs / (2 · 12 test images).
+    """
+    settings = {**TINY, "specialist.epochs": epochs, "tangent.epochs": 4, "projection.epochs": 4}
+    stream = tiny_stream(classes=2, tasks=1)
+    result = run(Config("arrays", "itl", 8, 0, settings), stream, tmp_path, device="cpu", save=False)
+    lines = lines_of(tmp_path)
+    kinds = [(line["kind"], line["stage"]) for line in lines]
+    assert kinds.count(("curve", "specialist")) == points
+    assert kinds.count(("curve", "tangent")) == kinds.count(("curve", "projection")) == (points + 1) // 2
+    assert kinds.count(("start", "tangent")) == bool(points)
+    assert "--curves" not in result["command"]
+
+
+def test_a_run_without_curves_reaches_the_same_and_says_how_to_repeat_it(
+    tmp_path: Path, folders: dict[str, Path]
+) -> None:
+    bare = run(config(curves=0), tiny_stream(**STREAM), tmp_path, device="cpu", save=False)
+    assert {line["kind"] for line in lines_of(tmp_path)} == {"untrained", "end", "expert"}
+    assert bare["class_il_matrix"] == result_of(folders["itl"])["class_il_matrix"]
+    assert bare["command"].endswith("--curves 0")
+
+
+def test_the_half_pipe_throws_accuracy_back_and_the_record_shows_it(tmp_path: Path) -> None:
+    settings = {**TINY, "specialist.epochs": 12, "tangent.epochs": 12, "projection.epochs": 12}
+    run(Config("arrays", "itl", 24, 0, settings), tiny_stream(classes=6, each=30), tmp_path, device="cpu", save=False)
+    lines = lines_of(tmp_path)
+    for task in (1, 2):
+        at = {(i["kind"], i["stage"]): i["class_il"] for i in lines if i["task"] == task}
+        assert at["start", "tangent"] == at["start", "projection"]  # both set out from the redrawn classifier
+        assert at["start", "tangent"] < at["end", "specialist"] - 20
+
+
+def test_pictures_are_the_memorys_images_and_mistakes_of_the_final_predictions(folders: dict[str, Path]) -> None:
+    stream, result = tiny_stream(**STREAM), result_of(folders["itl"])
+    with np.load(folders["itl"] / "pictures.npz") as file:
+        pictures = dict(file)
+    with np.load(folders["itl"] / "predictions.npz") as file:
+        predicted = dict(file)
+    memory = result["memory"]
+    assert sorted(pictures["slot"]) == list(range(len(memory["label"])))
+    for slot, image in zip(pictures["slot"], pictures["memory"], strict=True):
+        task = stream.tasks[memory["task"][slot]]
+        assert np.array_equal(image, task.train.pixels[memory["row"][slot]].numpy())
+    test = torch.cat([task.test.pixels for task in stream]).numpy()
+    assert len(pictures["row"]) == min(48, (predicted["label"] != predicted["class_il"]).sum()) > 0
+    for row, image in zip(pictures["row"], pictures["wrong"], strict=True):
+        assert predicted["label"][row] != predicted["class_il"][row]
+        assert np.array_equal(image, test[row])
+
+
+def test_a_curves_points_are_of_a_fixed_subset_of_each_tasks_test_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorder, "CURVE_IMAGES", 5)
+    test = tiny_stream().tasks[0].test
+    first, second = recorder._subset(test), recorder._subset(test)
+    assert len(first) == 5
+    assert torch.equal(first.pixels, second.pixels)
+    assert torch.equal(first.labels, second.labels)
+
+
+@pytest.mark.parametrize(
+    ("stage", "settings", "setting"),
+    [
+        ("specialist", {"specialist.lr": 100.0, "specialist.momentum": 0.99, "specialist.epochs": 30}, "specialist.lr"),
+        ("projection", {"projection.lr": 100.0, "projection.momentum": 0.99, "projection.epochs": 30}, "projection.lr"),
+        ("tangent", {"tangent.lr": 100.0, "tangent.l2": 1.0, "tangent.epochs": 30}, "tangent.lr"),
+    ],
+)
+def test_a_run_that_diverges_says_where_and_leaves_the_last_good_state(
+    stage: str, settings: dict[str, Any], setting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ITL_SAVE_EVERY", "0")
+    given = Config("arrays", "itl", 8, 0, {**TINY, **settings})
+    with pytest.raises(UserError) as caught:
+        run(given, tiny_stream(), tmp_path, device="cpu")
+    message = str(caught.value)
+    assert message.startswith(f"task 1, {stage}, epoch ")
+    assert f"lower {setting} (now 100)" in message
+    assert "\n" not in message
+    if (tmp_path / "model").exists():
+        kept = itl.load(tmp_path / "model", device="cpu")
+        assert all(bool(t.isfinite().all()) for t in kept.net.state_dict().values())
+        assert all(bool(t.isfinite().all()) for t in kept.flight.values())
+    assert not (tmp_path / "result.json").exists()
+
+
+def test_a_buffer_smaller_than_the_classes_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="cannot hold one image of each"):
+        run(Config("arrays", "itl", 5, 0, dict(TINY)), tiny_stream(**STREAM), tmp_path / "run", device="cpu")
+    assert not (tmp_path / "run").exists()
+    learner = tiny_learner("itl", buffer=3, classes=None)
+    first, second = tiny_stream().tasks
+    learner.learn(first)
+    with pytest.raises(UserError, match="a buffer of 3 cannot hold one image of each of 4 classes"):
+        learner.learn(second)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[1]", "not a run's configuration"),
+        ("{}", "not a run's configuration"),
+        ('{"stream": "arrays", "method": "itl", "buffer": 8, "seed": 0, "tasks": "x"}', "'tasks' is not what"),
+        ('{"stream": "arrays", "method": "itl", "buffer": 8, "seed": 0, "order": 3}', "'order' is not what"),
+        ('{"stream": "arrays"', "cannot be read"),
+    ],
+)
+def test_a_folder_whose_configuration_is_something_else_is_refused_in_one_line(
+    text: str, said: str, tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(UserError, match=said) as caught:
+        run(config(), tiny_stream(**STREAM), tmp_path, device="cpu", resume=True)
+    assert "config.json" in str(caught.value)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,93 @@
+"""The paper's other design: a specialist on the generalist's tangent plane, a generalist fine-tuned on the memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import itl
+from itl import Learner, UserError
+from itl.generalists import TangentModel
+from support.tiny import Teller, differing, photograph, tiny_learner, tiny_stream
+
+
+def reverse(**settings: Any) -> Learner:
+    return tiny_learner("itl", design="reverse", **settings)
+
+
+def test_the_specialist_moves_w_alone_and_the_projection_the_network() -> None:
+    at: dict[str, dict[str, torch.Tensor]] = {}
+    said: dict[str, torch.Tensor] = {}
+    test = tiny_stream().tasks[1].test
+
+    def take(event: str, learner: Learner, stage: str | None, epoch: int) -> None:
+        if event in ("stage_begins", "stage_ends") and len(learner.tasks) == 2:
+            at[f"{event} {stage}"] = photograph(learner)
+            said[f"{event} {stage}"] = learner.logits(test)
+
+    learner = reverse(observer=Teller(take))
+    for task in tiny_stream():
+        learner.learn(task)
+    assert [key for key in at if key.startswith("stage_ends")] == [
+        "stage_ends specialist",
+        "stage_ends closing",
+        "stage_ends full",
+    ]
+    assert differing(at["stage_begins specialist"], at["stage_ends specialist"]) == {"counters"}  # θ is untouched
+    assert not torch.equal(said["stage_begins specialist"], said["stage_ends specialist"])  # w is not
+    assert "net.stem.conv.weight" in differing(at["stage_begins closing"], at["stage_ends closing"])
+    assert len(learner.memory) == 8
+
+
+def test_w_learns_the_task_on_the_tangent_plane() -> None:
+    right: dict[str, float] = {}
+    stream = tiny_stream(each=30)
+
+    def score(event: str, learner: Learner, stage: str | None, epoch: int) -> None:
+        if event in ("stage_begins", "stage_ends") and len(learner.tasks) == 2:
+            task = stream.tasks[1].train
+            right[f"{event} {stage}"] = float((learner.logits(task).argmax(1) == task.labels).float().mean())
+
+    learner = reverse(observer=Teller(score), specialist__epochs=10, tangent__lr=0.05)
+    for task in stream:
+        learner.learn(task)
+    assert right["stage_ends specialist"] > 0.85 > right["stage_begins specialist"]
+
+
+def test_the_plane_is_never_in_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[bool, torch.dtype]] = []
+    forward = TangentModel.__call__
+
+    def watched(self: TangentModel, w: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+        seen.append((torch.is_autocast_enabled("cpu"), x.dtype))
+        return forward(self, w, x)
+
+    monkeypatch.setattr(TangentModel, "__call__", watched)
+    learner = reverse(precision="bf16")
+    for task in tiny_stream():
+        learner.learn(task)
+    assert set(seen) == {(False, torch.float32)}
+
+
+@pytest.mark.parametrize(("stage", "epoch"), [("specialist", 1), ("closing", 1), ("full", 1)])
+def test_an_interrupted_task_goes_on_exactly(stage: str, epoch: int, tmp_path: Path) -> None:
+    stream = tiny_stream()
+
+    def keep(event: str, learner: Learner, name: str | None, at: int) -> None:
+        if (event, name, at, len(learner.tasks)) == ("round_ends", stage, epoch, 2):
+            learner.save(tmp_path)
+
+    whole = reverse(observer=Teller(keep))
+    for task in stream:
+        whole.learn(task)
+    again = itl.load(tmp_path, device="cpu")
+    again.learn(stream.tasks[1])
+    assert not differing(photograph(whole), photograph(again))
+
+
+def test_it_leaves_no_place_for_a_half_pipe() -> None:
+    with pytest.raises(UserError, match="design=reverse has no half-pipe"):
+        reverse(half_pipe=True)

@@ -1,0 +1,236 @@
+"""Any torch classifier can be the network: a small ViT and a backbone with weights of its own learn like ours."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import itl
+from itl import Learner, UserError
+from itl.generalists.tangent_model import TangentModel
+from itl.nets import Foreign, for_classes
+from support.tiny import TINY, Teller, differing, photograph, tiny_images, tiny_net, tiny_stream
+
+
+class Block(nn.Module):
+    """A transformer's block with the fused attention that has no forward-mode derivative of its own."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.mlp = nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), nn.Dropout(0.1), nn.Linear(2 * width, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        n, tokens, width = x.shape
+        q, k, v = self.qkv(self.norm1(x)).view(n, tokens, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        seen = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(n, tokens, width)
+        x = x + self.out(seen)
+        return x + self.mlp(self.norm2(x))
+
+
+class TinyViT(nn.Module):
+    def __init__(self, channels: int = 1, width: int = 16, classes: int = 1000) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(channels, width, 4, 4)
+        self.token, self.places = nn.Parameter(torch.zeros(1, 1, width)), nn.Parameter(torch.randn(1, 5, width) * 0.1)
+        self.blocks = nn.Sequential(Block(width, 2), Block(width, 2))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.patches(x).flatten(2).transpose(1, 2)
+        x = torch.cat([self.token.expand(len(x), -1, -1), x], 1) + self.places
+        return self.head(self.norm(self.blocks(x))[:, 0])
+
+
+class Encoder(nn.Module):
+    """The same from torch's own parts, whose fast path has no derivative at all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, norm_first=False)
+        self.encoder = nn.TransformerEncoder(layer, 1)
+        self.head = nn.Linear(16, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.encoder(x.flatten(1).view(len(x), 4, 16)).mean(1))
+
+
+class Backbone(nn.Module):
+    """What pretrained networks look like: batch norm, pooling, dropout, a classifier called `fc` for other classes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(1, 8, 3, 1, 1, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2))
+        self.body = nn.Sequential(nn.Conv2d(8, 16, 3, 2, 1), nn.BatchNorm2d(16), nn.ReLU(), nn.AdaptiveAvgPool2d(1))
+        self.drop, self.fc = nn.Dropout(0.2), nn.Linear(16, 1000)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(self.drop(self.body(self.stem(x)).flatten(1)))
+
+
+def vit() -> Foreign:
+    torch.manual_seed(3)
+    return Foreign(TinyViT(), "head", ("blocks.1", "norm", "head"))
+
+
+def backbone() -> Foreign:
+    torch.manual_seed(3)
+    return Foreign(Backbone(), "fc", ("body", "fc"))
+
+
+MADE = {"vit": vit, "backbone": backbone}
+OWN = {"specialist.lr": 0.05, "specialist.momentum": 0.9, "specialist.batch": 19}  # 19: a last batch of one
+
+
+def learner(name: str, method: str = "itl", **options: Any) -> Learner:
+    settings = {**TINY, **OWN, **options.pop("settings", {})}
+    return Learner(method, 20, 0, 4, settings=settings, device="cpu", net=MADE[name](), **options)
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_it_learns_by_tangents_and_keeps_what_it_learned(name: str) -> None:
+    longer = {"specialist.epochs": 30, "tangent.epochs": 10, "projection.epochs": 20}
+    rates = {"tangent.lr": 0.05, "projection.lr": 0.05, "tangent.batch": 20, "projection.batch": 20}
+    stream = tiny_stream(each=12, padding=0)
+    mine = learner(name, settings={**longer, **rates})
+    for task in stream:
+        mine.learn(task)
+    assert mine.evaluate(stream).class_il > 75
+    assert mine.settings.generalist == "tangent"
+
+
+@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("method", ["er", "derpp", "b+hp+lf", "b+hp+ff+pd"])
+def test_every_kind_of_stage_takes_it(name: str, method: str) -> None:
+    mine = learner(name, method)
+    for task in tiny_stream():
+        mine.learn(task)
+    assert np.isfinite(mine.predict(tiny_images()[0])[1]).all()
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_without_a_projection_it_ends_at_the_specialists_classifier(name: str) -> None:
+    kept: dict[str, Tensor] = {}
+
+    def take(event: str, learner: Learner, at: str | None, done: int) -> None:
+        if event == "memory_updated":
+            kept.update({n: t.clone() for n, t in learner.net.state_dict().items()})
+
+    mine = learner(name, settings={"project": False}, observer=Teller(take))
+    mine.learn(tiny_stream().tasks[0])
+    assert [n for n, t in mine.net.state_dict().items() if not torch.equal(t, kept[n])] == []
+
+
+@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("stage", ["specialist", "tangent", "projection"])
+def test_dropout_and_all_it_goes_on_after_an_interruption_to_the_same_bits(
+    name: str, stage: str, tmp_path: Path
+) -> None:
+    def stop(event: str, learner: Learner, at: str | None, done: int) -> None:
+        if (event, at, done) == ("round_ends", stage, 1):
+            learner.save(tmp_path)
+            raise KeyboardInterrupt
+
+    first, second = tiny_stream().tasks
+    whole, stopped = learner(name), learner(name)
+    for task in (first, second):
+        whole.learn(task)
+    stopped.learn(first)
+    stopped.observer = Teller(stop)
+    with pytest.raises(KeyboardInterrupt):
+        stopped.learn(second)
+    torch.manual_seed(99)  # whatever else the process has drawn
+    again = itl.load(tmp_path, device="cpu", net=type(MADE[name]().module)())
+    wrapped = itl.load(tmp_path, device="cpu", net=MADE[name]())  # as a learner is given it
+    assert not differing(photograph(wrapped), photograph(again))
+    again.learn(second)
+    assert differing(photograph(again), photograph(whole)) == set()
+
+
+@pytest.mark.parametrize("module", [TinyViT, Encoder, Backbone])
+@pytest.mark.parametrize("layers", [1, None])
+def test_the_tangent_model_is_the_derivative(module: type[nn.Module], layers: int | None) -> None:
+    place = "fc" if module is Backbone else "head"
+    net = Foreign(module(), place).double().eval()
+    model = TangentModel(net, layers)
+    x = torch.randn(3, 1, 8, 8, dtype=torch.float64)
+    w = {name: torch.randn_like(p) for name, p in model.params.items()}
+    assert (len(w) == 2) == (layers == 1)
+    step = 1e-6
+    moved = [{n: p + sign * step * w[n] for n, p in model.params.items()} for sign in (1, -1)]
+    with torch.no_grad():
+        slope = (model.head_at(moved[0], x) - model.head_at(moved[1], x)) / (2 * step)
+        torch.testing.assert_close(model(w, x), net(x) + slope, rtol=1e-5, atol=1e-7)
+
+
+def test_our_own_network_taken_for_a_foreign_one_has_the_same_tangent_model() -> None:
+    net = tiny_net()
+    ours, theirs = TangentModel(net, 2), TangentModel(Foreign(net, "classifier", ("layer3", "classifier")), 2)
+    w = {name: torch.randn_like(p) for name, p in ours.params.items()}
+    x = torch.randn(5, 1, 8, 8)
+    torch.testing.assert_close(theirs({f"module.{n}": t for n, t in w.items()}, x), ours(w, x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_the_classifier_grows_with_the_classes(name: str, tmp_path: Path) -> None:
+    images, labels = tiny_images()
+    mine = Learner("itl", 8, settings={**TINY, **OWN}, device="cpu", net=MADE[name]())
+    mine.learn(images[labels < 2], labels[labels < 2])
+    mine.learn(images[labels >= 2], labels[labels >= 2])
+    assert mine.predict(images)[1].shape == (40, 4)
+    mine.save(tmp_path)
+    again = itl.load(tmp_path, device="cpu", net=type(mine.net.module)())  # type: ignore[operator]
+    assert (again.predict(images)[1] == mine.predict(images)[1]).all()
+
+
+def test_its_owner_keeps_the_module_as_it_was_and_frozen_layers_stay() -> None:
+    module = Backbone()
+    module.stem.requires_grad_(False)
+    before = copy.deepcopy(module.state_dict())
+    mine = Learner("itl", 8, 0, 4, settings=TINY, device="cpu", net=Foreign(module, "fc", ("body", "fc")))
+    mine.learn(tiny_stream().tasks[0])
+    assert all(torch.equal(t, before[n]) for n, t in module.state_dict().items())
+    learned = mine.net.state_dict()
+    assert torch.equal(learned["module.stem.0.weight"], before["stem.0.weight"])
+    assert not torch.equal(learned["module.body.0.weight"], before["body.0.weight"])
+
+
+def test_its_own_weights_are_where_it_begins() -> None:
+    net = backbone()
+    assert for_classes(net, 4, torch.Generator()).classifier.out_features == 4
+    mine = learner("backbone")
+    mine.prepare(tiny_stream().tasks[0])
+    assert torch.equal(mine.net.state_dict()["module.stem.0.weight"], net.module.stem[0].weight)  # type: ignore
+
+
+def test_mistakes_are_lines(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="unknown layer 'fcc'; did you mean fc"):
+        Foreign(Backbone(), "fcc")
+    with pytest.raises(UserError, match="is a Sequential"):
+        Foreign(Backbone(), "body")
+    with pytest.raises(UserError, match="does not take images"):
+        learner("vit").learn(tiny_stream(channels=3).tasks[0])
+    with pytest.raises(UserError, match="last layers are body, fc"):
+        learner("backbone", settings={"tangent.layers": 3}).learn(tiny_stream().tasks[0])
+    idle = Backbone()
+    idle.more = nn.Linear(3, 3)
+    with pytest.raises(UserError, match=r"does not use its weight module\.more\.weight"):
+        Learner("itl", 8, settings=TINY, device="cpu", net=Foreign(idle, "fc")).learn(tiny_stream().tasks[0])
+    mine = learner("backbone")
+    mine.learn(tiny_stream().tasks[0])
+    mine.save(tmp_path)
+    with pytest.raises(UserError, match=r"a network of yours, a \S+Backbone; load it with net="):
+        itl.load(tmp_path, device="cpu")
+    other = Backbone()
+    other.body[0] = nn.Conv2d(8, 16, 5, 2, 2)
+    with pytest.raises(UserError, match=r"not those of a \S+Backbone with 4 outputs"):
+        itl.load(tmp_path, device="cpu", net=other)

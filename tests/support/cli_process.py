@@ -1,0 +1,126 @@
+"""Real processes for command lines, without three seconds of imports each.
+
+One process imports everything and does nothing else; for every request (a JSON line with args and a folder) it forks a
+child that runs `itl`, and answers with the child's exit code and output.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+
+@dataclass(frozen=True)
+class Outcome:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+class Nursery:
+    """Runs command lines, each in a process of its own. No GPU is visible to them, and no terminal."""
+
+    def __init__(self) -> None:
+        env = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "COLUMNS": "80"}
+        self.process = subprocess.Popen(
+            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env
+        )
+
+    def run(
+        self, args: list[str], folder: Path, *, kill: float | None = None, env: dict[str, str] | None = None
+    ) -> Outcome:
+        """Run a command line; with `kill`, end it by SIGKILL after so many seconds if it still runs then."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        request = {"args": args, "folder": str(folder), "kill": kill, "env": env or {}}
+        self.process.stdin.write(json.dumps(request) + "\n")
+        self.process.stdin.flush()
+        return Outcome(**json.loads(self.process.stdout.readline()))
+
+    def close(self) -> None:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.close()
+        self.process.wait()
+        self.process.stdout.close()
+
+
+def tiny(*more: str) -> list[str]:
+    """Options that make a run of two tasks last a second."""
+    pairs = ("net.width=4", "specialist.steps=4", "tangent.steps=3", "projection.steps=3", *more)
+    return ["--tasks", "2", *(word for pair in pairs for word in ("--set", pair))]
+
+
+def _become(main: Callable[[list[str]], Any], args: list[str]) -> NoReturn:
+    """Run `main` and end with its exit code, at once: a second of tidying up after torch would tell nothing."""
+    try:
+        main(args)
+        code = 0
+    except SystemExit as stop:
+        code = stop.code if isinstance(stop.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _wait(child: int, seconds: float | None) -> int:
+    """The exit status of a child, which is killed where it takes longer than `seconds`."""
+    until = time.monotonic() + (seconds or 0)
+    while seconds is not None:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return status
+        if time.monotonic() >= until:
+            os.kill(child, signal.SIGKILL)
+            break
+        time.sleep(0.0005)
+    return os.waitpid(child, 0)[1]
+
+
+def serve() -> None:
+    import sklearn.datasets  # noqa: F401
+    import torch._dynamo  # noqa: F401  # the first optimiser imports it
+
+    from itl.cli import main
+
+    gc.freeze()  # what is shared with the children stays shared
+    for line in sys.stdin:
+        request = json.loads(line)
+        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+            child = os.fork()
+            if child == 0:
+                os.chdir(request["folder"])
+                os.environ.update(request["env"])
+                for file, number in ((out, 1), (err, 2)):
+                    os.dup2(file.fileno(), number)
+                os.close(0)
+                sys.stdin = open(os.devnull)  # noqa: SIM115
+                _become(main, request["args"])
+            code = os.waitstatus_to_exitcode(_wait(child, request["kill"]))
+            texts = []
+            for file in (out, err):
+                file.seek(0)
+                texts.append(file.read().decode())
+        print(json.dumps({"code": code, "out": texts[0], "err": texts[1]}), flush=True)
+
+
+if __name__ == "__main__":
+    serve()

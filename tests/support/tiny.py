@@ -1,0 +1,126 @@
+"""A world small enough for tests: 8x8 images made on the fly, a network of width 4, a few steps a stage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from itl import Learner, nets, streams
+from itl.callbacks.base import Observer
+from itl.nets import ResNet
+from itl.streams import Stream
+
+TINY: dict[str, Any] = {
+    "net.name": "resnet8",
+    "net.width": 4,
+    "specialist.epochs": 2,
+    "specialist.batch": 8,
+    "specialist.replay": 8,
+    "specialist.lr": 0.05,
+    "tangent.epochs": 2,
+    "tangent.batch": 4,
+    "projection.epochs": 2,
+    "projection.batch": 4,
+    "projection.lr": 0.01,
+}
+BRIEF: dict[str, dict[str, Any]] = {  # a method whose own stages would take minutes
+    "co2l": {
+        "specialist__options__first_epochs": 2,
+        "specialist__options__probe_epochs": 2,
+        "specialist__options__probe_batch": 8,
+        "specialist__options__probe_lr": 0.1,
+        "specialist__options__width": 8,
+    }
+}
+
+
+def tiny_images(classes: int = 4, each: int = 10, channels: int = 1, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Images uint8 `[n, channels, 8, 8]` and labels `[n]`, classes mixed: a pattern for each class, and noise."""
+    patterns = np.random.default_rng(99).integers(0, 160, (classes, channels, 8, 8))
+    rng = np.random.default_rng(seed)
+    labels = rng.permutation(np.repeat(np.arange(classes), each))
+    noise = rng.integers(0, 96, (len(labels), channels, 8, 8))
+    return (patterns[labels] + noise).astype(np.uint8), labels
+
+
+def tiny_stream(classes: int = 4, tasks: int = 2, each: int = 10, channels: int = 1, **options: Any) -> Stream:
+    """A stream of `tasks` tasks with `each` training images a class and 6 test images."""
+    train, test = tiny_images(classes, each, channels), tiny_images(classes, 6, channels, seed=1)
+    options = {"flip": False, "padding": 1, "layout": "NCHW", **options}
+    return streams.from_arrays(*train, *test, tasks=tasks, **options)
+
+
+def tiny_learner(
+    method: str = "itl",
+    buffer: int = 8,
+    classes: int | None = 4,
+    seed: int = 0,
+    observer: Observer | None = None,
+    **settings: Any,
+) -> Learner:
+    """A learner of the tiny world; in `settings` a double underscore stands for the dot."""
+    own = {name.replace("__", "."): value for name, value in {**BRIEF.get(method, {}), **settings}.items()}
+    return Learner(method, buffer, seed, classes, settings={**TINY, **own}, device="cpu", observer=observer)
+
+
+def tiny_net(classes: int = 3, channels: int = 1, seed: int = 0, dtype: torch.dtype = torch.float32) -> ResNet:
+    """A network of width 4 whose batch norms have seen some data, in evaluation mode."""
+    net = nets.build("resnet8", classes, channels=channels, width=4, generator=torch.Generator().manual_seed(seed))
+    with torch.no_grad():
+        for k in range(5):
+            net(torch.randn(16, channels, 8, 8, generator=torch.Generator().manual_seed(100 + k)))
+    return net.to(dtype).eval()
+
+
+def photograph(learner: Learner) -> dict[str, Tensor]:
+    """A copy of everything that a learner's future depends on (which batch norm's count of batches is not)."""
+    size, memory = learner.memory.size, learner.memory
+    out = {f"net.{n}": t.clone() for n, t in learner.net.state_dict().items() if not n.endswith("_tracked")}
+    out["pixels"] = memory.pixels[:size].clone()
+    out["weight"] = torch.from_numpy(memory.slots.weight.copy())
+    if memory.logits is not None:
+        out["logits"] = memory.logits[:size].clone()
+    for name in ("label", "task", "row", "written", "width"):
+        out[name] = torch.from_numpy(getattr(memory.slots, name).copy())
+    out["counters"] = torch.tensor([memory.slots.count, memory.slots.seen, memory.slots.clock])
+    return out
+
+
+def differing(a: dict[str, Tensor], b: dict[str, Tensor]) -> set[str]:
+    """The names under which two photographs differ in a bit."""
+    return {name for name in a.keys() | b.keys() if name not in a or name not in b or not torch.equal(a[name], b[name])}
+
+
+def counted(owner: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """An entry for each call of `owner.name` from now on."""
+    calls: list[int] = []
+    work = getattr(owner, name)
+    monkeypatch.setattr(owner, name, lambda *args, **named: (calls.append(1), work(*args, **named))[1])
+    return calls
+
+
+class Teller(Observer):
+    """Calls `tell(event, learner, stage, epoch)` for everything that happens; `epoch` is 0 outside rounds."""
+
+    def __init__(self, tell: Callable[[str, Learner, Any, int], None]) -> None:
+        self.tell = tell
+
+    def stage_begins(self, learner: Learner, stage: Any) -> None:
+        self.tell("stage_begins", learner, stage.name, 0)
+
+    def round_ends(self, learner: Learner, stage: Any, epoch: int, loss: float) -> None:
+        self.tell("round_ends", learner, stage.name, epoch)
+
+    def stage_ends(self, learner: Learner, stage: Any) -> None:
+        self.tell("stage_ends", learner, stage.name, 0)
+
+    def memory_updated(self, learner: Learner, task: Any) -> None:
+        self.tell("memory_updated", learner, None, 0)
+
+    def task_ends(self, learner: Learner) -> None:
+        self.tell("task_ends", learner, None, 0)

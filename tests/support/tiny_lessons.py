@@ -1,0 +1,31 @@
+"""Teaching in a few seconds: pictures of 8 x 8, a memory of twelve."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from itl.apps.model import Model
+from itl.apps.teaching import Lecture, Options, Teacher
+from itl.callbacks.base import Observer
+from support.image_folders import SMALL
+
+QUICK = Options(size=8, buffer=12, device="cpu", settings=SMALL)
+
+
+def teach(
+    path: Path, *folders: Path, observer: Observer | None = None, **changes: Any
+) -> tuple[Teacher, list[Lecture]]:
+    options = replace(QUICK, **changes)
+    if (path / "CURRENT").exists() and "buffer" not in changes:
+        options = replace(options, buffer=None)
+    teacher = Teacher(path, folders, options)
+    lectures = teacher.due()
+    for lecture in lectures:
+        teacher.teach(lecture, observer)
+    return teacher, lectures
+
+
+def model(path: Path) -> Model:
+    return Model.open(path, device="cpu")

@@ -1,0 +1,54 @@
+"""Runs of a second or less, and what is compared of them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from itl.experiments.config import Config
+from itl.experiments.search.jobs import Event, Source, Streams
+from itl.experiments.search.worker import Drain
+
+TINY: dict[str, Any] = {
+    "net.width": 2,
+    "specialist.steps": 3,
+    "tangent.steps": 2,
+    "projection.steps": 2,
+}
+BASE = Config(tasks=2, settings=TINY, curves=0)
+
+
+def grid(*seeds: int, **changes: Any) -> list[Config]:
+    settings = {**TINY, **changes.pop("settings", {})}
+    return [replace(BASE, seed=seed, settings=settings, **changes) for seed in seeds]
+
+
+class Here(Drain):
+    """Works in this process and remembers what it tells."""
+
+    def __init__(self, source: Source, out: Path, lanes: int = 1, once: bool = False) -> None:
+        super().__init__(source, out, Streams("data"), torch.device("cpu"), lanes, once)
+        self.told: list[Event] = []
+
+    def tell(self, event: Event) -> None:
+        self.told.append(event)
+
+    def names(self, kind: str) -> list[str]:
+        return [event["work"] for event in self.told if event["kind"] == kind]
+
+
+def fingerprint(folder: Path) -> dict[str, Any]:
+    """Everything about a finished run that must not depend on who ran it: record, result, predictions, weights."""
+    result = json.loads((folder / "result.json").read_text())
+    weights = [hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.rglob("tensors.safetensors"))]
+    return {
+        "result": {key: value for key, value in result.items() if key != "seconds"},
+        "metrics": (folder / "metrics.jsonl").read_text(),
+        "predictions": hashlib.sha256((folder / "predictions.npz").read_bytes()).hexdigest(),
+        "weights": weights,
+    }
