@@ -11,8 +11,8 @@ from itl.engine.pool import Source
 from itl.memory.candidates import Candidates, PolicyOptions
 from itl.memory.model_outputs import Sight
 from itl.memory.online_selection import Live
-from itl.memory.registry import find
 from itl.memory.policies.stratified import merge
+from itl.memory.registry import find
 from itl.memory.slots import Slots
 
 BESIDE = ("logits", "scores", "edits")  # what may lie beside an image, each `[size + 1, ...]` on the device

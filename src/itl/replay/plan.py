@@ -9,8 +9,8 @@ import numpy as np
 
 from itl.engine.batches import sizes_of, taken
 from itl.engine.keyed_random import Key, choose, generator
-from itl.memory.registry import Offer
 from itl.memory.policies.reservoir import last_wins
+from itl.memory.registry import Offer
 from itl.memory.slots import Slots
 
 
