@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from itl.experiments.config import Config
-from itl.results import Folder
+from itl.results import RunFolder
 
 Values = dict[str, Any]
 Try = dict[str, Any]
@@ -111,9 +111,9 @@ class Choosing:
         """The settings, once they are chosen."""
         return json.loads(self.record.read_text())["chosen"]["settings"] if self.record.exists() else None
 
-    def kept(self, config: Config) -> tuple[Folder, str]:
+    def kept(self, config: Config) -> tuple[RunFolder, str]:
         """Where the tries from one run's specialists are kept until the choice is made: folder and file."""
-        return Folder(self.runs / config.name), f"tries-{self.choice.name}.json"
+        return RunFolder(self.runs / config.name), f"tries-{self.choice.name}.json"
 
     def all_kept(self, config: Config) -> bool:
         """Whether all tries from one run's specialists are kept: neither they nor the run are needed again."""
@@ -140,9 +140,9 @@ class Choosing:
         for config in configs:
             folder, name = self.kept(config)
             found[config.name] = folder.read(name)["tries"]
-        hardware = Folder(self.runs / configs[0].name).read("result.json")["hardware"]
+        hardware = RunFolder(self.runs / configs[0].name).read("result.json")["hardware"]
         chosen, about = best(self.choice, found), " ".join((__doc__ or "").split())
-        Folder(self.record.parent).write(
+        RunFolder(self.record.parent).write(
             self.record.name,
             {
                 "format": 1,

@@ -19,7 +19,7 @@ from itl.cli.display.progress import Display
 from itl.experiments.config import Config
 from itl.experiments.recorder import Recorder
 from itl.experiments.run import run
-from itl.results import Folder
+from itl.results import RunFolder
 
 SPENT: dict[str, float] = defaultdict(float)
 INSIDE: list[str] = []
@@ -61,9 +61,9 @@ def main() -> None:
     parser.add_argument("--epochs", type=int)
     given = parser.parse_args()
     Recorder._evaluate = evaluation
-    timed(Folder, "append", "record")
-    timed(Folder, "write", "record")
-    timed(Folder, "put_arrays", "record")
+    timed(RunFolder, "append", "record")
+    timed(RunFolder, "write", "record")
+    timed(RunFolder, "put_arrays", "record")
     timed(Recorder, "_write", "record")
     timed(Recorder, "_pictures", "record")
     timed(Events, "recorded", "tensorboard")
@@ -76,7 +76,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as place, Events(place) as events, Display(console, config) as display:
         display.loaded(stream)
         began = time.perf_counter()
-        run(config, stream, Path(place) / "run", device=given.device, observers=[events, display], save=False)
+        run(config, stream, Path(place) / "run", device=given.device, callbacks=[events, display], save=False)
         whole = time.perf_counter() - began
     shares = {name: round(100 * seconds / whole, 2) for name, seconds in SPENT.items()}
     print(json.dumps({"seconds": round(whole, 2), "percent": shares}, indent=1))

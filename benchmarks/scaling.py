@@ -22,7 +22,7 @@ from itl.experiments.search.ray_backend import Cluster
 from itl.experiments.search.resources import cores
 from itl.experiments.search.sweep import Backend, sweep
 from itl.experiments.search.sweep_jobs import Cells
-from itl.results import Folder
+from itl.results import RunFolder
 
 RESULT = Path(__file__).parent / "results" / "scaling.json"
 SETTINGS = {"specialist.epochs": 2, "tangent.epochs": 8, "projection.epochs": 8}
@@ -42,7 +42,7 @@ def timed(backend: Backend, configs: list[Config]) -> dict:
         sweep(Cells(Path(out), configs), backend, board)
         total = time.monotonic() - began
         assert len(board.of("done")) == len(configs)
-        own = [Folder(Path(out) / config.name).read("result.json")["seconds"]["total"] for config in configs]
+        own = [RunFolder(Path(out) / config.name).read("result.json")["seconds"]["total"] for config in configs]
         ends = sorted(entry.ended or 0.0 for entry in board.entries.values())
     gaps = [after - before for before, after in pairwise(ends)]
     return {"seconds": total, "runs": own, "gaps": gaps}

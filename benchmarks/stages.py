@@ -33,7 +33,7 @@ from itl.augment import fused  # noqa: E402
 from itl.bench import Scale, engine_timing  # noqa: E402
 from itl.engine import concurrency, loop  # noqa: E402
 from itl.engine.device import Engine, choose_engine  # noqa: E402
-from itl.engine.stage import Span  # noqa: E402
+from itl.engine.stage import StepChunk  # noqa: E402
 from itl.generalists import epochs  # noqa: E402
 from itl.learner import learner  # noqa: E402
 from itl.results import environment  # noqa: E402
@@ -111,15 +111,15 @@ def ahead_on(count: int) -> Iterator[None]:
 @contextmanager
 def inputs_once() -> Iterator[None]:
     """A span's inputs are those of the first of its shape: what the steps take by themselves, no way to train."""
-    make, kept = epochs.SampleRounds._span, {}
+    make, kept = epochs.SampleRoundPlanner._span, {}
 
-    def again(self: Any, taken: Any, views: Any, sizes: Any) -> Span:
+    def again(self: Any, taken: Any, views: Any, sizes: Any) -> StepChunk:
         shape = (self.key[-1], sizes.tobytes())
         if shape not in kept:
             kept[shape] = make(self, taken, views, sizes)
         return kept[shape]
 
-    with patch.object(epochs.SampleRounds, "_span", again):
+    with patch.object(epochs.SampleRoundPlanner, "_span", again):
         yield
 
 

@@ -20,16 +20,16 @@ OPTIONS = "specialist.options."  # names under it are the specialist's own
 Policy = Annotated[str | None, BeforeValidator(lambda given: None if given == "none" else given)]  # as people write it
 
 
-class Part(BaseModel):
+class SettingsGroup(BaseModel):
     """A group of settings: unknown names and wrong types are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-Group = TypeVar("Group", bound=Part)
+Group = TypeVar("Group", bound=SettingsGroup)
 
 
-class Network(Part):
+class Network(SettingsGroup):
     """Which network. `width` null: the member's own number of filters."""
 
     name: str = "resnet18"
@@ -37,7 +37,7 @@ class Network(Part):
     strided: bool = False
 
 
-class MemorySettings(Part):
+class MemorySettings(SettingsGroup):
     """Which images the memory keeps, and what beside image and label. `logits` null: where the specialist needs them;
     `weights` null: where the policy weighs. `temperature` is the entropy policy's; `fraction` (of the task) and `every`
     (so many epochs) are the coreset policy's.
@@ -56,7 +56,7 @@ class MemorySettings(Part):
     least: Count = 1
 
 
-class AugmentSettings(Part):
+class AugmentSettings(SettingsGroup):
     """What a training view is. `task` and `memory` name AutoAugment's policy, null for none, "stream" for the one that
     suits the stream; `padding` and `flip` null: what suits the stream. `fill` is AutoAugment's grey where it uncovers.
     """
@@ -68,7 +68,7 @@ class AugmentSettings(Part):
     fill: Annotated[int, Field(strict=True, ge=0, le=255)] = 0
 
 
-class SpecialistSettings(Part):
+class SpecialistSettings(SettingsGroup):
     """Training on the task with replay. `draws` is how many independent memory batches a step takes; `steps` cuts a
     task's training short. `reduction` "mean" is the benchmark's, "sum" what the paper's appendix writes. `options` are
     the method's own, checked by the typed part that its specialist declares.
@@ -90,7 +90,7 @@ class SpecialistSettings(Part):
     options: dict[str, Any] = {}
 
 
-class OnMemory(Part):
+class OnMemory(SettingsGroup):
     """What tangent learning and projection have in common. `steps` takes the place of `epochs`; `l2` is λ."""
 
     epochs: Count = 60
@@ -129,7 +129,7 @@ class ProjectionSettings(OnMemory):
     over: Literal["memory", "task"] = "memory"
 
 
-class Settings(Part):
+class Settings(SettingsGroup):
     """All of a learner's settings. `half_pipe` and `project` null: what the generalist has in the paper.
 
     `design` "reverse" is the paper's other one: the specialist on a tangent plane of the generalist, which itself is

@@ -40,7 +40,7 @@ def config(**options: Any) -> Config:
 
 def test_a_runs_events_are_its_record(tmp_path: Path) -> None:
     with Events(tmp_path) as events:
-        run(config(), tiny_stream(), tmp_path, device="cpu", observers=[events], save=False)
+        run(config(), tiny_stream(), tmp_path, device="cpu", callbacks=[events], save=False)
     found, lines = read(tmp_path), expected(tmp_path)
     assert found.keys() == lines.keys()
     for key, value in lines.items():
@@ -59,9 +59,9 @@ def test_a_resumed_run_has_every_number_once(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setenv("ITL_SAVE_EVERY", "0")
     with pytest.raises(Halt), Events(tmp_path) as events:
-        run(config(), tiny_stream(), tmp_path, device="cpu", observers=[events, Teller(halt)])
+        run(config(), tiny_stream(), tmp_path, device="cpu", callbacks=[events, Teller(halt)])
     with Events(tmp_path) as events:
-        run(config(), tiny_stream(), tmp_path, device="cpu", observers=[events], resume=True)
+        run(config(), tiny_stream(), tmp_path, device="cpu", callbacks=[events], resume=True)
     assert read(tmp_path).keys() == expected(tmp_path).keys()
 
 

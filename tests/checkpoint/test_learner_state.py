@@ -15,7 +15,7 @@ import torch
 
 import itl
 from itl import Learner, UserError, presets
-from itl.callbacks.base import Observer
+from itl.callbacks.base import Callback
 from itl.checkpoint.store import point, read, seal, write
 from support.tiny import Teller, differing, photograph, tiny_images, tiny_learner, tiny_stream
 
@@ -95,7 +95,7 @@ def test_learning_goes_on_from_the_middle_of_any_stage_as_if_never_stopped(
             raise Interrupted
 
     task = tiny_stream().tasks[1]
-    learner = itl.load(saved / method, device="cpu", observer=Teller(stop))
+    learner = itl.load(saved / method, device="cpu", callback=Teller(stop))
     with pytest.raises(Interrupted):
         learner.learn(task)
     again = itl.load(tmp_path, device="cpu")
@@ -103,7 +103,7 @@ def test_learning_goes_on_from_the_middle_of_any_stage_as_if_never_stopped(
     assert torch.equal(again.logits(task.test), learner.logits(task.test))  # of the model that was learning
     again.learn(task)
     assert differing(photograph(again), uninterrupted[method]) == set()
-    learner.observer = Observer()
+    learner.callback = Callback()
     learner.learn(task)  # and so does the learner that was stopped itself
     assert differing(photograph(learner), uninterrupted[method]) == set()
 
@@ -121,7 +121,7 @@ def test_what_was_saved_before_anything_was_projected_answers_as_the_generalist(
             raise Interrupted
 
     with pytest.raises(Interrupted):
-        tiny_learner(method, observer=Teller(stop)).learn(task)
+        tiny_learner(method, callback=Teller(stop)).learn(task)
     again = itl.load(tmp_path, device="cpu")
     assert again.position == ("projection", 0)
     assert torch.equal(again.logits(task.test), told[-1])
@@ -133,7 +133,7 @@ def test_an_unfinished_task_must_be_finished_before_another(tmp_path: Path) -> N
             raise Interrupted
 
     first, second = tiny_stream().tasks
-    learner = tiny_learner("itl", observer=Teller(stop))
+    learner = tiny_learner("itl", callback=Teller(stop))
     with pytest.raises(Interrupted):
         learner.learn(first)
     with pytest.raises(UserError, match="unfinished"):
@@ -150,7 +150,7 @@ def test_tangent_without_projection_still_ends_at_the_specialist_when_stopped(
             raise Interrupted
 
     task = tiny_stream().tasks[0]
-    whole, stopped = tiny_learner(project=False), tiny_learner(project=False, observer=Teller(stop))
+    whole, stopped = tiny_learner(project=False), tiny_learner(project=False, callback=Teller(stop))
     whole.learn(task)
     with pytest.raises(Interrupted):
         stopped.learn(task)

@@ -12,7 +12,7 @@ import pytest
 from itl.checkpoint.lock import lock
 from itl.errors import UserError
 from itl.experiments.search.job_locks import claim
-from itl.results import Folder
+from itl.results import RunFolder
 
 
 @pytest.fixture(autouse=True)
@@ -45,6 +45,6 @@ def test_a_sweep_does_not_begin(tmp_path: Path) -> None:
 def test_a_run_goes_on(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     before = handles()
-    with Folder(tmp_path).held():
+    with RunFolder(tmp_path).held():
         (tmp_path / "metrics.jsonl").write_text("")
     assert handles() == before

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from itl import UserError
-from itl.checkpoint.learner_state import SHARE, Pace
+from itl.checkpoint.learner_state import SHARE, CheckpointThrottle
 from itl.experiments.run import Config, run
 from support.tiny import TINY, tiny_learner, tiny_stream
 
@@ -32,7 +32,7 @@ def hours(monkeypatch: pytest.MonkeyPatch) -> Hours:
 
 @pytest.mark.parametrize(("save", "round_"), [(0.01, 0.5), (2.0, 1.0), (40.0, 10.0), (0.5, 200.0)])
 def test_a_slow_disk_makes_saves_rarer_and_training_no_slower(hours: Hours, save: float, round_: float) -> None:
-    learner, pace = tiny_learner(), Pace(30.0)
+    learner, pace = tiny_learner(), CheckpointThrottle(30.0)
     saved: list[float] = []
     trained = 0.0
     while trained < 20_000:
@@ -56,10 +56,10 @@ def test_what_saving_took_is_in_the_record(tmp_path: pytest.TempPathFactory) -> 
 
 def test_how_often_is_for_the_user_to_say(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ITL_SAVE_EVERY", "0.05")
-    pace = Pace()
+    pace = CheckpointThrottle()
     assert not pace.due()
     time.sleep(0.06)
     assert pace.due()
     monkeypatch.setenv("ITL_SAVE_EVERY", "often")
     with pytest.raises(UserError, match="ITL_SAVE_EVERY is a number of seconds, not 'often'"):
-        Pace()
+        CheckpointThrottle()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from itl.callbacks.base import Observer
+from itl.callbacks.base import Callback
 from itl.checkpoint import learner_state
 from itl.errors import UserError
 from itl.experiments.run import Config, run
@@ -189,14 +189,14 @@ def test_a_run_that_diverges_names_task_stage_epoch_and_setting(itl, tmp_path):
 
 
 def test_the_last_good_state_outlives_a_divergence(tmp_path):
-    class Poison(Observer):
+    class Poison(Callback):
         def stage_begins(self, learner, stage):
             if len(learner.tasks) == 2:
                 learner.net.classifier.weight.data.fill_(float("inf"))
 
     config = Config(tasks=2, method="er", settings={"net.width": 2, "specialist.steps": 2})
     with pytest.raises(UserError, match=r"task 2, specialist, epoch 1.*specialist\.lr.*last good state is kept"):
-        run(config, config.load_stream("data"), tmp_path / "run", device="cpu", observers=[Poison()])
+        run(config, config.load_stream("data"), tmp_path / "run", device="cpu", callbacks=[Poison()])
     learner = learner_state.load(tmp_path / "run/model", device="cpu")
     assert (len(learner.tasks), learner.position[0]) == (1, "done")
     assert not (tmp_path / "run/result.json").exists()

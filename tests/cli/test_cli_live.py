@@ -10,11 +10,11 @@ import sys
 
 import pytest
 
-from itl.callbacks.base import Observer
+from itl.callbacks.base import Callback
 from itl.cli.display.accuracy_plot import curve, thin
 from itl.cli.display.eta import Outlook, legs
 from itl.cli.display.run_tables import clock
-from itl.learner.stage_estimate import Leg
+from itl.learner.stage_estimate import StageEstimate
 from support.cli_process import tiny
 from support.image_folders import SMALL, as_options, write_pictures
 
@@ -90,7 +90,7 @@ def test_a_learn_shows_the_same_of_a_folder(tmp_path):
     assert "wrote m (2 classes, 12 of 12 images in memory)" in plain
 
 
-class Counts(Observer):
+class Counts(Callback):
     def __init__(self):
         self.steps = []
 
@@ -114,7 +114,7 @@ def test_the_steps_foreseen_are_the_steps_taken(tmp_path, method, own):
     small = {"net.width": 2, "specialist.epochs": 1, "tangent.epochs": 2, "projection.epochs": 1, **own}
     config = Config(method=method, tasks=2, settings=small)
     stream, counts = config.load_stream("data"), Counts()
-    result = run(config, stream, tmp_path / "run", device="cpu", observers=[counts], save=False)
+    result = run(config, stream, tmp_path / "run", device="cpu", callbacks=[counts], save=False)
     from itl.settings import build
 
     foreseen = legs(build(result["settings"]), [len(task.train) for task in stream], config.buffer)
@@ -125,7 +125,13 @@ def test_the_steps_foreseen_are_the_steps_taken(tmp_path, method, own):
 
 
 def test_the_time_left_follows_from_the_pace_so_far():
-    outlook = Outlook([Leg(1, "specialist", 10, 32), Leg(1, "generalist", 4, 32), Leg(2, "specialist", 10, 64)])
+    outlook = Outlook(
+        [
+            StageEstimate(1, "specialist", 10, 32),
+            StageEstimate(1, "generalist", 4, 32),
+            StageEstimate(2, "specialist", 10, 64),
+        ]
+    )
     assert outlook.left() is None
     outlook.begins(1, "specialist", 0)
     outlook.advances(5, 10.0)  # two seconds a step of 32

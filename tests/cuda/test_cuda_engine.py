@@ -17,7 +17,7 @@ from itl.engine.stepper import Stepper
 from itl.errors import UserError
 from itl.experiments.config import Config
 from itl.experiments.run import run
-from itl.generalists.epochs import SampleRounds
+from itl.generalists.epochs import SampleRoundPlanner
 from itl.nets import conv
 from itl.streams import Stream, from_arrays
 
@@ -107,9 +107,9 @@ def test_cudnn_searches_for_captured_steps_alone(monkeypatch: pytest.MonkeyPatch
 def test_inputs_that_are_late_are_waited_for(capture: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The generalist's are made on a stream of their own; here it is kept busy for a while before each of them."""
     expected = taught("itl", capture=capture)
-    load = SampleRounds.load
+    load = SampleRoundPlanner.load
 
-    def late(self: SampleRounds, plan: Any) -> Any:
+    def late(self: SampleRoundPlanner, plan: Any) -> Any:
         for span in load(self, plan):
             torch.cuda._sleep(20_000_000)
             for group in span.groups:
@@ -120,7 +120,7 @@ def test_inputs_that_are_late_are_waited_for(capture: bool, monkeypatch: pytest.
                     group[name] = t.copy_(right)
             yield span
 
-    monkeypatch.setattr(SampleRounds, "load", late)
+    monkeypatch.setattr(SampleRoundPlanner, "load", late)
     assert same(expected, taught("itl", capture=capture))
 
 

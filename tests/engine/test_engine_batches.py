@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from itl.callbacks.base import Observer
+from itl.callbacks.base import Callback
 from itl.checkpoint import learner_state
 from itl.engine.batches import sizes_of, steps_of, taken
 from itl.engine.stage import Stage
 from itl.learner import Learner
-from itl.learner.stage_estimate import GENERALIST, legs_of
+from itl.learner.stage_estimate import GENERALIST, estimate_stages
 from support.tiny import differing, photograph, tiny_learner, tiny_stream
 
 
@@ -45,7 +45,7 @@ def test_a_pass_takes_every_sample_once(batch: int) -> None:
             assert sizes.tolist() == [len(part) for part in torch.arange(samples).split(batch)]
 
 
-class Watcher(Observer):
+class Watcher(Callback):
     """Notes how many steps every stage has."""
 
     def __init__(self) -> None:
@@ -59,10 +59,10 @@ class Watcher(Observer):
 def test_the_steps_foretold_are_those_taken(limits: dict[str, Any]) -> None:
     """18 images, two passes: in batches of 8 and 10, on the memory of 4, 4, 4 and 6."""
     watcher, stream = Watcher(), tiny_stream(each=9)
-    learner = tiny_learner("itl", buffer=18, observer=watcher, **limits)
+    learner = tiny_learner("itl", buffer=18, callback=watcher, **limits)
     for task in stream:
         learner.learn(task)
-    foretold = [leg for k in (1, 2) for leg in legs_of(learner.settings, k, 18, 18 * (k - 1), 18)]
+    foretold = [leg for k in (1, 2) for leg in estimate_stages(learner.settings, k, 18, 18 * (k - 1), 18)]
     assert [leg.stage for leg in foretold[:3]] == ["specialist", GENERALIST, "projection"]
     assert [leg.steps for leg in foretold] == watcher.steps
     if not limits:
@@ -87,12 +87,12 @@ def test_no_step_of_any_stage_sees_a_handful(method: str) -> None:
 def test_a_task_whose_last_batch_is_a_joined_one_goes_on_as_if_never_stopped(tmp_path: Path) -> None:
     stream, stops = tiny_stream(each=9), []
 
-    class Keeper(Observer):
+    class Keeper(Callback):
         def round_ends(self, learner: Learner, stage: Stage, epoch: int, loss: float) -> None:
             stops.append(tmp_path / f"{len(stops)}")
             learner_state.save(learner, stops[-1])
 
-    learner = tiny_learner("itl-l", buffer=18, observer=Keeper())
+    learner = tiny_learner("itl-l", buffer=18, callback=Keeper())
     learner.learn(stream.tasks[0])
     assert len(stops) >= 6  # two rounds of each of the three stages
     for path in stops:

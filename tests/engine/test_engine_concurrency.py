@@ -12,12 +12,12 @@ import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from itl.engine import concurrency
-from itl.engine.concurrency import ETIQUETTE, Etiquette
+from itl.engine.concurrency import CAPTURE_GATE, CaptureGate
 from support.tiny import tiny_learner, tiny_stream
 
 
 def test_a_capture_has_the_device_to_itself_and_nobody_starves() -> None:
-    etiquette, inside, seen = Etiquette(), {"eager": 0, "alone": 0}, []
+    etiquette, inside, seen = CaptureGate(), {"eager": 0, "alone": 0}, []
     guard = threading.Lock()
 
     def enter(what: str, by: int) -> None:
@@ -58,7 +58,7 @@ def test_whoever_asks_a_network_does_so_while_no_lane_captures(method: str, poli
     """Steps, memories that look, hooks, evaluation: any of them can make cuDNN search, which would break a capture."""
     own: dict[str, Any] = {"generalist": "tangent", **({"memory__policy": policy} if policy else {})}
     learner, seen = tiny_learner(method, **own), []
-    hook = register_module_forward_pre_hook(lambda module, given: seen.append(ETIQUETTE.eager))
+    hook = register_module_forward_pre_hook(lambda module, given: seen.append(CAPTURE_GATE.eager))
     try:
         for task in tiny_stream():
             learner.learn(task)

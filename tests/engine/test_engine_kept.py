@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from itl import Learner
-from itl.callbacks.base import Observer
+from itl.callbacks.base import Callback
 from itl.errors import UserError
 from support.tiny import Teller, differing, photograph, tiny_learner, tiny_stream
 
@@ -56,7 +56,7 @@ def test_a_step_is_kept_while_its_tensors_are(case: str, kept: bool) -> None:
             steppers.append((id(learner._resting["tangent"]), id(learner._resting["projection"])))
 
     held: list[Any] = []  # so that no two of them are at one place
-    learner = tiny_learner("itl", observer=Teller(listen), **{"classes": 6, **CASES[case]})
+    learner = tiny_learner("itl", callback=Teller(listen), **{"classes": 6, **CASES[case]})
     for task in tiny_stream(classes=6, tasks=3):
         learner.learn(task)
     assert len(set(steppers)) == (1 if kept else 3)
@@ -94,7 +94,7 @@ def test_no_step_of_other_settings_is_gone_on_with(section: str, values: dict[st
     assert {name for name in before if learner._resting[name] is before[name]} == {"tangent", "projection"} - {section}
 
 
-class Looking(Observer):
+class Looking(Callback):
     """Sees which images a projection goes over, and which of them are still there when the next task is trained."""
 
     def __init__(self) -> None:
@@ -112,7 +112,7 @@ class Looking(Observer):
 def test_what_rests_holds_nothing_of_its_task() -> None:
     """A task's images must not lie in a GPU's memory while the next one is trained."""
     look = Looking()
-    learner = tiny_learner("itl", classes=6, observer=look, projection__over="task")
+    learner = tiny_learner("itl", classes=6, callback=look, projection__over="task")
     for task in tiny_stream(classes=6, tasks=3):
         learner.learn(task)
     assert "projection" in learner._resting

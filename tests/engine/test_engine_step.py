@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from itl.engine.bf16_weights import Shadow
+from itl.engine.bf16_weights import BF16Weights
 from itl.engine.device import Engine
 from itl.engine.loop import train
-from itl.engine.stage import Batch, Descent, Diverged, Span, Stage
+from itl.engine.stage import Diverged, OptimizerConfig, Stage, StepChunk, StepInputs
 from itl.settings import SpecialistSettings
-from itl.specialists import View, build
+from itl.specialists import Batch, build
 from support.tiny import tiny_net
 
 CPU = Engine(torch.device("cpu"))
@@ -25,7 +25,7 @@ CPU = Engine(torch.device("cpu"))
 class GivenRounds:
     """Rounds whose steps' inputs are given: `rounds[r]` is a list of batches of one shape."""
 
-    rounds: list[list[Batch]]
+    rounds: list[list[StepInputs]]
     committed: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -34,9 +34,9 @@ class GivenRounds:
     def plan(self, index: int) -> int:
         return index
 
-    def load(self, plan: int) -> Iterator[Span]:
+    def load(self, plan: int) -> Iterator[StepChunk]:
         steps = self.rounds[plan]
-        yield Span([{name: torch.stack([s[name] for s in steps]) for name in steps[0]}], [(0, len(steps))])
+        yield StepChunk([{name: torch.stack([s[name] for s in steps]) for name in steps[0]}], [(0, len(steps))])
 
     def commit(self, plan: int) -> None:
         self.committed.append(plan)
@@ -59,7 +59,7 @@ def test_steps_are_sgd_with_momentum_and_twice_lambda_as_weight_decay(momentum: 
     target = torch.randn(5, 3, dtype=torch.float64)
     w = leaf(1.0, -2.0, 3.0)
     rounds = GivenRounds([[{"t": t} for t in target[:2]], [{"t": t} for t in target[2:]]])
-    descent = Descent(0.1, momentum, l2=0.05, schedule=schedule)
+    descent = OptimizerConfig(0.1, momentum, l2=0.05, schedule=schedule)
     train(Stage("stage", {"w": w}, descent, rounds, lambda b: ((w - b["t"]) ** 2).sum()), CPU)
 
     by_hand, velocity = [1.0, -2.0, 3.0], [0.0, 0.0, 0.0]
@@ -77,7 +77,7 @@ def test_a_gradient_laid_out_in_another_order_is_still_the_gradient() -> None:
     w, v = torch.zeros(2, 3, requires_grad=True), torch.zeros(4, requires_grad=True)
     t = torch.arange(6.0).view(3, 2)
     rounds = GivenRounds([[{"t": t}]])
-    train(Stage("s", {"w": w, "v": v}, Descent(1.0), rounds, lambda b: (w.t() * b["t"]).sum() + v.sum()), CPU)
+    train(Stage("s", {"w": w, "v": v}, OptimizerConfig(1.0), rounds, lambda b: (w.t() * b["t"]).sum() + v.sum()), CPU)
     assert torch.equal(w.detach(), -t.t())
     assert v.tolist() == [-1.0] * 4
 
@@ -91,14 +91,14 @@ def test_a_specialists_steps_are_those_of_pytorchs_sgd(name: str) -> None:
         for _ in range(4)
     ]
 
-    def loss(net: torch.nn.Module, b: Batch) -> Tensor:
-        pasts = (View(b["p"], b["y"][:3], b["z"]),) if method.draws else ()
-        return method.loss(net, View(b["x"], b["y"]), pasts)
+    def loss(net: torch.nn.Module, b: StepInputs) -> Tensor:
+        pasts = (Batch(b["p"], b["y"][:3], b["z"]),) if method.draws else ()
+        return method.loss(net, Batch(b["x"], b["y"]), pasts)
 
     stage = Stage(
         "specialist",
         dict(ours.named_parameters()),
-        Descent(0.05, 0.9, 1e-3),
+        OptimizerConfig(0.05, 0.9, 1e-3),
         GivenRounds([batches]),
         lambda b: loss(ours, b),
     )
@@ -114,7 +114,7 @@ def test_a_specialists_steps_are_those_of_pytorchs_sgd(name: str) -> None:
 
 
 def test_the_cosine_falls_from_the_rate_to_nothing_over_all_rounds() -> None:
-    descent = Descent(0.4, schedule="cosine")
+    descent = OptimizerConfig(0.4, schedule="cosine")
     whole = descent.rates(0, 100, 100)
     assert whole[0] == pytest.approx(0.4)
     assert whole[50] == pytest.approx(0.2)
@@ -123,21 +123,23 @@ def test_the_cosine_falls_from_the_rate_to_nothing_over_all_rounds() -> None:
     assert bool((whole.diff() < 0).all())
     pieces = torch.cat([descent.rates(0, 30, 100), descent.rates(30, 70, 100)])
     assert torch.equal(pieces, whole)
-    assert torch.equal(Descent(0.4).rates(7, 3, 100), torch.full((3,), 0.4))
+    assert torch.equal(OptimizerConfig(0.4).rates(7, 3, 100), torch.full((3,), 0.4))
 
 
 def test_a_warm_start_rises_in_equal_steps_for_a_quarter_and_then_falls_as_the_cosine_does() -> None:
-    descent = Descent(0.4, schedule="warm")
+    descent = OptimizerConfig(0.4, schedule="warm")
     whole = descent.rates(0, 100, 100)
     assert whole[:25].tolist() == pytest.approx([0.4 * k / 26 for k in range(1, 26)])
-    assert torch.allclose(whole[25:], Descent(0.4, schedule="cosine").rates(0, 75, 75))
+    assert torch.allclose(whole[25:], OptimizerConfig(0.4, schedule="cosine").rates(0, 75, 75))
     assert torch.equal(torch.cat([descent.rates(0, 10, 100), descent.rates(10, 90, 100)]), whole)
-    assert torch.equal(descent.rates(0, 3, 3), Descent(0.4, schedule="cosine").rates(0, 3, 3))  # too few to rise
+    assert torch.equal(
+        descent.rates(0, 3, 3), OptimizerConfig(0.4, schedule="cosine").rates(0, 3, 3)
+    )  # too few to rise
 
 
 def test_each_step_gets_its_own_rate_though_steps_are_grouped_by_shape() -> None:
     """Span.order is the order of time: group 0 twice, group 1 once, group 0 again."""
-    span = Span([{"x": torch.zeros(3, 2)}, {"x": torch.zeros(1, 5)}], [(0, 2), (1, 1), (0, 1)])
+    span = StepChunk([{"x": torch.zeros(3, 2)}, {"x": torch.zeros(1, 5)}], [(0, 2), (1, 1), (0, 1)])
     rated = span.with_rates(torch.tensor([1.0, 2.0, 3.0, 4.0]), lambda t: t)
     assert rated.groups[0]["lr"].tolist() == [1.0, 2.0, 4.0]
     assert rated.groups[1]["lr"].tolist() == [3.0]
@@ -146,7 +148,7 @@ def test_each_step_gets_its_own_rate_though_steps_are_grouped_by_shape() -> None
 def test_a_round_reports_its_mean_loss() -> None:
     w, told = leaf(0.0), []
     rounds = GivenRounds([[{"t": torch.tensor(v)} for v in (1.0, 3.0)], [{"t": torch.tensor(5.0)}]])
-    stage = Stage("stage", {"w": w}, Descent(1e-12), rounds, lambda b: (w + b["t"]).sum())
+    stage = Stage("stage", {"w": w}, OptimizerConfig(1e-12), rounds, lambda b: (w + b["t"]).sum())
     train(stage, CPU, after=lambda index, loss, momentum: told.append((index, loss)))
     assert told == [(0, pytest.approx(2.0)), (1, pytest.approx(5.0))]
 
@@ -156,7 +158,7 @@ def poisoned(poison: float, momentum: float) -> tuple[Tensor, Stage]:
     w = torch.tensor([1.0, 2.0], requires_grad=True)
     values = [[1.0, 1.0], [poison, 1.0], [1.0, 1.0]]
     rounds = GivenRounds([[{"t": torch.tensor(v)} for v in row] for row in values])
-    return w, Stage("projection", {"w": w}, Descent(0.1, momentum), rounds, lambda b: ((w * b["t"]) ** 2).sum())
+    return w, Stage("projection", {"w": w}, OptimizerConfig(0.1, momentum), rounds, lambda b: ((w * b["t"]) ** 2).sum())
 
 
 @pytest.mark.parametrize("poison", [math.nan, math.inf])
@@ -175,13 +177,13 @@ def test_a_statistic_that_is_not_finite_is_noticed_too() -> None:
     """A batch norm's running variance can overflow while its outputs, and so the loss, stay finite."""
     w, statistic = torch.ones(2, requires_grad=True), torch.zeros(1)
 
-    def loss(batch: Batch) -> Tensor:
+    def loss(batch: StepInputs) -> Tensor:
         statistic.add_(batch["t"])
         return w.sum()
 
     rounds = GivenRounds([[{"t": torch.tensor(1.0)}], [{"t": torch.tensor(math.inf)}], [{"t": torch.tensor(1.0)}]])
     with pytest.raises(Diverged) as caught:
-        train(Stage("full", {"w": w}, Descent(0.1), rounds, loss, changed=[statistic]), CPU)
+        train(Stage("full", {"w": w}, OptimizerConfig(0.1), rounds, loss, changed=[statistic]), CPU)
     assert caught.value.epoch == 2
 
 
@@ -192,7 +194,7 @@ def test_a_weight_that_is_not_finite_is_noticed_even_if_no_loss_was() -> None:
     rounds = GivenRounds([[{"t": torch.tensor(1.0)}]])
     with pytest.raises(Diverged):
         train(
-            Stage("specialist", {"w": w}, Descent(0.1), rounds, lambda b: (w.sqrt() * b["t"]).sum()),
+            Stage("specialist", {"w": w}, OptimizerConfig(0.1), rounds, lambda b: (w.sqrt() * b["t"]).sum()),
             CPU,
             after=lambda *_: told.append(1),
         )
@@ -204,7 +206,7 @@ def test_a_stage_goes_on_from_any_round_with_the_momentum_it_had_there() -> None
         w = leaf(1.0, -1.0)
         rounds = GivenRounds([[{"t": torch.tensor(float(k))}] * 2 for k in range(4)])
         return w, Stage(
-            "s", {"w": w}, Descent(0.05, 0.9, schedule="cosine"), rounds, lambda b: ((w - b["t"]) ** 2).sum()
+            "s", {"w": w}, OptimizerConfig(0.05, 0.9, schedule="cosine"), rounds, lambda b: ((w - b["t"]) ** 2).sum()
         )
 
     states: list[tuple[Tensor, dict[str, Tensor]]] = []
@@ -222,4 +224,4 @@ def test_a_phase_that_trains_nothing_with_a_twin_has_its_gradients_as_they_are()
     """ER-T's correction of outputs, say: a scale and a shift over a network whose weights stay."""
     own = torch.ones(2, requires_grad=True)
     grad = torch.tensor([0.5, -1.0])
-    assert [g is grad for g in Shadow(tiny_net()).widen([own], [grad])] == [True]
+    assert [g is grad for g in BF16Weights(tiny_net()).widen([own], [grad])] == [True]

@@ -22,7 +22,7 @@ def test_the_projection_reaches_the_tangent_models_outputs_on_the_memory() -> No
     distance: list[float] = []
 
     def listen(event: str, learner: Learner, stage: str | None, epoch: int) -> None:
-        x = learner.normalise(learner.memory.pixels[:8])
+        x = learner.normalize(learner.memory.pixels[:8])
         if (event, stage) == ("stage_ends", "tangent"):
             assert learner._generalist is not None
             learner.notes["target"] = learner._generalist.logits(x)
@@ -33,7 +33,7 @@ def test_the_projection_reaches_the_tangent_models_outputs_on_the_memory() -> No
             distance.append(F.mse_loss(logits, learner.notes["target"]).item())
 
     learner = tiny_learner(
-        observer=Teller(listen),
+        callback=Teller(listen),
         augment__padding=0,
         tangent__epochs=30,
         tangent__lr=0.1,
@@ -53,9 +53,9 @@ def test_tangent_learning_fits_the_memory_without_moving_the_network() -> None:
     def listen(event: str, learner: Learner, stage: str | None, epoch: int) -> None:
         if stage == "tangent" and event != "round_ends":
             assert learner._generalist is not None
-            said[event] = learner._generalist.logits(learner.normalise(learner.memory.pixels[:8]))
+            said[event] = learner._generalist.logits(learner.normalize(learner.memory.pixels[:8]))
 
-    learner = tiny_learner(observer=Teller(listen), augment__padding=0, tangent__epochs=60, tangent__lr=0.1)
+    learner = tiny_learner(callback=Teller(listen), augment__padding=0, tangent__epochs=60, tangent__lr=0.1)
     learner.learn(tiny_stream().tasks[0])
     labels = torch.from_numpy(learner.memory.labels)
     before, after = (F.cross_entropy(said[e], labels).item() for e in ("stage_begins", "stage_ends"))
@@ -72,7 +72,7 @@ def test_a_step_of_tangent_learning_is_gradient_descent_on_w_by_hand() -> None:
             learned.update(learner._generalist.tensors())  # type: ignore[union-attr]
 
     learner = tiny_learner(
-        observer=Teller(listen), augment__padding=0, tangent__epochs=1, tangent__lr=0.2, tangent__l2=0.3
+        callback=Teller(listen), augment__padding=0, tangent__epochs=1, tangent__lr=0.2, tangent__l2=0.3
     )
     learner.learn(tiny_stream().tasks[0])
     from itl.engine.keyed_random import generator
@@ -84,7 +84,7 @@ def test_a_step_of_tangent_learning_is_gradient_descent_on_w_by_hand() -> None:
     order = generator(0, 1, "tangent", 0, "order").permutation(8)
     w, velocity = model.zero(), model.zero()
     for rows in (order[:4], order[4:]):
-        x = learner.normalise(learner.memory.pixels[torch.from_numpy(rows)])
+        x = learner.normalize(learner.memory.pixels[torch.from_numpy(rows)])
         y = torch.from_numpy(learner.memory.slots.label[rows])
         leaves = {name: t.clone().requires_grad_() for name, t in w.items()}
         grads = torch.autograd.grad(F.cross_entropy(model.logits(leaves, model.features(x)), y), list(leaves.values()))
@@ -110,13 +110,13 @@ def test_a_step_of_projection_is_gradient_descent_on_the_squared_error_by_hand()
             kept["start"] = copy.deepcopy(learner.net)
 
     learner = tiny_learner(
-        observer=Teller(listen), augment__padding=0, projection__epochs=1, projection__lr=0.1, projection__l2=0.02
+        callback=Teller(listen), augment__padding=0, projection__epochs=1, projection__lr=0.1, projection__l2=0.02
     )
     learner.learn(tiny_stream().tasks[0])
     net, teacher = kept["start"].train(), kept["teacher"]  # type: ignore[attr-defined]
     order = generator(0, 1, "projection", 0, "order").permutation(8)
     for rows in (order[:4], order[4:]):
-        x = learner.normalise(learner.memory.pixels[torch.from_numpy(rows)])
+        x = learner.normalize(learner.memory.pixels[torch.from_numpy(rows)])
         loss = ((net(x) - teacher.logits(x)) ** 2).mean()  # type: ignore[attr-defined]
         grads = torch.autograd.grad(loss, list(net.parameters()))
         with torch.no_grad():
@@ -163,11 +163,11 @@ def test_itl_l_learns_from_the_logits_stored_in_its_memory() -> None:
     def listen(event: str, learner: Learner, stage: str | None, epoch: int) -> None:
         if stage == "tangent" and event != "round_ends":
             assert learner._generalist is not None
-            said[event] = learner._generalist.logits(learner.normalise(learner.memory.pixels[:8]))
+            said[event] = learner._generalist.logits(learner.normalize(learner.memory.pixels[:8]))
 
     learner = tiny_learner(
         "itl-l",
-        observer=Teller(listen),
+        callback=Teller(listen),
         augment__padding=0,
         tangent__beta=0.0,
         tangent__alpha=1.0,
@@ -189,6 +189,6 @@ def test_steps_cut_a_stage_short_and_epochs_of_any_length_give_the_same_views() 
         counted.append((stage.name, rounds.total, rounds.epoch(rounds.count - 1), rounds.count))  # type: ignore[attr-defined]
 
     learner = tiny_learner(tangent__epochs=50, tangent__steps=5, projection__epochs=16)
-    learner.observer.stage_begins = listen  # type: ignore[method-assign]
+    learner.callback.stage_begins = listen  # type: ignore[method-assign]
     learner.learn(tiny_stream().tasks[0])
     assert counted == [("specialist", 6, 2, 2), ("tangent", 5, 3, 3), ("projection", 32, 16, 8)]

@@ -28,7 +28,7 @@ def test_the_specialist_moves_w_alone_and_the_projection_the_network() -> None:
             at[f"{event} {stage}"] = photograph(learner)
             said[f"{event} {stage}"] = learner.logits(test)
 
-    learner = reverse(observer=Teller(take))
+    learner = reverse(callback=Teller(take))
     for task in tiny_stream():
         learner.learn(task)
     assert [key for key in at if key.startswith("stage_ends")] == [
@@ -51,7 +51,7 @@ def test_w_learns_the_task_on_the_tangent_plane() -> None:
             task = stream.tasks[1].train
             right[f"{event} {stage}"] = float((learner.logits(task).argmax(1) == task.labels).float().mean())
 
-    learner = reverse(observer=Teller(score), specialist__epochs=10, tangent__lr=0.05)
+    learner = reverse(callback=Teller(score), specialist__epochs=10, tangent__lr=0.05)
     for task in stream:
         learner.learn(task)
     assert right["stage_ends specialist"] > 0.85 > right["stage_begins specialist"]
@@ -80,7 +80,7 @@ def test_an_interrupted_task_goes_on_exactly(stage: str, epoch: int, tmp_path: P
         if (event, name, at, len(learner.tasks)) == ("round_ends", stage, epoch, 2):
             learner.save(tmp_path)
 
-    whole = reverse(observer=Teller(keep))
+    whole = reverse(callback=Teller(keep))
     for task in stream:
         whole.learn(task)
     again = itl.load(tmp_path, device="cpu")

@@ -133,7 +133,7 @@ def test_no_weight_of_the_projects_own_networks_is_differentiated_sample_by_samp
 
 
 def test_the_inner_products_of_a_users_odd_network_are_those_of_one_backward_a_sample() -> None:
-    net, (x, y) = nets.Foreign(odd(), "out").eval(), images(6)
+    net, (x, y) = nets.ModuleAdapter(odd(), "out").eval(), images(6)
     slow = slowly(net, x, y)
     assert torch.allclose(gram(net, x, y), slow @ slow.T, rtol=1e-10, atol=1e-10)
     layers = {name.split(".")[1] for name in tapped_weights(net, x)}
@@ -148,7 +148,7 @@ def test_derivatives_along_directions_and_the_whole_gradient_are_those_of_one_ba
     torch.manual_seed(0)
     net: nn.Module = half_silent(tiny_net(classes=3, channels=3, dtype=torch.float64))
     if kind != "ours":
-        net = nets.Foreign(odd(aside=False) if kind == "odd" else Attends().double(), "out").eval()
+        net = nets.ModuleAdapter(odd(aside=False) if kind == "odd" else Attends().double(), "out").eval()
     x, y = images(6)
     here = passed(net, present(net), x, y)
     ways = [{name: torch.randn_like(p) for name, p in net.named_parameters()} for _ in range(3)]

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from itl.engine.bf16_weights import Shadow
+from itl.engine.bf16_weights import BF16Weights
 from itl.engine.fused_sgd import Update
 from itl.triton_support import kernels_of
 
@@ -15,7 +15,7 @@ from itl.triton_support import kernels_of
 def test_the_fused_update_is_pytorchs_sgd_with_rounded_twins(momentum: float, device: torch.device) -> None:
     net = nn.Sequential(nn.Conv2d(3, 17, 3), nn.BatchNorm2d(17), nn.Conv2d(17, 40, 3), nn.Flatten(), nn.Linear(640, 10))
     net = net.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    leaves, shadow = list(net.parameters()), Shadow(net)
+    leaves, shadow = list(net.parameters()), BF16Weights(net)
     momenta = [torch.zeros_like(m) for m in shadow.masters] if momentum else []
     bad = torch.zeros((), device=device)
     update = Update(shadow, momenta, torch.tensor(0.1, device=device), bad, momentum, 2e-3)

@@ -75,7 +75,7 @@ def test_first_spans_that_are_short_need_no_graphs_of_their_own(
     for soon in ((), (1, 3)):
         monkeypatch.setattr(epochs, "SOON", soon)
         captures.clear()
-        spans = counted(epochs.SampleRounds, "_span", monkeypatch)
+        spans = counted(epochs.SampleRoundPlanner, "_span", monkeypatch)
         outcomes.append(taught("itl", capture=True, **{"tangent.epochs": 80, "projection.epochs": 80}))
         made.append((len(captures), len(spans)))
     assert made[0][0] == made[1][0]

@@ -50,7 +50,7 @@ def test_old_outputs_keep_their_weights_when_new_classes_come() -> None:
         if event in ("task_ends", "stage_begins"):
             kept.append(learner.net.classifier.weight.detach().clone())
 
-    learner = tiny_learner("er", classes=None, observer=Teller(listen))
+    learner = tiny_learner("er", classes=None, callback=Teller(listen))
     learner.learn(*part([0, 1]))
     learner.learn(*part([2, 3]))
     before, after = kept[1], kept[2]
@@ -150,7 +150,7 @@ def test_a_learner_learns() -> None:
 
 def test_evaluating_changes_nothing() -> None:
     stream = tiny_stream()
-    one, other = tiny_learner(observer=Teller(lambda e, lr, s, k: lr.logits(stream.tasks[0].test))), tiny_learner()
+    one, other = tiny_learner(callback=Teller(lambda e, lr, s, k: lr.logits(stream.tasks[0].test))), tiny_learner()
     for task in stream:
         one.learn(task)
         other.learn(task)

@@ -80,7 +80,7 @@ def test_a_learner_interrupted_after_its_memory_has_grown_goes_on_exactly(method
         if event == "round_ends" and (stage, epoch) == ("specialist", 1) and len(learner.tasks) == 2:
             learner.save(tmp_path)
 
-    learner = tiny_learner(method, 2, None, observer=Teller(keep), memory__outgrown="grow", memory__least=2)
+    learner = tiny_learner(method, 2, None, callback=Teller(keep), memory__outgrown="grow", memory__least=2)
     for classes in ([0, 1], [2, 3]):
         learner.learn(*part(classes))
     again = itl.load(tmp_path, device="cpu")

@@ -27,7 +27,7 @@ class Album:
         self.events: list[tuple[str, str | None]] = []
         self.photographs: list[dict[str, Tensor]] = []
         stream = tiny_stream()
-        self.learner = tiny_learner(method, observer=Teller(self.take), **settings)
+        self.learner = tiny_learner(method, callback=Teller(self.take), **settings)
         self.learner.learn(stream.tasks[0])
         self.events, self.photographs = [], []
         self.learner.learn(stream.tasks[1])
@@ -109,7 +109,7 @@ def test_tangent_without_projection_reports_itself_and_leaves_the_specialist(hal
         if event in ("stage_ends", "memory_updated", "task_ends"):
             said[stage or event] = learner.logits(stream.tasks[0].test)
 
-    learner = tiny_learner("itl", project=False, half_pipe=half_pipe, observer=Teller(listen))
+    learner = tiny_learner("itl", project=False, half_pipe=half_pipe, callback=Teller(listen))
     learner.learn(stream.tasks[0])
     assert torch.equal(said["task_ends"], said["memory_updated"])
     assert torch.equal(said["task_ends"], said["specialist"])
@@ -125,9 +125,9 @@ def test_the_tangent_stage_speaks_for_the_tangent_model() -> None:
     def listen(event: str, learner: Learner, stage: str | None, epoch: int) -> None:
         if stage == "tangent" and event != "round_ends":
             said[event] = learner.logits(stream.tasks[0].test)
-            said[f"{event}, net"] = learner.net.eval()(learner.normalise(stream.tasks[0].test.pixels)).detach()
+            said[f"{event}, net"] = learner.net.eval()(learner.normalize(stream.tasks[0].test.pixels)).detach()
 
-    tiny_learner("itl", observer=Teller(listen)).learn(stream.tasks[0])
+    tiny_learner("itl", callback=Teller(listen)).learn(stream.tasks[0])
     torch.testing.assert_close(said["stage_begins"], said["stage_begins, net"], rtol=1e-5, atol=1e-6)
     assert torch.equal(said["stage_begins, net"], said["stage_ends, net"])
     assert not torch.allclose(said["stage_ends"], said["stage_begins"], atol=1e-3)
@@ -135,7 +135,7 @@ def test_the_tangent_stage_speaks_for_the_tangent_model() -> None:
 
 def test_a_linear_generalist_sees_the_trunk_in_evaluation_mode() -> None:
     modes: list[bool] = []
-    learner = tiny_learner("b+lf", observer=Teller(lambda e, lr, s, _: s == "linear" and modes.append(lr.net.training)))
+    learner = tiny_learner("b+lf", callback=Teller(lambda e, lr, s, _: s == "linear" and modes.append(lr.net.training)))
     learner.learn(tiny_stream().tasks[0])
     assert modes
     assert not any(modes)
@@ -159,7 +159,7 @@ def test_momentum_is_carried_neither_from_stage_to_stage_nor_from_task_to_task()
         if event == "stage_begins":
             begins.append((str(stage), [name for name in learner.flight if name.startswith("momentum.")]))
 
-    one, other = (tiny_learner("itl", observer=Teller(listen), **settings) for _ in range(2))
+    one, other = (tiny_learner("itl", callback=Teller(listen), **settings) for _ in range(2))
     one.learn(stream.tasks[0])
     other.prepare(stream.tasks[0])
     other.net.load_state_dict(one.net.state_dict())
@@ -194,5 +194,5 @@ def test_projection_over_the_task_looks_at_the_task() -> None:
         def stage_begins(self, learner: Learner, stage: Any) -> None:
             sizes[stage.name] = getattr(stage.rounds, "size", None)
 
-    tiny_learner("itl", projection__over="task", observer=Sizes(lambda *_: None)).learn(stream.tasks[0])
+    tiny_learner("itl", projection__over="task", callback=Sizes(lambda *_: None)).learn(stream.tasks[0])
     assert sizes == {"specialist": None, "tangent": 8, "projection": 20}

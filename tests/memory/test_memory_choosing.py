@@ -13,8 +13,8 @@ import torch.nn.functional as F
 import itl
 from itl import Learner, UserError
 from itl.memory.greedy_selection import herding
-from itl.replay.epochs import ReplayRounds
-from itl.specialists import View
+from itl.replay.epochs import ReplayRoundPlanner
+from itl.specialists import Batch
 from itl.specialists.er import ER
 from support.tiny import Teller, differing, photograph, tiny_learner, tiny_stream
 
@@ -64,7 +64,7 @@ def test_an_interrupted_task_ends_with_the_same_memory(policy: str, epoch: int, 
         if (event, stage, at, len(learner.tasks)) == ("round_ends", "specialist", epoch, 2):
             learner.save(tmp_path)
 
-    whole = learner_with(policy, observer=Teller(keep))
+    whole = learner_with(policy, callback=Teller(keep))
     for task in stream.tasks[:2]:
         whole.learn(task)
     again = itl.load(tmp_path, device="cpu")
@@ -78,7 +78,7 @@ def test_herding_in_a_learner_is_icarls_over_the_specialists_features() -> None:
     learner.learn(task)
     net, labels = learner.net.eval(), task.train.labels
     with torch.no_grad():
-        features = F.normalize(net.features(learner.normalise(task.train.gather(torch.arange(len(labels))))))
+        features = F.normalize(net.features(learner.normalize(task.train.gather(torch.arange(len(labels))))))
     for label in (0, 1):
         rows = torch.nonzero(labels == label).flatten()
         expected = rows[herding(features[rows], 4)].tolist()
@@ -93,10 +93,10 @@ def test_a_coresets_weights_are_stored_saved_and_used(tmp_path: Path) -> None:
     assert len(set(weights)) > 1
     learner.save(tmp_path)
     assert np.array_equal(itl.load(tmp_path, device="cpu").memory.slots.weight, weights)
-    seen: list[View] = []
+    seen: list[Batch] = []
     plain = ER.loss
 
-    def watched(self: ER, net: Any, now: View, pasts: tuple[View, ...]) -> torch.Tensor:
+    def watched(self: ER, net: Any, now: Batch, pasts: tuple[Batch, ...]) -> torch.Tensor:
         loss = plain(self, net, now, pasts)
         seen.extend(pasts)
         past, n = pasts[0], len(now.y)
@@ -149,21 +149,21 @@ def test_logits_stored_in_a_step_are_what_the_network_said_of_the_image_there(
     learner = tiny_learner(method, classes=4, memory__policy=policy, memory__logits=True)
     stream, said = tiny_stream(), []
     learner.prepare(stream.tasks[0])
-    loss, plan = learner.specialist.loss, ReplayRounds.plan
+    loss, plan = learner.specialist.loss, ReplayRoundPlanner.plan
     rows: list[np.ndarray] = []  # of each step's batch, in order
 
-    def planned(self: ReplayRounds, index: int) -> Any:
+    def planned(self: ReplayRoundPlanner, index: int) -> Any:
         out = plan(self, index)
         rows.extend(np.split(out.replay.rows, np.cumsum(out.replay.batch)[:-1]))
         return out
 
-    def watched(net: Any, now: View, pasts: tuple[View, ...]) -> torch.Tensor:
+    def watched(net: Any, now: Batch, pasts: tuple[Batch, ...]) -> torch.Tensor:
         value = loss(net, now, pasts)
         assert now.said is not None
         said.append(now.said.detach().clone())
         return value
 
-    monkeypatch.setattr(ReplayRounds, "plan", planned)
+    monkeypatch.setattr(ReplayRoundPlanner, "plan", planned)
     monkeypatch.setattr(learner.specialist, "loss", watched)
     for task in stream:
         learner.learn(task)
@@ -187,7 +187,7 @@ def test_the_other_design_stores_what_its_projected_specialist_says() -> None:
             assert torch.allclose(learner.memory.logits[ours], said, atol=1e-5)
             seen.append(len(ours))
 
-    learner = tiny_learner("itl-l", design="reverse", memory__policy="stratified", observer=Teller(look))
+    learner = tiny_learner("itl-l", design="reverse", memory__policy="stratified", callback=Teller(look))
     for task in stream:
         learner.learn(task)
     assert seen == [8, 4]
@@ -233,7 +233,7 @@ def test_a_memory_too_small_for_its_classes_is_refused(policy: str) -> None:
 )
 def test_a_specialist_that_leaves_no_predictions_is_told_to_the_user(policy: str, said: str) -> None:
     class Silent(ER):
-        def loss(self, net: Any, now: View, pasts: tuple[View, ...]) -> torch.Tensor:
+        def loss(self, net: Any, now: Batch, pasts: tuple[Batch, ...]) -> torch.Tensor:
             value = super().loss(net, now, pasts)
             now.said = now.logits = None
             return value

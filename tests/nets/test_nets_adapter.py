@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import itl
 from itl import Learner, UserError
 from itl.generalists.tangent_model import TangentModel
-from itl.nets import Foreign, for_classes
+from itl.nets import ModuleAdapter, for_classes
 from support.tiny import TINY, Teller, differing, photograph, tiny_images, tiny_net, tiny_stream
 
 
@@ -77,14 +77,14 @@ class Backbone(nn.Module):
         return self.fc(self.drop(self.body(self.stem(x)).flatten(1)))
 
 
-def vit() -> Foreign:
+def vit() -> ModuleAdapter:
     torch.manual_seed(3)
-    return Foreign(TinyViT(), "head", ("blocks.1", "norm", "head"))
+    return ModuleAdapter(TinyViT(), "head", ("blocks.1", "norm", "head"))
 
 
-def backbone() -> Foreign:
+def backbone() -> ModuleAdapter:
     torch.manual_seed(3)
-    return Foreign(Backbone(), "fc", ("body", "fc"))
+    return ModuleAdapter(Backbone(), "fc", ("body", "fc"))
 
 
 MADE = {"vit": vit, "backbone": backbone}
@@ -125,7 +125,7 @@ def test_without_a_projection_it_ends_at_the_specialists_classifier(name: str) -
         if event == "memory_updated":
             kept.update({n: t.clone() for n, t in learner.net.state_dict().items()})
 
-    mine = learner(name, settings={"project": False}, observer=Teller(take))
+    mine = learner(name, settings={"project": False}, callback=Teller(take))
     mine.learn(tiny_stream().tasks[0])
     assert [n for n, t in mine.net.state_dict().items() if not torch.equal(t, kept[n])] == []
 
@@ -145,7 +145,7 @@ def test_dropout_and_all_it_goes_on_after_an_interruption_to_the_same_bits(
     for task in (first, second):
         whole.learn(task)
     stopped.learn(first)
-    stopped.observer = Teller(stop)
+    stopped.callback = Teller(stop)
     with pytest.raises(KeyboardInterrupt):
         stopped.learn(second)
     torch.manual_seed(99)  # whatever else the process has drawn
@@ -160,7 +160,7 @@ def test_dropout_and_all_it_goes_on_after_an_interruption_to_the_same_bits(
 @pytest.mark.parametrize("layers", [1, None])
 def test_the_tangent_model_is_the_derivative(module: type[nn.Module], layers: int | None) -> None:
     place = "fc" if module is Backbone else "head"
-    net = Foreign(module(), place).double().eval()
+    net = ModuleAdapter(module(), place).double().eval()
     model = TangentModel(net, layers)
     x = torch.randn(3, 1, 8, 8, dtype=torch.float64)
     w = {name: torch.randn_like(p) for name, p in model.params.items()}
@@ -174,7 +174,7 @@ def test_the_tangent_model_is_the_derivative(module: type[nn.Module], layers: in
 
 def test_our_own_network_taken_for_a_foreign_one_has_the_same_tangent_model() -> None:
     net = tiny_net()
-    ours, theirs = TangentModel(net, 2), TangentModel(Foreign(net, "classifier", ("layer3", "classifier")), 2)
+    ours, theirs = TangentModel(net, 2), TangentModel(ModuleAdapter(net, "classifier", ("layer3", "classifier")), 2)
     w = {name: torch.randn_like(p) for name, p in ours.params.items()}
     x = torch.randn(5, 1, 8, 8)
     torch.testing.assert_close(theirs({f"module.{n}": t for n, t in w.items()}, x), ours(w, x), rtol=1e-4, atol=1e-5)
@@ -196,7 +196,7 @@ def test_its_owner_keeps_the_module_as_it_was_and_frozen_layers_stay() -> None:
     module = Backbone()
     module.stem.requires_grad_(False)
     before = copy.deepcopy(module.state_dict())
-    mine = Learner("itl", 8, 0, 4, settings=TINY, device="cpu", net=Foreign(module, "fc", ("body", "fc")))
+    mine = Learner("itl", 8, 0, 4, settings=TINY, device="cpu", net=ModuleAdapter(module, "fc", ("body", "fc")))
     mine.learn(tiny_stream().tasks[0])
     assert all(torch.equal(t, before[n]) for n, t in module.state_dict().items())
     learned = mine.net.state_dict()
@@ -214,9 +214,9 @@ def test_its_own_weights_are_where_it_begins() -> None:
 
 def test_mistakes_are_lines(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="unknown layer 'fcc'; did you mean fc"):
-        Foreign(Backbone(), "fcc")
+        ModuleAdapter(Backbone(), "fcc")
     with pytest.raises(UserError, match="is a Sequential"):
-        Foreign(Backbone(), "body")
+        ModuleAdapter(Backbone(), "body")
     with pytest.raises(UserError, match="does not take images"):
         learner("vit").learn(tiny_stream(channels=3).tasks[0])
     with pytest.raises(UserError, match="last layers are body, fc"):
@@ -224,7 +224,7 @@ def test_mistakes_are_lines(tmp_path: Path) -> None:
     idle = Backbone()
     idle.more = nn.Linear(3, 3)
     with pytest.raises(UserError, match=r"does not use its weight module\.more\.weight"):
-        Learner("itl", 8, settings=TINY, device="cpu", net=Foreign(idle, "fc")).learn(tiny_stream().tasks[0])
+        Learner("itl", 8, settings=TINY, device="cpu", net=ModuleAdapter(idle, "fc")).learn(tiny_stream().tasks[0])
     mine = learner("backbone")
     mine.learn(tiny_stream().tasks[0])
     mine.save(tmp_path)

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from itl import Learner
 from itl.engine.keyed_random import choose, generator
-from itl.engine.pool import Pool
+from itl.engine.pool import ImagePool
 from itl.streams import Task
 from support.tiny import differing, photograph, tiny_learner, tiny_stream
 
@@ -89,11 +89,11 @@ class PlainLoop:
                 if len(slots):
                     views = past_views(self.pixels[slots], past_draws[d][past_at : past_at + len(slots)])
                     stored = None if self.logits is None else self.logits[slots]
-                    pasts.append((self.of.normalise(views), torch.from_numpy(self.labels[slots]), stored))
+                    pasts.append((self.of.normalize(views), torch.from_numpy(self.labels[slots]), stored))
             if s.specialist.schedule == "cosine":
                 sgd.param_groups[0]["lr"].fill_(s.specialist.lr * 0.5 * (1 + np.cos(np.pi * (done + k) / total)))
             sgd.zero_grad()
-            loss, logits = self.loss(self.of.normalise(x), y, pasts)
+            loss, logits = self.loss(self.of.normalize(x), y, pasts)
             loss.backward()
             sgd.step()
             if online:
@@ -184,7 +184,7 @@ def test_offline_er_is_the_plain_loop_over_a_frozen_memory(specialist: str) -> N
     loop = PlainLoop(learner)
     before = photograph(learner)["pixels"]
     held: list[Tensor] = []
-    learner.observer.round_ends = lambda told, *_: held.append(told.memory.pixels[:10].clone())  # type: ignore[method-assign]
+    learner.callback.round_ends = lambda told, *_: held.append(told.memory.pixels[:10].clone())  # type: ignore[method-assign]
     learner.learn(stream.tasks[1])
     loop.train(stream.tasks[1], 2)
     theirs = learner.net.state_dict()
@@ -215,7 +215,7 @@ def test_an_epoch_shows_every_image_once_the_last_partial_batch_included() -> No
     learner.learn(stream.tasks[0])
     assert [len(view.y) for view in shown] == [8, 8, 6]
     seen = torch.cat([view.x for view in shown])
-    given = learner.normalise(stream.tasks[0].train.pixels)
+    given = learner.normalize(stream.tasks[0].train.pixels)
     key = seen.flatten(1).sum(1).sort()[0]
     torch.testing.assert_close(key, given.flatten(1).sum(1).sort()[0], rtol=1e-5, atol=1e-5)
 
@@ -225,7 +225,7 @@ def test_a_pool_hands_out_the_same_images_wherever_they_lie(resident: int | None
     stream, learner = tiny_stream(), tiny_learner()
     learner.prepare(stream.tasks[0])
     images = stream.tasks[1].train
-    pool = Pool(images, len(images), replace(learner.engine, resident=resident))
+    pool = ImagePool(images, len(images), replace(learner.engine, resident=resident))
     assert (pool.pixels is not None) == (resident == 1 << 30)
     rows = torch.tensor([3, 0, 3, 7])
     assert torch.equal(pool.gather(rows), images.pixels[rows])

@@ -14,7 +14,7 @@ from itl.report.chart import plain
 from itl.report.policies import policies
 from itl.report.run_selection import Subject, subject
 from itl.report.tabs import contents
-from itl.results import Folder, find
+from itl.results import RunFolder, find
 from support.run_records import fake_run
 
 
@@ -23,7 +23,7 @@ def about(place: Path) -> Subject:
 
 
 def lines(path: Path, kind: str, **facts: Any) -> list[dict[str, Any]]:
-    every = [line for line in Folder(path).lines() if line["kind"] == kind]
+    every = [line for line in RunFolder(path).lines() if line["kind"] == kind]
     return [line for line in every if all(line[name] == value for name, value in facts.items())]
 
 
@@ -40,7 +40,7 @@ def test_the_stages_curves_are_the_records_lines_and_the_thick_ones_its_ends(tmp
             else:
                 kept = [
                     line
-                    for line in Folder(path).lines()
+                    for line in RunFolder(path).lines()
                     if line["kind"] in ("start", "curve") and line["stage"] == stage
                 ]
                 assert got == [line[measure] for line in kept]
@@ -61,7 +61,7 @@ def test_a_task_has_a_line_from_the_moment_it_is_learned(tmp_path: Path) -> None
     path = fake_run(tmp_path / "run")
     chart = stages.breakdown(about(tmp_path).runs[0])
     assert chart is not None
-    within = [line for line in Folder(path).lines() if line["kind"] in ("start", "curve")]
+    within = [line for line in RunFolder(path).lines() if line["kind"] in ("start", "curve")]
     for number, one in enumerate(chart.series[:-1]):
         mine = [line for line in within if line["task"] > number]
         assert list(one.y) == [line["class_il_tasks"][number] for line in mine]
@@ -84,7 +84,7 @@ def test_matrices_are_means_over_seeds_below_the_diagonal(tmp_path: Path) -> Non
     chart = tasks.matrix(about(tmp_path).runs, "task_il")
     assert chart is not None
     assert chart.heat is not None
-    mean = np.mean([Folder(path).read("result.json")["task_il_matrix"] for path in paths], axis=0)
+    mean = np.mean([RunFolder(path).read("result.json")["task_il_matrix"] for path in paths], axis=0)
     for t, row in enumerate(chart.heat.values):
         assert list(row[: t + 1]) == pytest.approx(mean[t, : t + 1].tolist())
         assert set(row[t + 1 :]) <= {None}
@@ -95,7 +95,7 @@ def test_the_confusion_matrix_is_scikit_learns(tmp_path: Path) -> None:
 
     path = fake_run(tmp_path / "run", each=20)
     chart = tasks.confusion(about(tmp_path).runs[0])
-    predicted = Folder(path).arrays("predictions.npz")
+    predicted = RunFolder(path).arrays("predictions.npz")
     assert chart is not None
     assert chart.heat is not None
     assert predicted is not None
@@ -104,7 +104,7 @@ def test_the_confusion_matrix_is_scikit_learns(tmp_path: Path) -> None:
 
 def test_the_commonest_confusions_are_counted(tmp_path: Path) -> None:
     path = fake_run(tmp_path / "run", each=20)
-    predicted = Folder(path).arrays("predictions.npz")
+    predicted = RunFolder(path).arrays("predictions.npz")
     chart = tasks.pairs(about(tmp_path).runs[0])
     assert chart is not None
     assert predicted is not None
@@ -126,7 +126,7 @@ def test_bars_climb_the_ablations_ladder_with_published_figures_beside_them(tmp_
     assert list(ours.x) == ["b", "b+hp+lf", "itl"]
     ablation = next(one for one in theirs if "ablation" in one.name)
     assert list(zip(ablation.x, ablation.y, strict=True)) == [("b", 57.15), ("b+hp+lf", 60.21), ("itl", 66.35)]
-    results = [Folder(tmp_path / f"itl-{seed}").read("result.json")["class_il"] for seed in (0, 1)]
+    results = [RunFolder(tmp_path / f"itl-{seed}").read("result.json")["class_il"] for seed in (0, 1)]
     assert ours.y[2] == pytest.approx(np.mean(results))
     assert ours.error[2] == pytest.approx(np.std(results, ddof=1))
 
@@ -256,7 +256,7 @@ def test_seconds_are_the_cells_and_the_memory_tells_what_it_held_and_when_it_cam
         "projection": 5.0,
         "evaluation": 3.5,
     }
-    result = Folder(path).read("result.json")
+    result = RunFolder(path).read("result.json")
     held = memory.held(shown)
     assert held is not None
     assert held.heat is not None
@@ -270,7 +270,7 @@ def test_seconds_are_the_cells_and_the_memory_tells_what_it_held_and_when_it_cam
 def test_a_record_of_the_first_format_still_makes_every_figure(tmp_path: Path) -> None:
     """Made by the code that wrote it then, for the repository: records of format 1 have neither starts nor pictures."""
     old = Path(__file__).parent / "format-1"
-    assert Folder(old).read("result.json")["format"] == 1
+    assert RunFolder(old).read("result.json")["format"] == 1
     made = contents(about(old), None)
     assert [tab.name for tab in made.tabs] == ["Stages", "Tasks", "Memory", "Mistakes", "Time"]
     assert made.charts["stages/r0/class_il"]["series"]
@@ -297,7 +297,7 @@ def test_a_run_cut_short_has_the_figures_of_what_it_did(tmp_path: Path) -> None:
 def test_a_run_of_one_task_and_a_run_that_measured_nothing_make_a_report(tmp_path: Path) -> None:
     fake_run(tmp_path / "one", tasks=1, classes=2)
     assert contents(about(tmp_path / "one"), None).charts["matrix/c0/class_il"]["heat"]["values"]
-    folder = Folder(tmp_path / "nothing")
+    folder = RunFolder(tmp_path / "nothing")
     folder.create({"method": "itl", "stream": "seq-digits", "buffer": 20, "seed": 0})
     assert contents(about(folder.path), None).tabs == []
 

@@ -13,7 +13,7 @@ import pytest
 from itl import UserError
 from itl.report import page
 from itl.report.run_selection import subject
-from itl.results import Folder, render
+from itl.results import RunFolder, render
 from itl.results.runs import find
 from itl.results.table import build
 from support.run_records import fake_run
@@ -39,7 +39,7 @@ def outcome(path: Path) -> str:
 
 
 def test_a_result_with_any_part_missing_or_wrong(small: Path) -> None:
-    whole = Folder(small).read("result.json")
+    whole = RunFolder(small).read("result.json")
     assert outcome(small) == ""
     refused = set()
     for name in whole:
@@ -54,7 +54,7 @@ def test_a_result_with_any_part_missing_or_wrong(small: Path) -> None:
 
 
 def test_a_configuration_with_any_part_missing_or_wrong(small: Path) -> None:
-    whole = Folder(small).read("config.json")
+    whole = RunFolder(small).read("config.json")
     for name in whole:
         for value in WRONG:
             damaged = copy.deepcopy(whole)
@@ -85,11 +85,11 @@ def test_arrays_that_are_cut_off_or_of_another_shape(small: Path, name: str) -> 
     (small / name).write_bytes(content[: len(content) // 2])
     assert f"{name} is damaged" in outcome(small)
     (small / name).write_bytes(content)
-    arrays = Folder(small).arrays(name)
+    arrays = RunFolder(small).arrays(name)
     assert arrays is not None
     for part in arrays:
         for wrong in (np.zeros((0,)), np.full((3, 2), 7.5), np.array(["a"]), np.full(len(arrays[part]), 9999)):
-            Folder(small).put_arrays(name, **{**arrays, part: wrong})
+            RunFolder(small).put_arrays(name, **{**arrays, part: wrong})
             outcome(small)
-        Folder(small).put_arrays(name, **{key: value for key, value in arrays.items() if key != part})
+        RunFolder(small).put_arrays(name, **{key: value for key, value in arrays.items() if key != part})
         outcome(small)

@@ -18,7 +18,7 @@ from itl.report.figure_files import figures
 from itl.report.matplotlib_figures import COLUMN, PAGE, draw
 from itl.report.run_selection import subject
 from itl.report.stages import stages
-from itl.results import Folder, find
+from itl.results import RunFolder, find
 from support.run_records import fake_run
 
 pytest.importorskip("matplotlib")
@@ -37,7 +37,7 @@ def test_a_run_cut_short_is_drawn_as_far_as_it_came(tmp_path: Path) -> None:
     fake_run(tmp_path / "run", stop=1)
     draw_stages(tmp_path / "run", tmp_path / "stages.png")
     assert (tmp_path / "stages.png").exists()
-    Folder(tmp_path / "new").create({"method": "itl", "stream": "seq-digits", "buffer": 50, "seed": 0})
+    RunFolder(tmp_path / "new").create({"method": "itl", "stream": "seq-digits", "buffer": 50, "seed": 0})
     with pytest.raises(UserError, match="nothing to draw"):
         draw_stages(tmp_path / "new", tmp_path / "new.png")
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from itl.results import Folder
+from itl.results import RunFolder
 from support.browser import Sheet, browser, needs_browser
 from support.run_records import fake_run
 
@@ -126,7 +126,7 @@ def check_many_classes(sheet: Sheet, page: Path) -> None:
 
 def check_many_tasks(sheet: Sheet, page: Path) -> None:
     sheet.open("Tasks")
-    given = Folder(page.parent / "runs/run").read("result.json")["class_il_matrix"]
+    given = RunFolder(page.parent / "runs/run").read("result.json")["class_il_matrix"]
     shown = sheet.plot("matrix/").evaluate("(p) => p.data[0].z")
     assert len(shown) == 50
     assert f"{shown[49][7]:.2f}" == f"{given[49][7]:.2f}"

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from itl import nets
 from itl.settings import SpecialistSettings
-from itl.specialists import Specialist, View, build
+from itl.specialists import Batch, Specialist, build
 from itl.specialists.co2l import relations, three_steps
 from itl.specialists.gdumb import height
 from itl.specialists.losses import contrast, distillation
@@ -36,7 +36,7 @@ class Shelf(SimpleNamespace):
 def specialist(name: str, net: nn.Module, tasks: Any = ((0, 1), (2, 3)), **settings: Any) -> Specialist:
     one = build(SpecialistSettings(name=name, **settings))
     seen = [c for task in tasks for c in task]
-    one.here = SimpleNamespace(  # type: ignore[assignment]
+    one.context = SimpleNamespace(  # type: ignore[assignment]
         net=net,
         tasks=tasks,
         past=tuple(c for task in tasks[:-1] for c in task),
@@ -56,12 +56,12 @@ def net() -> nets.ResNet:
     return tiny_net(classes=C, dtype=torch.float64).train()
 
 
-def view(n: int, classes: tuple[int, ...], seed: int, logits: bool = False, views: int = 1) -> View:
+def view(n: int, classes: tuple[int, ...], seed: int, logits: bool = False, views: int = 1) -> Batch:
     rng = torch.Generator().manual_seed(seed)
     x = [torch.randn(n, 1, 8, 8, generator=rng, dtype=torch.float64) for _ in range(views)]
     y = torch.tensor(classes)[torch.arange(n) % len(classes)]
     stored = torch.randn(n, C, generator=rng, dtype=torch.float64) if logits else None
-    return View(x[0], y, stored, others=tuple(x[1:]), slots=torch.arange(n))
+    return Batch(x[0], y, stored, others=tuple(x[1:]), slots=torch.arange(n))
 
 
 def log_softmax(row: list[float]) -> list[float]:
@@ -175,7 +175,7 @@ def test_icarls_loss_and_gradient_are_the_benchmarks_over_the_classes_seen(class
     learner.prepare(stream.tasks[0])
     loss = learner.specialist.loss
 
-    def watched(net: nn.Module, now: View, pasts: tuple[View, ...]) -> Tensor:
+    def watched(net: nn.Module, now: Batch, pasts: tuple[Batch, ...]) -> Tensor:
         task, weights = len(learner.tasks) - 1, list(net.parameters())
         pc, ac = task * 2, (task + 1) * 2
         outputs, targets = net(now.x)[:, :ac], torch.eye(4)[now.y][:, :ac]
@@ -203,14 +203,14 @@ def test_icarl_predicts_the_nearest_mean_of_unit_features(flip: bool) -> None:
         learner.learn(task)
     net = learner.net.eval()
     with torch.no_grad():
-        held = learner.normalise(learner.memory.pixels[: len(learner.memory)])
+        held = learner.normalize(learner.memory.pixels[: len(learner.memory)])
         means = []
         for c in range(4):
             x = held[torch.from_numpy(learner.memory.labels) == c]
             views = [x, x.flip(3)] if flip else [x]
             unit = torch.stack([torch.stack([v / v.norm() for v in net.features(one)]).mean(0) for one in views])
             means.append(unit.mean(0) / unit.mean(0).norm())
-        x = learner.normalise(stream.tasks[0].test.pixels)
+        x = learner.normalize(stream.tasks[0].test.pixels)
         expected = [[-float(((v / v.norm()) - m).square().sum()) for m in means] for v in net.features(x)]
     torch.testing.assert_close(learner.logits(stream.tasks[0].test), torch.tensor(expected), rtol=1e-4, atol=1e-5)
 
@@ -278,7 +278,7 @@ def test_co2l_contrasts_only_the_tasks_own_classes_and_distils_relations(net: ne
     options = {"width": 4, "temperature": 0.5, "now_temperature": 0.2, "past_temperature": 0.1, "distil": 2.0}
     one: Any = specialist("co2l", net, tasks=((0, 1),), options=options)
     one.task_starts()
-    one.here = specialist("co2l", net, options=options).here
+    one.context = specialist("co2l", net, options=options).context
     one.task_starts()
     one.head, one.old_head = one.head.double(), one.old_head.double()
     with torch.no_grad():

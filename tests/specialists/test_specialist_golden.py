@@ -18,10 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from itl.engine.device import choose_engine
-from itl.engine.stage import Batch, Descent, Stage
+from itl.engine.stage import OptimizerConfig, Stage, StepInputs
 from itl.engine.stepper import Stepper
 from itl.settings import SpecialistSettings
-from itl.specialists import Specialist, View, build
+from itl.specialists import Batch, Specialist, build
 
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "steps.json").read_text())
 
@@ -32,13 +32,13 @@ def network() -> nn.Sequential:
     return net.train()
 
 
-def view(values: dict[str, Any], logits: bool) -> View:
+def view(values: dict[str, Any], logits: bool) -> Batch:
     x = torch.tensor(values["x"], dtype=torch.float64).view(-1, 1, 3, 4)
     stored = torch.tensor(values["logits"], dtype=torch.float64) if logits else None
-    return View(x, torch.tensor(values["y"]), stored)
+    return Batch(x, torch.tensor(values["y"]), stored)
 
 
-def setting(case: str) -> tuple[Specialist, tuple[View, ...]]:
+def setting(case: str) -> tuple[Specialist, tuple[Batch, ...]]:
     """The case's specialist and what it replays."""
     name = case.partition(",")[0]
     own = {key: value for key, value in GOLDEN["cases"][case]["settings"].items() if key in ("alpha", "beta")}
@@ -46,7 +46,7 @@ def setting(case: str) -> tuple[Specialist, tuple[View, ...]]:
     tasks = ((2, 3),) if "first task" in case else ((0, 1), (2, 3))
     taught = torch.tensor([c in {x for task in tasks for x in task} for c in range(6)])
     past = tuple(c for task in tasks[:-1] for c in task)
-    specialist.here = SimpleNamespace(past=past, taught=taught)  # type: ignore[assignment]
+    specialist.context = SimpleNamespace(past=past, taught=taught)  # type: ignore[assignment]
     if "empty" in case:
         return specialist, ()
     for word, batch in (("conflict", "contradicting"), ("agreeing", "agreeing")):
@@ -61,13 +61,13 @@ def test_one_step_equals_the_original_code(case: str) -> None:
     net, now = network(), view(GOLDEN["now"], logits=False)
     losses: list[Tensor] = []
 
-    def loss(batch: Batch) -> Tensor:
+    def loss(batch: StepInputs) -> Tensor:
         losses.append(specialist.loss(net, now, pasts))
         return losses[-1]
 
     parameters: dict[str, Tensor] = dict(net.named_parameters())
     rounds: Any = None  # nothing is planned here
-    stage = Stage("specialist", parameters, Descent(GOLDEN["lr"]), rounds, loss, adjust=specialist.gradient)
+    stage = Stage("specialist", parameters, OptimizerConfig(GOLDEN["lr"]), rounds, loss, adjust=specialist.gradient)
     stepper = Stepper(stage, replace(choose_engine("cpu"), precision="fp32"))
     stepper.step({"lr": torch.tensor(GOLDEN["lr"])})
     expected = GOLDEN["cases"][case]

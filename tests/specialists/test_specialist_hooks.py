@@ -15,7 +15,7 @@ from itl import Learner, UserError, specialists
 from itl.engine.pool import Joined
 from itl.replay.plan import balanced
 from itl.settings import Rate
-from itl.specialists import Options, Phase, Specialist, View
+from itl.specialists import Batch, Options, Phase, Specialist
 from itl.specialists.losses import cross_entropy
 from itl.specialists.model_copies import twin, widen
 from support.tiny import Teller, differing, photograph, tiny_learner, tiny_net, tiny_stream
@@ -38,9 +38,9 @@ class Nosy(Specialist):
         self.steps = torch.zeros(())
 
     def task_starts(self) -> None:
-        self.calls.append(("task_starts", self.here.task, self.here.classes, self.here.past))
-        self.twins["slow"] = self.twins.get("slow") or twin(self.here.net)
-        widen(self.twins["slow"], self.here.net)
+        self.calls.append(("task_starts", self.context.task, self.context.classes, self.context.past))
+        self.twins["slow"] = self.twins.get("slow") or twin(self.context.net)
+        widen(self.twins["slow"], self.context.net)
 
     def epoch_starts(self, index: int) -> None:
         self.calls.append(("epoch_starts", index))
@@ -49,7 +49,7 @@ class Nosy(Specialist):
         self.calls.append(("inputs", first))
         return {"coin": rng.random((steps, 2)).astype(np.float32)}
 
-    def loss(self, net: nn.Module, now: View, pasts: tuple[View, ...]) -> Tensor:
+    def loss(self, net: nn.Module, now: Batch, pasts: tuple[Batch, ...]) -> Tensor:
         (other,) = now.others
         assert other.shape == now.x.shape
         assert not torch.equal(other, now.x)
@@ -57,14 +57,14 @@ class Nosy(Specialist):
         assert coin.shape == (2,)
         for past in pasts:
             assert past.slots is not None
-            assert torch.equal(past.y, torch.from_numpy(self.here.memory.slots.label)[past.slots])
+            assert torch.equal(past.y, torch.from_numpy(self.context.memory.slots.label)[past.slots])
             assert past.others[0].shape == past.x.shape
         return coin[0] * cross_entropy(net(now.x), now.y) + cross_entropy(net(other), now.y)
 
     def gradient(self, grads: list[Tensor]) -> list[Tensor]:
         return [0.5 * g for g in grads]
 
-    def after_step(self, net: nn.Module, now: View, pasts: tuple[View, ...]) -> None:
+    def after_step(self, net: nn.Module, now: Batch, pasts: tuple[Batch, ...]) -> None:
         self.steps.add_(1)
         for slow, fast in zip(self.twins["slow"].parameters(), net.parameters(), strict=True):
             slow.lerp_(fast, self.options.pace)  # type: ignore[attr-defined]
@@ -73,18 +73,20 @@ class Nosy(Specialist):
         return [self.steps, *self.twins["slow"].parameters()]
 
     def closing(self) -> Phase:
-        from itl.engine.stage import Descent
+        from itl.engine.stage import OptimizerConfig
 
-        classifier = dict(self.here.net.classifier.named_parameters())
-        return Phase("closing", "both", 2, 8, Descent(0.1), self._probe, classifier, training=False, replays=False)
+        classifier = dict(self.context.net.classifier.named_parameters())
+        return Phase(
+            "closing", "both", 2, 8, OptimizerConfig(0.1), self._probe, classifier, training=False, replays=False
+        )
 
-    def _probe(self, net: nn.Module, now: View, pasts: tuple[View, ...]) -> Tensor:
+    def _probe(self, net: nn.Module, now: Batch, pasts: tuple[Batch, ...]) -> Tensor:
         assert not net.training
         assert pasts == ()
         return cross_entropy(net(now.x), now.y)
 
     def task_ends(self) -> None:
-        self.calls.append(("task_ends", len(self.here.memory)))
+        self.calls.append(("task_ends", len(self.context.memory)))
 
     def extra_state(self) -> dict[str, Tensor]:
         return {**super().extra_state(), "steps": self.steps}
@@ -137,7 +139,7 @@ def test_what_hooks_keep_survives_an_interruption(stage: str, epoch: int, classe
             raise KeyboardInterrupt
 
     first, second = tiny_stream().tasks
-    whole, stopped = nosy(classes=classes), nosy(classes=classes, observer=Teller(stop))
+    whole, stopped = nosy(classes=classes), nosy(classes=classes, callback=Teller(stop))
     for learner in (whole, stopped):
         learner.learn(first)
     whole.learn(second)
@@ -169,7 +171,7 @@ def test_what_is_evaluated_is_the_specialists_until_a_generalist_has_made_an_exp
     alone, expert = nosy(), nosy(generalist="tangent")
     alone.learn(stream.tasks[0])
     expert.learn(stream.tasks[0])
-    x = alone.normalise(stream.tasks[0].test.pixels)
+    x = alone.normalize(stream.tasks[0].test.pixels)
     assert torch.equal(alone.logits(stream.tasks[0].test), alone.specialist.twins["slow"](x))
     assert torch.equal(expert.logits(stream.tasks[0].test), expert.net.eval()(x))
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from itl.settings import SpecialistSettings
-from itl.specialists import View, build
+from itl.specialists import Batch, build
 from itl.specialists.losses import cross_entropy, squared_error
 from support.tiny import tiny_net
 
@@ -42,11 +42,11 @@ def net() -> nn.Module:
     return tiny_net(classes=4).train()
 
 
-def view(n: int, seed: int, logits: bool = False, widths: list[int] | None = None) -> View:
+def view(n: int, seed: int, logits: bool = False, widths: list[int] | None = None) -> Batch:
     rng = torch.Generator().manual_seed(seed)
     x, y = torch.randn(n, 1, 8, 8, generator=rng), torch.randint(0, 4, (n,), generator=rng)
     stored = torch.randn(n, 4, generator=rng) if logits else None
-    return View(x, y, stored, None if widths is None else torch.tensor(widths))
+    return Batch(x, y, stored, None if widths is None else torch.tensor(widths))
 
 
 def test_sgd_is_the_cross_entropy_of_the_task_alone(net: nn.Module) -> None:

@@ -12,7 +12,7 @@ from torch import nn
 
 import itl
 from itl import Learner, UserError, presets
-from itl.nets import Foreign
+from itl.nets import ModuleAdapter
 from itl.settings import SpecialistSettings
 from itl.specialists import SPECIALISTS, build
 from support.tiny import TINY, Teller, differing, photograph, tiny_images, tiny_learner, tiny_stream
@@ -29,7 +29,7 @@ def stages(learner: Learner) -> list[str]:
 @pytest.mark.parametrize("generalist", ["none", "tangent"])
 def test_a_method_learns_and_goes_on_exactly_where_it_was_stopped(method: str, generalist: str, tmp_path: Path) -> None:
     stream = tiny_stream()
-    learner = learner_of(method, generalist=generalist, observer=keeping(tmp_path))
+    learner = learner_of(method, generalist=generalist, callback=keeping(tmp_path))
     for task in stream:
         learner.learn(task)
     end, said = whole(learner), learner.logits(stream.tasks[0].test)
@@ -63,7 +63,7 @@ def test_a_method_learns_on_after_a_task_as_if_never_stopped_and_gives_the_same_
 def test_an_untrained_method_answers_with_its_network(method: str) -> None:
     stream, learner = tiny_stream(), learner_of(method)
     learner.prepare(stream.tasks[0])
-    x = learner.normalise(stream.tasks[0].test.pixels)
+    x = learner.normalize(stream.tasks[0].test.pixels)
     assert torch.equal(learner.logits(stream.tasks[0].test), learner.net.eval()(x))
 
 
@@ -154,7 +154,7 @@ def test_the_generalist_starts_from_the_model_that_is_evaluated() -> None:
             heard["features"] = {n: t.clone() for n, t in learner.net.state_dict().items() if "classifier" not in n}
             heard["stable"] = {n: t.clone() for n, t in learner.specialist.twins["stable"].state_dict().items()}
 
-    learner = learner_of("cls-er", generalist="tangent", observer=Teller(tell))
+    learner = learner_of("cls-er", generalist="tangent", callback=Teller(tell))
     learner.learn(stream.tasks[0])
     assert all(torch.equal(t, heard["stable"][n]) for n, t in heard["features"].items())
     for average in learner.specialist.twins.values():
@@ -208,7 +208,7 @@ def test_x_der_learns_with_every_memory_that_its_refusal_names(policy: str) -> N
 def test_a_method_takes_a_network_of_ones_own_and_leaves_its_frozen_layers(method: str, frozen: bool) -> None:
     torch.manual_seed(0)
     stem, rest = nn.Conv2d(1, 6, 3), (nn.BatchNorm2d(6), nn.ReLU(), nn.Flatten(), nn.Linear(216, 4))
-    own = Foreign(nn.Sequential(stem.requires_grad_(not frozen), *rest), "4", ["1"])
+    own = ModuleAdapter(nn.Sequential(stem.requires_grad_(not frozen), *rest), "4", ["1"])
     given = {name.replace("__", "."): value for name, value in SMALL.get(method, {}).items()}
     learner = Learner(method, 8, 0, 4, settings={**TINY, **given}, device="cpu", net=own)
     for task in tiny_stream():
@@ -219,7 +219,7 @@ def test_a_method_takes_a_network_of_ones_own_and_leaves_its_frozen_layers(metho
 
 def test_co2l_trains_the_classifier_of_ones_own_network_in_its_probe_alone() -> None:
     layers = OrderedDict(flat=nn.Flatten(), body=nn.Linear(64, 6), out=nn.Linear(6, 4))
-    own = Foreign(nn.Sequential(layers), "out", ["body"])
+    own = ModuleAdapter(nn.Sequential(layers), "out", ["body"])
     settings = {**TINY, **{name.replace("__", "."): value for name, value in SMALL["co2l"].items()}}
     learner = Learner("co2l", 8, 0, 4, settings=settings, device="cpu", net=own)
     learner.learn(tiny_stream().tasks[0])

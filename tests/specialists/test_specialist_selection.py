@@ -21,9 +21,9 @@ from itl.gradients.per_sample import gram
 from itl.memory import PolicyOptions, Seen, Slots
 from itl.memory.online_selection import CHOOSE, GreedyCosine, LossAware, replaced
 from itl.memory.policies.gcr import GradientCoreset, share
-from itl.replay.online_step import DRAWS, LiveStep
+from itl.replay.online_step import DRAWS, OnlineSelectionStep
 from itl.settings import SpecialistSettings
-from itl.specialists import View
+from itl.specialists import Batch
 from itl.specialists.gcr import GCR
 from itl.specialists.gmed import GMED
 from itl.specialists.gss import FIRST, closeness
@@ -180,7 +180,7 @@ def test_gmed_edits_by_its_equation() -> None:
     settings = SpecialistSettings(lr=0.2, options={"stride": 0.3, "regularise": 0.1})
     specialist = GMED(settings)
     now, x, y = (
-        View(wave(3, 4, k=0.3).float(), torch.tensor([0, 1, 2])),
+        Batch(wave(3, 4, k=0.3).float(), torch.tensor([0, 1, 2])),
         wave(2, 4, k=0.8).float(),
         torch.tensor([2, 1]),
     )
@@ -224,16 +224,16 @@ def test_what_overwrites_an_edited_image_at_a_tasks_end_begins_unedited(policy: 
 
     stream = tiny_stream(classes=6, tasks=3, each=9)
     options = {"memory__policy": policy, "specialist__options__stride": 5.0}
-    learner = tiny_learner("gmed", 7, 6, observer=Teller(look), **options)
+    learner = tiny_learner("gmed", 7, 6, callback=Teller(look), **options)
     for task in stream:
         learner.learn(task)
     assert any(edited)  # what stayed
 
 
 def test_what_overwrites_an_edited_image_in_a_step_begins_unedited(monkeypatch: pytest.MonkeyPatch) -> None:
-    take, lost = LiveStep.take, []
+    take, lost = OnlineSelectionStep.take, []
 
-    def watched(self: LiveStep, *args: Any) -> None:
+    def watched(self: OnlineSelectionStep, *args: Any) -> None:
         edits, written = self.memory.edits, self.live.known["written"].clone()
         assert edits is not None
         before = edits.flatten(1).any(1)
@@ -242,7 +242,7 @@ def test_what_overwrites_an_edited_image_in_a_step_begins_unedited(monkeypatch: 
         lost.extend(before[new].tolist())
         assert not edits[new].any()
 
-    monkeypatch.setattr(LiveStep, "take", watched)
+    monkeypatch.setattr(OnlineSelectionStep, "take", watched)
     learner = taught("gmed", memory__policy="loss-aware", specialist__options__stride=5.0)
     assert any(lost)
     assert learner.memory.edits is not None
@@ -344,9 +344,9 @@ def test_gcr_chooses_what_a_slow_search_over_whole_gradients_chooses() -> None:
 def test_gcrs_loss_weighs_replayed_samples() -> None:
     specialist = GCR(SpecialistSettings(alpha=0.3, beta=0.6))
     net = Small().float()
-    now = View(wave(3, 4, k=0.3).float(), torch.tensor([0, 1, 2]))
+    now = Batch(wave(3, 4, k=0.3).float(), torch.tensor([0, 1, 2]))
     pasts = tuple(
-        View(wave(2, 4, k=k).float(), torch.tensor([1, 0]), wave(2, 3, k=k).float(), weights=torch.tensor(w))
+        Batch(wave(2, 4, k=k).float(), torch.tensor([1, 0]), wave(2, 3, k=k).float(), weights=torch.tensor(w))
         for k, w in ((0.5, [3.0, 1.0]), (0.9, [2.0, 6.0]))
     )
     loss = specialist.loss(net, now, pasts)
@@ -384,7 +384,7 @@ def test_a_class_of_which_gcr_had_nothing_right_is_chosen_from_all_of_its_sample
             told.append(len(ours))
 
     monkeypatch.setattr(GradientCoreset, "rate", rate)
-    learner = tiny_learner("gcr", buffer=8, classes=4, observer=Teller(look))
+    learner = tiny_learner("gcr", buffer=8, classes=4, callback=Teller(look))
     for task in stream:
         learner.learn(task)
     assert any(told)
@@ -420,7 +420,7 @@ def test_an_interrupted_task_ends_with_the_same_weights_and_memory(method: str, 
     settings: dict[str, Any] = {"specialist__epochs": 3, "generalist": "tangent"}
     if method == "er-t":
         settings["specialist__options__bias_epochs"] = 3
-    whole = tiny_learner(method, buffer=7, classes=6, observer=Teller(keep), **settings)
+    whole = tiny_learner(method, buffer=7, classes=6, callback=Teller(keep), **settings)
     for task in stream.tasks[:2]:
         whole.learn(task)
     again = itl.load(tmp_path, device="cpu")
@@ -468,7 +468,7 @@ def test_a_step_tried_before_its_memory_is_filled_has_labels_that_a_loss_can_tak
     memory = learner.memory
     memory.begin_task(18, {})
     assert memory.live is not None
-    step = LiveStep(memory, memory.live, Augment(padding=0, flip=False), 0, 6, 1)
+    step = OnlineSelectionStep(memory, memory.live, Augment(padding=0, flip=False), 0, 6, 1)
     draws = Augment(padding=0, flip=False).draw(np.random.default_rng(0), 4)
     batch = {"0.slot": torch.arange(4), **{f"0.{part}": getattr(draws, part) for part in DRAWS}}
     assert (memory.live.known["label"][:4] < 0).all()

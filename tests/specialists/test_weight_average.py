@@ -67,7 +67,7 @@ def test_the_mean_is_that_of_the_tasks_own_steps(method: str, average: float) ->
         if (event, stage) == ("stage_ends", "specialist"):
             found.append((floats(learner.specialist.twins["mean"].state_dict()), mean_by_hand(seen, average)))
 
-    stream, learner = tiny_stream(), averaging(method, average, observer=Teller(tell))
+    stream, learner = tiny_stream(), averaging(method, average, callback=Teller(tell))
     learner.prepare(stream.tasks[0])
     seen = watched(learner)
     for task in stream:
@@ -90,27 +90,27 @@ def test_a_generalist_starts_from_the_mean_and_the_expert_stands_alone(method: s
     def tell(event: str, learner: Learner, stage: str | None, done: int) -> None:
         if (event, stage) == ("stage_ends", "specialist"):
             heard["mean"] = floats(learner.specialist.twins["mean"].state_dict())
-            x = learner.normalise(stream.tasks[0].test.pixels)
+            x = learner.normalize(stream.tasks[0].test.pixels)
             heard["says"] = learner.specialist.twins["mean"](x)
             heard["evaluated"] = learner.logits(stream.tasks[0].test)
             heard["trained"] = floats(learner.net.state_dict())
         if (event, stage) == ("stage_begins", "tangent"):
             heard["features"] = {n: t for n, t in floats(learner.net.state_dict()).items() if "classifier" not in n}
 
-    stream, learner = tiny_stream(), averaging(method, observer=Teller(tell))
+    stream, learner = tiny_stream(), averaging(method, callback=Teller(tell))
     learner.learn(stream.tasks[0])
     assert torch.equal(heard["evaluated"], heard["says"])
     assert all(torch.equal(t, heard["mean"][n]) for n, t in heard["features"].items())
     assert any(not torch.equal(t, heard["trained"][n]) for n, t in heard["features"].items())
     assert learner.specialist.twins == {}  # nothing but the expert is saved
-    x = learner.normalise(stream.tasks[0].test.pixels)
+    x = learner.normalize(stream.tasks[0].test.pixels)
     assert torch.equal(learner.logits(stream.tasks[0].test), learner.net.eval()(x))
 
 
 @pytest.mark.parametrize("method", MEANS)
 @pytest.mark.parametrize("classes", [4, None])
 def test_it_goes_on_exactly_where_it_was_stopped(method: str, classes: int | None, tmp_path: Path) -> None:
-    stream, learner = tiny_stream(), averaging(method, classes=classes, observer=keeping(tmp_path))
+    stream, learner = tiny_stream(), averaging(method, classes=classes, callback=keeping(tmp_path))
     for task in stream:
         learner.learn(task)
     said = learner.logits(stream.tasks[0].test)

@@ -12,7 +12,7 @@ import torch
 from itl import streams
 from itl.errors import UserError
 from itl.streams import Stream, tinyimagenet
-from itl.streams.base import Source
+from itl.streams.base import DatasetSource
 from support.fake_datasets import WNIDS, jpeg
 
 SOURCE = tinyimagenet.SOURCE
@@ -25,7 +25,7 @@ def load(root: Path, **options) -> Stream:
 
 @pytest.fixture(autouse=True)
 def four_classes(monkeypatch: pytest.MonkeyPatch):
-    four = Source(**{**vars(SOURCE), "classes": 4})
+    four = DatasetSource(**{**vars(SOURCE), "classes": 4})
     monkeypatch.setattr(tinyimagenet, "SOURCE", four)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from itl import metrics
-from itl.results import Folder, reached
+from itl.results import RunFolder, reached
 from itl.results.image_selection import mistakes, spread
 
 STAGES = ("specialist", "tangent", "projection")
@@ -55,7 +55,7 @@ def fake_run(
         "resolved": {"generalist": "tangent", "specialist": {"lr": 0.01}, **(settings or {})},
         **{name: more.pop(name) for name in list(more) if name in ("tasks", "order", "order_seed")},
     }
-    folder = Folder(path)
+    folder = RunFolder(path)
     folder.create(config)
     cut = [list(map(int, part)) for part in np.array_split(np.arange(classes), tasks)]
     lines: list[dict[str, Any]] = []
@@ -142,7 +142,7 @@ def _result(config: dict[str, Any], lines: list[dict[str, Any]], cut: list[list[
     }
 
 
-def _predictions(folder: Folder, cut: list[list[int]], each: int, rng: Any, classes: int) -> None:
+def _predictions(folder: RunFolder, cut: list[list[int]], each: int, rng: Any, classes: int) -> None:
     label = np.repeat([c for part in cut for c in part], each)
     task = np.repeat([t for t, part in enumerate(cut) for _ in part], each)
     guess = np.where(rng.random(len(label)) < 0.7, label, rng.integers(0, classes, len(label)))
@@ -156,7 +156,7 @@ def _predictions(folder: Folder, cut: list[list[int]], each: int, rng: Any, clas
     )
 
 
-def _pictures(folder: Folder, side: int, rng: Any) -> None:
+def _pictures(folder: RunFolder, side: int, rng: Any) -> None:
     label = np.array(folder.read("result.json")["memory"]["label"])
     predicted = folder.arrays("predictions.npz") or {}
     slot = spread(label)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from itl import Learner, nets, streams
-from itl.callbacks.base import Observer
+from itl.callbacks.base import Callback
 from itl.nets import ResNet
 from itl.streams import Stream
 
@@ -60,12 +60,12 @@ def tiny_learner(
     buffer: int = 8,
     classes: int | None = 4,
     seed: int = 0,
-    observer: Observer | None = None,
+    callback: Callback | None = None,
     **settings: Any,
 ) -> Learner:
     """A learner of the tiny world; in `settings` a double underscore stands for the dot."""
     own = {name.replace("__", "."): value for name, value in {**BRIEF.get(method, {}), **settings}.items()}
-    return Learner(method, buffer, seed, classes, settings={**TINY, **own}, device="cpu", observer=observer)
+    return Learner(method, buffer, seed, classes, settings={**TINY, **own}, device="cpu", callback=callback)
 
 
 def tiny_net(classes: int = 3, channels: int = 1, seed: int = 0, dtype: torch.dtype = torch.float32) -> ResNet:
@@ -104,7 +104,7 @@ def counted(owner: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> list[int]
     return calls
 
 
-class Teller(Observer):
+class Teller(Callback):
     """Calls `tell(event, learner, stage, epoch)` for everything that happens; `epoch` is 0 outside rounds."""
 
     def __init__(self, tell: Callable[[str, Learner, Any, int], None]) -> None:

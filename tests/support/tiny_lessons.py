@@ -7,23 +7,23 @@ from pathlib import Path
 from typing import Any
 
 from itl.apps.model import Model
-from itl.apps.teaching import Lecture, Options, Teacher
-from itl.callbacks.base import Observer
+from itl.apps.teaching import LessonResult, Teacher, TeachingOptions
+from itl.callbacks.base import Callback
 from support.image_folders import SMALL
 
-QUICK = Options(size=8, buffer=12, device="cpu", settings=SMALL)
+QUICK = TeachingOptions(size=8, buffer=12, device="cpu", settings=SMALL)
 
 
 def teach(
-    path: Path, *folders: Path, observer: Observer | None = None, **changes: Any
-) -> tuple[Teacher, list[Lecture]]:
+    path: Path, *folders: Path, callback: Callback | None = None, **changes: Any
+) -> tuple[Teacher, list[LessonResult]]:
     options = replace(QUICK, **changes)
     if (path / "CURRENT").exists() and "buffer" not in changes:
         options = replace(options, buffer=None)
     teacher = Teacher(path, folders, options)
     lectures = teacher.due()
     for lecture in lectures:
-        teacher.teach(lecture, observer)
+        teacher.teach(lecture, callback)
     return teacher, lectures
 
 

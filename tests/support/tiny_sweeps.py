@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from itl.experiments.config import Config
-from itl.experiments.search.jobs import Event, Source, Streams
+from itl.experiments.search.jobs import Event, JobSource, Streams
 from itl.experiments.search.worker import Drain
 
 TINY: dict[str, Any] = {
@@ -31,7 +31,7 @@ def grid(*seeds: int, **changes: Any) -> list[Config]:
 class Here(Drain):
     """Works in this process and remembers what it tells."""
 
-    def __init__(self, source: Source, out: Path, lanes: int = 1, once: bool = False) -> None:
+    def __init__(self, source: JobSource, out: Path, lanes: int = 1, once: bool = False) -> None:
         super().__init__(source, out, Streams("data"), torch.device("cpu"), lanes, once)
         self.told: list[Event] = []
 

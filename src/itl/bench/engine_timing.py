@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from itl.bench.workload import Scale
-from itl.callbacks.base import Observer
+from itl.callbacks.base import Callback
 from itl.engine.concurrency import side_by_side
 from itl.engine.stage import Stage
 from itl.learner import Learner
@@ -22,7 +22,7 @@ GENTLE = {"tangent.lr": 1e-4, "projection.lr": 1e-5}  # noise must not diverge; 
 WARM = 2  # epochs before lanes are timed: graphs are captured, the memory is full
 
 
-class Stopwatch(Observer):
+class Stopwatch(Callback):
     """When each round of each stage began and ended, and how many steps it had."""
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ def teach(scale: Scale, stream: Stream, method: str, buffer: int, settings: dict
     """Teach a learner the first tasks; the stopwatch knows the last one's stages."""
     watch = Stopwatch()
     given = {**scale.net, **GENTLE, "specialist.epochs": scale.epochs, **scale.settings, **settings}
-    learner = Learner(method, buffer, 0, stream.classes, settings=given, device=scale.device, observer=watch)
+    learner = Learner(method, buffer, 0, stream.classes, settings=given, device=scale.device, callback=watch)
     for task in stream.tasks[:tasks]:
         learner.learn(task)
     return watch
@@ -135,7 +135,7 @@ def _timed_lane(scale: Scale, stream: Stream, everyone: Barrier) -> tuple[float,
     """When one lane's timed epochs began and ended, and how many steps they had."""
     watch = _Together(everyone)
     settings = {**scale.net, **scale.settings}  # the epochs are the benchmark's 50: what is captured is, too
-    learner = Learner("er", 200, 0, stream.classes, settings=settings, device=scale.device, observer=watch)
+    learner = Learner("er", 200, 0, stream.classes, settings=settings, device=scale.device, callback=watch)
     with suppress(_Enough):
         learner.learn(stream.tasks[0])
     timed = watch.rounds["specialist"][WARM:]

@@ -79,7 +79,7 @@ def row(scale: Scale, stream: Stream, name: str) -> dict[str, Any]:
         own["specialist.epochs"] = scale.epochs * max(1, scale.images // BUFFER)
     given = {**scale.net, "specialist.epochs": scale.epochs, **scale.settings, **SAME, **own}
     watch, outputs = Stopwatch(), stream.classes + 2  # some classes are still to come, for methods that prepare them
-    learner = Learner(name, BUFFER, 0, outputs, settings=given, device=scale.device, observer=watch)
+    learner = Learner(name, BUFFER, 0, outputs, settings=given, device=scale.device, callback=watch)
     for task in stream:
         learner.learn(task)
     facts = {

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from itl.streams import Task
 
 
-class Observer:
+class Callback:
     """Told of everything that happens; does nothing by itself. Subclass what you need."""
 
     def stage_begins(self, learner: Learner, stage: Stage) -> None:
@@ -36,40 +36,40 @@ class Observer:
         """A run's `Recorder` has evaluated: its line of metrics.jsonl. A resumed run first repeats its own."""
 
 
-class Observers(Observer):
+class CallbackList(Callback):
     """Several observers, told one after another."""
 
-    def __init__(self, observers: Sequence[Observer]) -> None:
-        self.observers = list(observers)
+    def __init__(self, callbacks: Sequence[Callback]) -> None:
+        self.callbacks = list(callbacks)
 
     def stage_begins(self, learner: Learner, stage: Stage) -> None:
         """Tell everyone."""
-        for one in self.observers:
+        for one in self.callbacks:
             one.stage_begins(learner, stage)
 
     def round_ends(self, learner: Learner, stage: Stage, epoch: int, loss: float) -> None:
         """Tell everyone."""
-        for one in self.observers:
+        for one in self.callbacks:
             one.round_ends(learner, stage, epoch, loss)
 
     def stage_ends(self, learner: Learner, stage: Stage) -> None:
         """Tell everyone."""
-        for one in self.observers:
+        for one in self.callbacks:
             one.stage_ends(learner, stage)
 
     def memory_updated(self, learner: Learner, task: Task) -> None:
         """Tell everyone."""
-        for one in self.observers:
+        for one in self.callbacks:
             one.memory_updated(learner, task)
 
     def task_ends(self, learner: Learner) -> None:
         """Tell everyone."""
-        for one in self.observers:
+        for one in self.callbacks:
             one.task_ends(learner)
 
     def recorded(self, line: dict[str, Any]) -> None:
         """Tell everyone."""
-        for one in self.observers:
+        for one in self.callbacks:
             one.recorded(line)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from itl.callbacks.base import Observer
+from itl.callbacks.base import Callback
 from itl.errors import UserError
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ FOLDER = "tensorboard"  # in a run's folder
 NAMES = {"class_il": "Class-IL", "task_il": "Task-IL"}
 
 
-class Events(Observer):
+class Events(Callback):
     """Writes every line that the recorder tells of: `tensorboard --logdir runs` shows the curves as they grow.
 
     Within stages the step is the line's number in metrics.jsonl, at the ends of stages and tasks it is the task. A

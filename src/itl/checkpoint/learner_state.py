@@ -17,12 +17,12 @@ from itl.checkpoint import store
 from itl.errors import UserError
 from itl.memory import Slots
 from itl.memory.buffer import BESIDE
-from itl.nets import Foreign
+from itl.nets import ModuleAdapter
 from itl.settings import flatten
 from itl.streams import Traits
 
 if TYPE_CHECKING:
-    from itl.callbacks.base import Observer
+    from itl.callbacks.base import Callback
     from itl.learner import Learner
 
 MOST_THREADS = 1024
@@ -34,7 +34,7 @@ EVERY = 30.0  # seconds between two saves of an unfinished stage, unless ITL_SAV
 SHARE = 0.025  # of the time, at most, goes into them
 
 
-class Pace:
+class CheckpointThrottle:
     """When to save an unfinished stage: every so many seconds, and never for more than a small share of the time.
 
     What is lost by a crash is learned again, to the same bits; so a slow disk makes saves rarer, not training slower.
@@ -76,7 +76,7 @@ def load(
     *,
     device: str = "auto",
     settings: dict[str, Any] | None = None,
-    observer: Observer | None = None,
+    callback: Callback | None = None,
     net: nn.Module | None = None,
 ) -> Learner:
     """The learner saved in `folder`, ready to predict or to learn on. `settings` override those it was saved with.
@@ -85,7 +85,7 @@ def load(
     (but `gdumb` and `joint` begin every task from those that it is brought with).
     """
     tensors, state = store.read(folder)
-    return unpack(folder, tensors, state, device=device, settings=settings, observer=observer, net=net)
+    return unpack(folder, tensors, state, device=device, settings=settings, callback=callback, net=net)
 
 
 def pack(learner: Learner) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -128,7 +128,7 @@ def unpack(
     *,
     device: str = "auto",
     settings: dict[str, Any] | None = None,
-    observer: Observer | None = None,
+    callback: Callback | None = None,
     net: nn.Module | None = None,
 ) -> Learner:
     """The learner that `pack` took apart; `folder` is named in what is said of a state that makes no sense."""
@@ -142,7 +142,7 @@ def unpack(
         except UserError as error:
             raise ValueError(str(error)) from None
         both = {**state["settings"], **flatten(settings or {})}
-        learner = Learner(*facts, settings=both, device=device, observer=observer, net=own)
+        learner = Learner(*facts, settings=both, device=device, callback=callback, net=own)
         kept: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in state["traits"].items()}
         learner._set_up(state["stream"], tuple(state["shape"]), Traits(**kept), state["outputs"])
         _restore(learner, tensors, state)
@@ -157,7 +157,7 @@ def same_threads(learner: Learner) -> None:
         torch.set_num_threads(max(1, min(learner.threads, MOST_THREADS)))
 
 
-def _own_net(folder: str | os.PathLike[str], saved: Any, net: nn.Module | None) -> Foreign | None:
+def _own_net(folder: str | os.PathLike[str], saved: Any, net: nn.Module | None) -> ModuleAdapter | None:
     """The user's own network again, as it was given when the learner was made."""
     if saved is None and net is None:
         return None
@@ -165,8 +165,8 @@ def _own_net(folder: str | os.PathLike[str], saved: Any, net: nn.Module | None) 
         raise UserError(f"the learner in {folder} has a network of itl's own; load it without net=")
     if net is None:
         raise UserError(f"the learner in {folder} has a network of yours, a {saved['class']}; load it with net=")
-    net = net.module if isinstance(net, Foreign) else net  # wrapped already, as a learner takes it
-    return Foreign(net, saved["classifier"], [str(layer) for layer in saved["last"]])
+    net = net.module if isinstance(net, ModuleAdapter) else net  # wrapped already, as a learner takes it
+    return ModuleAdapter(net, saved["classifier"], [str(layer) for layer in saved["last"]])
 
 
 def _must_agree(learner: Learner, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 
-class Shadow:
+class BF16Weights:
     """The bf16 twins of the convolution and linear weights of `net`."""
 
     def __init__(self, net: nn.Module) -> None:

@@ -12,14 +12,14 @@ from torch import Tensor
 from itl.engine.concurrency import in_capture_thread
 from itl.engine.device import Engine
 from itl.engine.packed_inputs import Packed
-from itl.engine.stage import Batch, Span, Stage
+from itl.engine.stage import Stage, StepChunk, StepInputs
 from itl.engine.stepper import Stepper
 
 WARM_UP = 1  # eager runs before capture: cuDNN chooses its algorithms, autograd allocates
 WORTH = 4  # a shape that runs fewer steps than this in a stage is not worth a graph
 
 
-def shape_of(group: Batch) -> tuple[Any, ...]:
+def shape_of(group: StepInputs) -> tuple[Any, ...]:
     """What a step's inputs look like: steps of one shape share one graph."""
     return tuple((name, tuple(t.shape[1:]), t.dtype) for name, t in sorted(group.items()))
 
@@ -32,12 +32,12 @@ class Captured:
     inputs: Packed
     counter: Tensor
 
-    def fill(self, group: Batch) -> None:
+    def fill(self, group: StepInputs) -> None:
         """Put a group's inputs where the graph reads them."""
         self.inputs.fill(group)
         self.counter.zero_()
 
-    def holds(self, group: Batch) -> bool:
+    def holds(self, group: StepInputs) -> bool:
         """Whether the group's steps fit."""
         return group["lr"].shape[0] <= len(self.inputs)
 
@@ -51,7 +51,7 @@ class CapturedStepper(Stepper):
         self.loaded: list[Captured | None] = []  # of the span's groups
         self.pool = torch.cuda.graph_pool_handle()  # one for all its graphs: they never run at the same time
 
-    def load(self, span: Span) -> None:
+    def load(self, span: StepChunk) -> None:
         """Put a span's inputs where graphs read them; a shape that is new is captured if it will be seen often."""
         super().load(span)
         rooms = span.room or (0,) * len(span.groups)
@@ -60,7 +60,7 @@ class CapturedStepper(Stepper):
             if graph is not None:
                 graph.fill(group)
 
-    def _take(self, g: int, k: int, group: Batch) -> None:
+    def _take(self, g: int, k: int, group: StepInputs) -> None:
         """By its graph, where there is one."""
         graph = self.loaded[g]
         if graph is not None:
@@ -68,7 +68,7 @@ class CapturedStepper(Stepper):
         else:
             super()._take(g, k, group)
 
-    def _graph(self, group: Batch, room: int) -> Captured | None:
+    def _graph(self, group: StepInputs, room: int) -> Captured | None:
         shape = shape_of(group)
         known = self.graphs.get(shape)
         if known is not None and known.holds(group):
@@ -78,7 +78,7 @@ class CapturedStepper(Stepper):
         self.graphs[shape] = self._capture(group, room)
         return self.graphs[shape]
 
-    def _capture(self, group: Batch, room: int) -> Captured:
+    def _capture(self, group: StepInputs, room: int) -> Captured:
         inputs = Packed(group, room)
         counter = torch.zeros(1, dtype=torch.int64, device=self.engine.device)
 

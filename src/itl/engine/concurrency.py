@@ -21,7 +21,7 @@ ASIDE = 0.36  # of the multiprocessors are for what is made ahead of the steps, 
 SWITCH = 2e-4  # seconds: a lane that plans must not keep another from launching its steps
 
 
-class Etiquette:
+class CaptureGate:
     """Who may use the device how: one lane captures alone, lanes that launch kernels one by one do so together.
 
     cuDNN's search among its algorithms waits for the whole device, which is not allowed anywhere while a graph is
@@ -67,7 +67,7 @@ class Etiquette:
                 self.changed.notify_all()
 
 
-ETIQUETTE = Etiquette()
+CAPTURE_GATE = CaptureGate()
 
 
 def side_by_side(
@@ -163,7 +163,7 @@ def in_capture_thread(work: Callable[[], Result], device: torch.device) -> Resul
         with torch.cuda.device(device), torch.cuda.stream(own_streams(device).capture):
             return work()
 
-    with ETIQUETTE.capturing():
+    with CAPTURE_GATE.capturing():
         return _capturer.submit(there).result()
 
 
@@ -173,7 +173,7 @@ def second_stream(device: torch.device, captured: bool) -> torch.cuda.Stream:
 
 
 def own_streams(device: torch.device) -> OwnStreams:
-    """The engine's own; ask `ETIQUETTE` before using the first two."""
+    """The engine's own; ask `CAPTURE_GATE` before using the first two."""
     if device not in _own:
         first, second = (torch.cuda.Stream(device, priority=-1) for _ in range(2))
         ahead = green_context.stream_on(device, ASIDE) if ASIDE else None

@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from itl.engine.bf16_weights import Shadow
+from itl.engine.bf16_weights import BF16Weights
 from itl.triton_support import kernels_of, kernels_on
 
 BLOCK = 4096  # elements a program updates
 
 
-def available(shadow: Shadow | None) -> bool:
+def available(shadow: BF16Weights | None) -> bool:
     """Whether the masters can be updated by the fused kernel."""
     return shadow is not None and kernels_on(shadow.masters[0].device, "engine") is not None
 
@@ -24,7 +24,7 @@ class Update:
     """The step that takes the twins' gradients. `lr` and `bad` (no update where it is 1) are scalars on the device."""
 
     def __init__(
-        self, shadow: Shadow, momenta: list[Tensor], lr: Tensor, bad: Tensor, momentum: float, decay: float
+        self, shadow: BF16Weights, momenta: list[Tensor], lr: Tensor, bad: Tensor, momentum: float, decay: float
     ) -> None:
         self.shadow, self.momenta = shadow, momenta
         self.lr, self.bad, self.momentum, self.decay = lr, bad, momentum, decay

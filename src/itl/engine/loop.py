@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from itl.engine.capture import CapturedStepper
-from itl.engine.concurrency import ETIQUETTE, own_streams
+from itl.engine.concurrency import CAPTURE_GATE, own_streams
 from itl.engine.device import Engine
-from itl.engine.stage import Rounds, Span, Stage
+from itl.engine.stage import RoundPlanner, Stage, StepChunk
 from itl.engine.stepper import Stepper
 
 __all__ = ["train"]
@@ -48,7 +48,7 @@ def train(
     loader = _Loader(rounds, engine)
     done = rounds.first(start)
 
-    def load(span: Span) -> int:
+    def load(span: StepChunk) -> int:
         """Hand a span to the stepper, with the rates of its steps: how many they are."""
         loader.wait(span)
         rates = stage.descent.rates(done, span.steps, rounds.total)
@@ -107,7 +107,7 @@ class _Loader:
 
     MOST = 3  # spans in memory: one that trains, one that waits, one that is made
 
-    def __init__(self, rounds: Rounds, engine: Engine) -> None:
+    def __init__(self, rounds: RoundPlanner, engine: Engine) -> None:
         self.rounds, self.device = rounds, engine.device
         self.stream: torch.cuda.Stream | None = None
         self.over: deque[torch.cuda.Event] = deque()
@@ -117,7 +117,7 @@ class _Loader:
                 self.stream = own_streams(engine.device).ahead
                 self.stream.wait_stream(here)
 
-    def wait(self, span: Span) -> None:
+    def wait(self, span: StepChunk) -> None:
         """Let the present stream wait for a span's inputs."""
         if span.ready is None:
             return
@@ -132,7 +132,7 @@ class _Loader:
         if self.stream is not None:
             self.over.append(torch.cuda.current_stream(self.device).record_event())
 
-    def made(self, plan: Any) -> Iterator[Span]:
+    def made(self, plan: Any) -> Iterator[StepChunk]:
         """A planned round's spans. Each is made when it is asked for, while no other lane captures a graph, and no more
         than `MOST` are in memory.
         """
@@ -140,7 +140,7 @@ class _Loader:
         while True:
             if len(self.over) >= self.MOST:
                 self.over.popleft().synchronize()
-            with ETIQUETTE.together(), nullcontext() if self.stream is None else torch.cuda.stream(self.stream):
+            with CAPTURE_GATE.together(), nullcontext() if self.stream is None else torch.cuda.stream(self.stream):
                 span = next(rest, None)
             if span is None:
                 return

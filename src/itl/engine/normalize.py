@@ -8,7 +8,7 @@ from torch import Tensor
 from itl.engine.device import Engine
 
 
-class Normalise:
+class Normalize:
     """uint8 `[n, c, h, w]` to float32 with the data's mean and deviation taken out, in the network's memory layout."""
 
     def __init__(self, mean: tuple[float, ...], std: tuple[float, ...], engine: Engine) -> None:

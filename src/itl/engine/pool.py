@@ -11,7 +11,7 @@ from torch import Tensor
 from itl.engine.device import Engine
 
 
-class Source(Protocol):
+class ImageSource(Protocol):
     """Anything that hands out uint8 images by row."""
 
     def gather(self, index: Tensor) -> Tensor:
@@ -28,12 +28,12 @@ def available(engine: Engine) -> int:
     return 1 << 62  # the host's own memory holds them anyway
 
 
-class Pool:
+class ImagePool:
     """The first `count` images of a source, seen from the device."""
 
-    def __init__(self, source: Source, count: int, engine: Engine) -> None:
+    def __init__(self, source: ImageSource, count: int, engine: Engine) -> None:
         self.engine = engine
-        self.source: Source | None = source
+        self.source: ImageSource | None = source
         self.pixels: Tensor | None = None
         size = source.gather(torch.zeros(1, dtype=torch.int64)).numel() * count
         if engine.device.type == "cpu" and engine.resident is None:
@@ -53,7 +53,7 @@ class Pool:
 class Joined:
     """Several sources, each with its number of rows, as one whose rows are numbered through."""
 
-    def __init__(self, parts: Sequence[tuple[Source, int]]) -> None:
+    def __init__(self, parts: Sequence[tuple[ImageSource, int]]) -> None:
         self.parts = list(parts)
 
     def gather(self, index: Tensor) -> Tensor:

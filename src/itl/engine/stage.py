@@ -9,11 +9,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-Batch = dict[str, Tensor]
+StepInputs = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
-class Span:
+class StepChunk:
     """Steps whose inputs are ready on the device.
 
     `groups` holds the inputs of all steps of one shape together, every tensor `[steps, ...]`; `order` tells in which
@@ -21,7 +21,7 @@ class Span:
     many steps of each group's shape the stage's longest span has.
     """
 
-    groups: list[Batch]
+    groups: list[StepInputs]
     order: list[tuple[int, int]]
     ready: torch.cuda.Event | None = None  # where they are made on another stream: when they are
     room: tuple[int, ...] = ()
@@ -39,7 +39,7 @@ class Span:
                 yield group, k
             at[group] += count
 
-    def with_rates(self, rates: Tensor, send: Callable[[Tensor], Tensor]) -> Span:
+    def with_rates(self, rates: Tensor, send: Callable[[Tensor], Tensor]) -> StepChunk:
         """The same span with each step's learning rate among its inputs. `rates` is `[steps]`, in step order."""
         parts: list[list[Tensor]] = [[] for _ in self.groups]
         first = 0
@@ -47,11 +47,11 @@ class Span:
             parts[group].append(rates[first : first + count])
             first += count
         groups = [{**g, "lr": send(torch.cat(p))} for g, p in zip(self.groups, parts, strict=True)]
-        return Span(groups, self.order, room=self.room)
+        return StepChunk(groups, self.order, room=self.room)
 
 
 @dataclass(frozen=True)
-class Descent:
+class OptimizerConfig:
     """How a stage descends: SGD with a learning rate that is constant, falls by a cosine, or rises before it falls so
     ("warm"). `l2` is λ of λ‖w‖² (weight decay 2λ).
 
@@ -76,7 +76,7 @@ class Descent:
         return (self.lr * torch.where(k < rise, (k + 1) / (rise + 1), fall)).float()
 
 
-class Rounds(Protocol):
+class RoundPlanner(Protocol):
     """What a stage's epochs are made of, in rounds of one or more. `plan` is pure CPU work, done one round ahead.
 
     What is random is drawn there or, where each epoch has keys of its own, in `load`.
@@ -90,7 +90,7 @@ class Rounds(Protocol):
         """What a round is made of; all that depends on the rounds before it."""
         ...
 
-    def load(self, plan: Any) -> Iterable[Span]:
+    def load(self, plan: Any) -> Iterable[StepChunk]:
         """The planned round's inputs, on the device."""
         ...
 
@@ -122,9 +122,9 @@ class Stage:
 
     name: str
     parameters: dict[str, Tensor]
-    descent: Descent
-    rounds: Rounds
-    loss: Callable[[Batch], Tensor]
+    descent: OptimizerConfig
+    rounds: RoundPlanner
+    loss: Callable[[StepInputs], Tensor]
     changed: list[Tensor] = field(default_factory=list)
     autocast: bool = True
     net: nn.Module | None = None

@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from itl.engine.bf16_weights import Shadow
-from itl.engine.concurrency import ETIQUETTE, second_stream
+from itl.engine.bf16_weights import BF16Weights
+from itl.engine.concurrency import CAPTURE_GATE, second_stream
 from itl.engine.device import Engine
 from itl.engine.fused_sgd import Update, available
-from itl.engine.stage import Batch, Diverged, Span, Stage
+from itl.engine.stage import Diverged, Stage, StepChunk, StepInputs
 from itl.triton_support import kernels_on
 
 
@@ -26,7 +26,7 @@ class Stepper:
 
     def __init__(self, stage: Stage, engine: Engine) -> None:
         self.stage, self.engine = stage, engine
-        self.span: Span | None = None  # whose inputs are there
+        self.span: StepChunk | None = None  # whose inputs are there
         device = engine.device
         self.leaves = list(stage.parameters.values())
         self.lr = torch.tensor(stage.descent.lr, device=device)
@@ -44,10 +44,10 @@ class Stepper:
             for name, leaf in stage.parameters.items():
                 self.momentum[name] = torch.zeros_like(leaf)
                 self.optimiser.state[leaf]["momentum_buffer"] = self.momentum[name]
-        self.shadow: Shadow | None = None
+        self.shadow: BF16Weights | None = None
         self.update: Update | None = None
         if stage.net is not None and engine.precision == "bf16":
-            self.shadow = Shadow(stage.net)
+            self.shadow = BF16Weights(stage.net)
             self.update = self._fused_update(self.shadow)
         self.beside = self._beside()
 
@@ -57,7 +57,7 @@ class Stepper:
             return None
         return second_stream(self.engine.device, self.engine.capture and self.stage.capturable)
 
-    def _fused_update(self, shadow: Shadow) -> Update | None:
+    def _fused_update(self, shadow: BF16Weights) -> Update | None:
         """One kernel for the weights that have twins: if all are trained, by the loss's own gradients, with Triton."""
         names = {id(leaf): name for name, leaf in self.stage.parameters.items()}
         whole = self.stage.adjust is None and all(id(master) in names for master in shadow.masters)
@@ -67,7 +67,7 @@ class Stepper:
         descent = self.stage.descent
         return Update(shadow, momenta, self.lr, self.bad, descent.momentum, 2 * descent.l2)
 
-    def step(self, batch: Batch) -> None:
+    def step(self, batch: StepInputs) -> None:
         """Forward, backward, update; nothing here waits for the device."""
         loss, grads = self._gradients(batch)
         self._tally(loss.detach(), batch["lr"])
@@ -95,7 +95,7 @@ class Stepper:
         self.total.add_(loss)
         self.bad.add_(loss, alpha=0).nan_to_num_(nan=1.0)  # nothing times a loss that is not finite is not a number
 
-    def _gradients(self, batch: Batch) -> tuple[Tensor, list[Any]]:
+    def _gradients(self, batch: StepInputs) -> tuple[Tensor, list[Any]]:
         """The loss, and its gradients in the precision of the parameters (of the twins, for the fused update)."""
         if self.shadow is None:
             with self.engine.autocast() if self.stage.autocast else nullcontext():
@@ -110,7 +110,7 @@ class Stepper:
             torch.cuda.current_stream(self.engine.device).wait_stream(self.beside)
         return loss, grads if self.update is not None else self.shadow.widen(self.leaves, grads)
 
-    def load(self, span: Span) -> None:
+    def load(self, span: StepChunk) -> None:
         """Take a span's inputs; `run` takes its steps."""
         self.span = span
 
@@ -121,9 +121,9 @@ class Stepper:
             self._take(g, k, self.span.groups[g])
         self.span = None
 
-    def _take(self, g: int, k: int, group: Batch) -> None:
+    def _take(self, g: int, k: int, group: StepInputs) -> None:
         """Step `k` of the span's group `g`."""
-        with ETIQUETTE.together():
+        with CAPTURE_GATE.together():
             self.step({name: t[k] for name, t in group.items()})
 
     def touched(self) -> list[Tensor]:

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from itl import metrics
-from itl.callbacks.base import Observer
-from itl.results import FORMAT, Folder, environment, reached
+from itl.callbacks.base import Callback
+from itl.results import FORMAT, RunFolder, environment, reached
 from itl.results.image_selection import mistakes, spread
 from itl.streams import Images, Stream
 
@@ -27,7 +27,7 @@ EXPERT = "expert"
 SECTIONS = ("specialist", "memory", "tangent", "projection", "evaluation")  # of a run's seconds, spent or not
 
 
-class Recorder(Observer):
+class Recorder(Callback):
     """Evaluates and writes. Every line of metrics.jsonl says task, stage, epoch and, by `kind`, what was measured:
 
     `untrained` (before the first task), `start` (before the generalist's and the projection's first step: the
@@ -35,9 +35,9 @@ class Recorder(Observer):
     (a task's end). Accuracies are percent, one a task of the stream (of `start` and `curve`: a task seen).
     """
 
-    def __init__(self, config: Config, stream: Stream, folder: Folder, listener: Observer | None = None) -> None:
+    def __init__(self, config: Config, stream: Stream, folder: RunFolder, listener: Callback | None = None) -> None:
         self.config, self.stream, self.folder = config, stream, folder
-        self.listener = listener or Observer()  # told of every line, so that a display need not evaluate again
+        self.listener = listener or Callback()  # told of every line, so that a display need not evaluate again
         self.lines: list[dict[str, Any]] = []
         self.subset = [_subset(task.test) for task in stream]
         self.latest: metrics.Scores | None = None

@@ -13,11 +13,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from itl.callbacks.base import Observer, Observers
+from itl.callbacks.base import Callback, CallbackList
 from itl.checkpoint import learner_state
 from itl.engine.stage import Diverged
 from itl.errors import UserError
-from itl.results import FORMAT, Folder
+from itl.results import FORMAT, RunFolder
 from itl.settings import check_name
 from itl.streams import Stream
 
@@ -47,7 +47,7 @@ def check(settings: Mapping[str, Any]) -> None:
             )
 
 
-def kept(folder: Folder) -> list[int]:
+def kept(folder: RunFolder) -> list[int]:
     """The tasks (from 1) whose specialists a run has kept."""
     folder.read("config.json")  # is it a run at all?
     numbers = [int(path.parent.name.removeprefix("task-")) for path in folder.path.glob("specialists/task-*/CURRENT")]
@@ -63,7 +63,7 @@ def refine(
     settings: Mapping[str, Any] | None = None,
     *,
     device: str = "auto",
-    observers: Sequence[Observer] = (),
+    callbacks: Sequence[Callback] = (),
 ) -> dict[str, Any]:
     """Redo the generalist step of `task` (from 1) in the run's folder with `settings` on top of the run's own.
 
@@ -72,12 +72,12 @@ def refine(
     """
     changed = dict(settings or {})
     check(changed)
-    folder = Folder(run)
+    folder = RunFolder(run)
     if task not in kept(folder):
         raise UserError(f"{folder.path} has no specialist of task {task}; it has {', '.join(map(str, kept(folder)))}")
     scores = _Scores(stream, task)
-    everyone = Observers([scores, *observers])
-    learner = learner_state.load(folder.specialist(task), device=device, settings=changed, observer=everyone)
+    everyone = CallbackList([scores, *callbacks])
+    learner = learner_state.load(folder.specialist(task), device=device, settings=changed, callback=everyone)
     learner.clock.seconds.clear()  # those of the run
     begun = time.perf_counter()
     scores.add("specialist", learner)
@@ -111,7 +111,7 @@ def tried(
         return {"task": task, "settings": dict(settings), "error": str(error)}
 
 
-class _Scores(Observer):
+class _Scores(Callback):
     """Evaluates what each stage reached, on the tasks seen."""
 
     def __init__(self, stream: Stream, task: int) -> None:
@@ -130,7 +130,7 @@ class _Scores(Observer):
         self.stages[stage] = {"class_il": self.last.class_il, "task_il": self.last.task_il}
 
 
-def record(folder: Folder, command: str, tries: Sequence[dict[str, Any]], out: str | None = None) -> Path:
+def record(folder: RunFolder, command: str, tries: Sequence[dict[str, Any]], out: str | None = None) -> Path:
     """Write what was tried into `out`, or the run's folder as refine-001.json, -002, …; never over a file."""
     content = json.dumps({"format": FORMAT, "command": command, "tries": list(tries)}, indent=1) + "\n"
     path = _next(folder) if out is None else Path(out)
@@ -144,6 +144,6 @@ def record(folder: Folder, command: str, tries: Sequence[dict[str, Any]], out: s
     return path
 
 
-def _next(folder: Folder) -> Path:
+def _next(folder: RunFolder) -> Path:
     numbers = [int(p.stem[7:]) for p in folder.path.glob("refine-*.json") if p.stem[7:].isdigit()]
     return folder.path / f"refine-{max(numbers, default=0) + 1:03d}.json"

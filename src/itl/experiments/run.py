@@ -11,7 +11,7 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-from itl.callbacks.base import Observer, Observers
+from itl.callbacks.base import Callback, CallbackList
 from itl.checkpoint import learner_state
 from itl.engine.concurrency import side_by_side
 from itl.engine.device import choose_engine
@@ -19,7 +19,7 @@ from itl.errors import UserError
 from itl.experiments.config import Config
 from itl.experiments.recorder import Recorder
 from itl.learner import Learner
-from itl.results import Folder, read_config
+from itl.results import RunFolder, read_config
 from itl.streams import Stream
 
 __all__ = ["Config", "fresh_folder", "run", "run_all"]
@@ -31,7 +31,7 @@ def run(
     out: str | os.PathLike[str],
     *,
     device: str = "auto",
-    observers: Sequence[Observer] = (),
+    callbacks: Sequence[Callback] = (),
     resume: bool = False,
     save: bool = True,
 ) -> dict[str, Any]:
@@ -39,7 +39,7 @@ def run(
 
     `resume` goes on with an interrupted run in `out` (a finished one is returned as it is); `save=False`: no model.
     """
-    folder = Folder(out)
+    folder = RunFolder(out)
     resume = resume and (folder.path / "config.json").exists()
     with ExitStack() as held:
         if resume:
@@ -47,9 +47,9 @@ def run(
             _check_same(config, folder)
             if (folder.path / "result.json").exists():
                 return dict(folder.read("result.json"))
-        recorder = Recorder(config, stream, folder, Observers(observers))
-        keeper = _Keeper(config, folder, save)
-        learner = _learner(config, stream, folder, device, Observers([recorder, *observers, keeper]), resume)
+        recorder = Recorder(config, stream, folder, CallbackList(callbacks))
+        keeper = _CheckpointCallback(config, folder, save)
+        learner = _learner(config, stream, folder, device, CallbackList([recorder, *callbacks, keeper]), resume)
         if not resume:
             held.enter_context(folder.held())
         recorder.opens(learner)
@@ -67,25 +67,25 @@ def run_all(
     *,
     lanes: int,
     device: str = "auto",
-    observers: Sequence[Sequence[Observer]] | None = None,
+    callbacks: Sequence[Sequence[Callback]] | None = None,
     resume: bool = False,
     save: bool = True,
 ) -> list[dict[str, Any]]:
     """Several runs over one stream, on a GPU at most `lanes` of them side by side; their results in order.
 
-    A run that fails does not stop the others; its error is raised when they are done. `observers`: those of each run.
+    A run that fails does not stop the others; its error is raised when they are done. `callbacks`: those of each run.
     """
     stop = Event()
-    watching = observers or [()] * len(configs)
+    watching = callbacks or [()] * len(configs)
 
-    def job(config: Config, place: str | os.PathLike[str], own: Sequence[Observer]) -> dict[str, Any]:
-        return run(config, stream, place, device=device, observers=(*own, _Stop(stop)), resume=resume, save=save)
+    def job(config: Config, place: str | os.PathLike[str], own: Sequence[Callback]) -> dict[str, Any]:
+        return run(config, stream, place, device=device, callbacks=(*own, _Stop(stop)), resume=resume, save=save)
 
     jobs = [partial(job, *one) for one in zip(configs, places, watching, strict=True)]
     return side_by_side(jobs, lanes, choose_engine(device).device, stop)
 
 
-class _Stop(Observer):
+class _Stop(Callback):
     """Ends a lane's run at its next round when the user interrupts; what it saved last is there to go on with."""
 
     def __init__(self, stop: Event) -> None:
@@ -96,10 +96,12 @@ class _Stop(Observer):
             raise KeyboardInterrupt
 
 
-def _learner(config: Config, stream: Stream, folder: Folder, device: str, observer: Observer, resume: bool) -> Learner:
+def _learner(
+    config: Config, stream: Stream, folder: RunFolder, device: str, callback: Callback, resume: bool
+) -> Learner:
     """A new learner in a new folder, or the one saved in it."""
     if resume and (folder.model / "CURRENT").exists():
-        saved = learner_state.load(folder.model, device=device, observer=observer)
+        saved = learner_state.load(folder.model, device=device, callback=callback)
         learner_state.same_threads(saved)
         return saved
     learner = Learner(
@@ -109,7 +111,7 @@ def _learner(config: Config, stream: Stream, folder: Folder, device: str, observ
         stream.classes,
         settings=config.settings,
         device=device,
-        observer=observer,
+        callback=callback,
     )
     learner.prepare(stream.tasks[0])
     learner.check_memory(stream.classes)  # too small for the last task: said before anything is trained or written
@@ -118,7 +120,7 @@ def _learner(config: Config, stream: Stream, folder: Folder, device: str, observ
     return learner
 
 
-def _check_same(config: Config, folder: Folder) -> None:
+def _check_same(config: Config, folder: RunFolder) -> None:
     """A run goes on, or is taken as done, only under the options it was begun with."""
     before = Config.of(read_config(folder.path))
     if before != config:
@@ -126,12 +128,12 @@ def _check_same(config: Config, folder: Folder) -> None:
         raise UserError(f"{folder.path} is a run with another {', '.join(differs)}; resume it with its own options")
 
 
-class _Keeper(Observer):
+class _CheckpointCallback(Callback):
     """Saves the learner at the end of tasks and at its pace between, and specialists where asked to."""
 
-    def __init__(self, config: Config, folder: Folder, save: bool) -> None:
+    def __init__(self, config: Config, folder: RunFolder, save: bool) -> None:
         self.config, self.folder, self.save = config, folder, save
-        self.pace = learner_state.Pace()
+        self.pace = learner_state.CheckpointThrottle()
 
     def round_ends(self, learner: Learner, stage: Any, epoch: int, loss: float) -> None:
         if self.pace.due():

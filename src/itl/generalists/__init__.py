@@ -1,6 +1,6 @@
 """The step at the end of a task: half-pipe, tangent learning, projection; and the paper's ablations of it."""
 
-from itl.generalists.learning import FineTuning, Generalist, Ground, Tangent, build, restore
+from itl.generalists.learning import FineTuning, Generalist, MemoryContext, Tangent, build, restore
 from itl.generalists.projection import projection_stage
 from itl.generalists.reverse import TangentSpecialist
 from itl.generalists.tangent_model import TangentModel
@@ -8,7 +8,7 @@ from itl.generalists.tangent_model import TangentModel
 __all__ = [
     "FineTuning",
     "Generalist",
-    "Ground",
+    "MemoryContext",
     "Tangent",
     "TangentModel",
     "TangentSpecialist",

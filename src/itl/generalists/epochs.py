@@ -18,8 +18,8 @@ from itl.augment import Augment, Draws
 from itl.engine.batches import sizes_of, steps_of, taken
 from itl.engine.device import AT_ONCE, Engine
 from itl.engine.keyed_random import Key, generator
-from itl.engine.pool import Source
-from itl.engine.stage import Batch, Span
+from itl.engine.pool import ImageSource
+from itl.engine.stage import StepChunk, StepInputs
 
 SOON = (2, 5)  # epochs of a stage's first spans, where its steps wait for them: the next is made while they train
 STEPS_A_ROUND = 200  # enough to hide what a round costs beside its steps
@@ -27,21 +27,21 @@ POINTS = 8  # rounds a stage has at least: the points of its curve
 
 
 @dataclass
-class SampleRounds:
+class SampleRoundPlanner:
     """Rounds over the first `size` rows of `source`, in batches of `batch`, a partial last one included.
 
     `prepare(views, rows)` turns uint8 views `[n, c, h, w]` of rows `[n]` into a step's inputs, each `[n, ...]`;
     `weight` is about how many bytes they take a sample. `key` ends in the stage's name.
     """
 
-    source: Source
+    source: ImageSource
     size: int
     epochs: int
     steps: int | None
     batch: int
     key: Key
     augment: Augment
-    prepare: Callable[[Tensor, Tensor], Batch]
+    prepare: Callable[[Tensor, Tensor], StepInputs]
     weight: int
     engine: Engine
     apart: bool = True  # neither the source nor what prepares its views changes meanwhile
@@ -69,7 +69,7 @@ class SampleRounds:
         """The round's epochs. Each has keys of its own: it is drawn when its span is made, and always the same."""
         return range(index * self.each, self.epoch(index))
 
-    def load(self, plan: range) -> Iterator[Span]:
+    def load(self, plan: range) -> Iterator[StepChunk]:
         """The round's inputs, in equal spans of whole epochs (or parts of one) within the engine's budget."""
         for epochs in self._spans(plan):
             drawn = [self._drawn(epoch) for epoch in epochs]
@@ -103,7 +103,7 @@ class SampleRounds:
         """How many steps of so many samples the longest span has; 0 where epochs are cut."""
         return 0 if self.cuts > 1 else self.longest * (self.size // self.batch if size == self.batch else 1)
 
-    def _span(self, taken: np.ndarray, views: Draws, sizes: np.ndarray) -> Span:
+    def _span(self, taken: np.ndarray, views: Draws, sizes: np.ndarray) -> StepChunk:
         """Steps of `sizes` samples, the rows `taken` one after another, grouped by shape."""
         starts = np.concatenate([[0], np.cumsum(sizes)])
         shapes: dict[int, list[np.ndarray]] = {}
@@ -121,7 +121,7 @@ class SampleRounds:
             stop = first + sum(map(len, parts))
             groups.append({name: t[first:stop].unflatten(0, (-1, size)) for name, t in flat.items()})
             first = stop
-        return Span(groups, order, room=tuple(map(self._room, shapes)))
+        return StepChunk(groups, order, room=tuple(map(self._room, shapes)))
 
 
 def joined(parts: list[Tensor]) -> Tensor:

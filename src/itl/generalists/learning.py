@@ -14,9 +14,9 @@ from itl.augment import Augment
 from itl.engine.concurrency import second_stream
 from itl.engine.device import Engine
 from itl.engine.keyed_random import Key
-from itl.engine.normalize import Normalise
-from itl.engine.stage import Batch, Descent, Stage
-from itl.generalists.epochs import SampleRounds, in_parts, joined, parts_of
+from itl.engine.normalize import Normalize
+from itl.engine.stage import OptimizerConfig, Stage, StepInputs
+from itl.generalists.epochs import SampleRoundPlanner, in_parts, joined, parts_of
 from itl.generalists.tangent_model import TangentModel, frozen_copy
 from itl.memory import Memory
 from itl.nets import Net
@@ -28,12 +28,12 @@ AHEAD = 8  # steps of tangent learning whose values must fit in the engine's bud
 
 
 @dataclass(frozen=True)
-class Ground:
+class MemoryContext:
     """What a generalist stands on: the memory, its augmentation, the images' normalisation, the key of its draws."""
 
     memory: Memory
     augment: Augment
-    normalise: Normalise
+    normalize: Normalize
     engine: Engine
     key: Key
     settings: Settings
@@ -53,14 +53,16 @@ class Generalist(Protocol):
         ...
 
 
-def memory_rounds(ground: Ground, name: str, prepare: Callable[[Tensor], Batch], weight: int) -> SampleRounds:
+def memory_rounds(
+    ground: MemoryContext, name: str, prepare: Callable[[Tensor], StepInputs], weight: int
+) -> SampleRoundPlanner:
     """Rounds over the memory for the stage called `name`, with the labels (and logits, where stored) of its slots."""
     memory, settings, engine = ground.memory, ground.settings.tangent, ground.engine
     labels = engine.send(torch.from_numpy(memory.slots.label.copy()))
     widths = engine.send(torch.from_numpy(memory.slots.width.copy()))
     weights = engine.send(torch.from_numpy(memory.slots.weight.copy()))
 
-    def inputs(views: Tensor, rows: Tensor) -> Batch:
+    def inputs(views: Tensor, rows: Tensor) -> StepInputs:
         rows = engine.send(rows)
         out = {**prepare(views), "y": labels.index_select(0, rows)}
         if memory.logits is not None and settings.alpha:
@@ -70,7 +72,7 @@ def memory_rounds(ground: Ground, name: str, prepare: Callable[[Tensor], Batch],
             out["weight"] = weights.index_select(0, rows)
         return out
 
-    return SampleRounds(
+    return SampleRoundPlanner(
         memory,
         len(memory),
         settings.epochs,
@@ -84,7 +86,7 @@ def memory_rounds(ground: Ground, name: str, prepare: Callable[[Tensor], Batch],
     )
 
 
-def memory_loss(logits: Tensor, batch: Batch, settings: TangentSettings) -> Tensor:
+def memory_loss(logits: Tensor, batch: StepInputs, settings: TangentSettings) -> Tensor:
     """β CE(g, y) + α ‖g − b‖² (the second where logits are stored); λ‖w‖² is the optimiser's."""
     weights = shares(batch.get("weight"))
     loss = cross_entropy(logits, batch["y"], settings.reduction, weights)
@@ -96,9 +98,9 @@ def memory_loss(logits: Tensor, batch: Batch, settings: TangentSettings) -> Tens
     return loss
 
 
-def descent(settings: OnMemory) -> Descent:
+def descent(settings: OnMemory) -> OptimizerConfig:
     """How a stage on the memory descends."""
-    return Descent(settings.lr, settings.momentum, settings.l2, settings.schedule)
+    return OptimizerConfig(settings.lr, settings.momentum, settings.l2, settings.schedule)
 
 
 def shapes(net: nn.Module) -> dict[str, torch.Size]:
@@ -117,7 +119,7 @@ class Tangent:
     w: dict[str, Tensor]
     ahead: bool  # whether a step's values are computed ahead of it
 
-    def __init__(self, net: Net, ground: Ground, before: Generalist | None = None) -> None:
+    def __init__(self, net: Net, ground: MemoryContext, before: Generalist | None = None) -> None:
         settings, self.ground, self.engine = ground.settings.tangent, ground, ground.engine
         last = before if isinstance(before, Tangent) and before.fits(net, ground) else None
         if last is None:
@@ -136,7 +138,7 @@ class Tangent:
                 torch._foreach_zero_(list(self.w.values()))
 
         with torch.no_grad():
-            sample = self.model.features(ground.normalise(ground.memory.pixels[:1]))
+            sample = self.model.features(ground.normalize(ground.memory.pixels[:1]))
         values = self.model.values(sample) if self.engine.own_kernels and self.model.written_out else {}
         more = 4 * sum(t.numel() for t in values.values())
         # Without the values the chain of a step is half as long, and the convolutions with w can go beside it.
@@ -144,7 +146,7 @@ class Tangent:
         if self.ahead:
             self.model.beside = second_stream(self.engine.device, self.engine.capture)
 
-        def loss(batch: Batch) -> Tensor:
+        def loss(batch: StepInputs) -> Tensor:
             h, known = batch["h"], None
             if self.ahead:
                 h, known = self.engine.taken(h), {n: self.engine.taken(batch[VALUE + n]) for n in values}
@@ -153,15 +155,15 @@ class Tangent:
         rounds = memory_rounds(ground, "tangent", self._prepare, 4 * sample.numel() + self.ahead * more)
         self.stage = Stage("tangent", dict(self.w), descent(settings), rounds, loss, autocast=False, like=settings)
 
-    def fits(self, net: Net, ground: Ground) -> bool:
+    def fits(self, net: Net, ground: MemoryContext) -> bool:
         """Whether another network can be linearised in the place of this one."""
         alike = ground.settings.tangent == self.ground.settings.tangent and ground.engine is self.engine
         return net.ours and alike and shapes(self.anchor) == shapes(net)
 
-    def _prepare(self, views: Tensor) -> Batch:
+    def _prepare(self, views: Tensor) -> StepInputs:
         """The trunk's features of views, `h`; where planned, the head's values too: all with channels last then."""
         with self.engine.autocast():  # the trunk is frozen and no part of the tangent plane
-            h = in_parts(lambda part: self.model.features(self.ground.normalise(part)), views)
+            h = in_parts(lambda part: self.model.features(self.ground.normalize(part)), views)
         if not self.ahead:
             return {"h": h}
         parts = [{"": part, **self.model.values(part)} for part in parts_of(h)]
@@ -187,18 +189,18 @@ class FineTuning:
     `net` is trained itself; for a projection the caller passes a copy.
     """
 
-    def __init__(self, net: Net, ground: Ground, linear: bool) -> None:
+    def __init__(self, net: Net, ground: MemoryContext, linear: bool) -> None:
         settings = ground.settings.tangent
         self.net, self.cloned, self.engine = net, ground.settings.projects, ground.engine
         name = "linear" if linear else "full"
         net.train(not linear and settings.batch_norm == "train")
 
-        def features(views: Tensor) -> Batch:
+        def features(views: Tensor) -> StepInputs:
             with torch.no_grad(), ground.engine.autocast():
-                return {"h": in_parts(lambda part: net.features(ground.normalise(part)), views)}
+                return {"h": in_parts(lambda part: net.features(ground.normalize(part)), views)}
 
-        def loss(batch: Batch) -> Tensor:
-            logits = net.classifier(batch["h"]) if linear else net(ground.normalise(batch["h"]))
+        def loss(batch: StepInputs) -> Tensor:
+            logits = net.classifier(batch["h"]) if linear else net(ground.normalize(batch["h"]))
             return memory_loss(logits, batch, settings)
 
         image = ground.memory.pixels[0].numel()
@@ -223,7 +225,7 @@ class FineTuning:
         return {f"clone.{name}": t for name, t in self.net.state_dict().items()} if self.cloned else {}
 
 
-def build(net: Net, ground: Ground, before: Generalist | None = None) -> Generalist:
+def build(net: Net, ground: MemoryContext, before: Generalist | None = None) -> Generalist:
     """The generalist that the settings name, at the network's present (half-piped) weights; `before` was the last."""
     settings = ground.settings
     if settings.generalist == "tangent":
@@ -232,7 +234,7 @@ def build(net: Net, ground: Ground, before: Generalist | None = None) -> General
     return FineTuning(subject, ground, settings.generalist == "linear")
 
 
-def restore(net: Net, ground: Ground, kept: dict[str, Tensor]) -> Generalist:
+def restore(net: Net, ground: MemoryContext, kept: dict[str, Tensor]) -> Generalist:
     """The generalist as `tensors` gave it to be kept, in the middle of its stage or after it."""
     anchor = {name.partition(".")[2]: t for name, t in kept.items() if name.startswith(("anchor.", "clone."))}
     if not anchor:

@@ -8,36 +8,40 @@ import torch
 from torch import Tensor
 
 from itl.augment import Augment
-from itl.engine.pool import Source
-from itl.engine.stage import Batch, Stage
-from itl.generalists.epochs import SampleRounds, in_parts
-from itl.generalists.learning import Ground, descent
+from itl.engine.pool import ImageSource
+from itl.engine.stage import Stage, StepInputs
+from itl.generalists.epochs import SampleRoundPlanner, in_parts
+from itl.generalists.learning import MemoryContext, descent
 from itl.nets import Net
 from itl.specialists.losses import squared_error
 
 
 def projection_stage(
-    net: Net, teacher: Callable[[Tensor], Tensor], ground: Ground, over: tuple[Source, int], augment: Augment
+    net: Net,
+    teacher: Callable[[Tensor], Tensor],
+    ground: MemoryContext,
+    over: tuple[ImageSource, int],
+    augment: Augment,
 ) -> Stage:
     """Minimise ‖p(θ'; x) − g(w; x)‖² + λ‖θ'‖² over θ', starting at the network's present weights.
 
     `teacher` gives the frozen generalist's logits for normalised images; it is asked in large batches, ahead of the
     steps. `over` is X, the data that defines the projection (a source and how many of its rows), `augment` its views.
     """
-    settings, normalise, engine = ground.settings.projection, ground.normalise, ground.engine
+    settings, normalize, engine = ground.settings.projection, ground.normalize, ground.engine
     net.train(settings.batch_norm == "train")
     # What the first convolution of our own networks would round images to.
     dtype = torch.bfloat16 if net.ours and engine.precision == "bf16" else torch.float32
 
-    def prepare(views: Tensor, rows: Tensor) -> Batch:
+    def prepare(views: Tensor, rows: Tensor) -> StepInputs:
         with torch.no_grad():
-            x = normalise(views)
+            x = normalize(views)
             return {"x": engine.stored(x.to(dtype)), "target": in_parts(teacher, x)}
 
-    def loss(batch: Batch) -> Tensor:
+    def loss(batch: StepInputs) -> Tensor:
         return squared_error(net(engine.taken(batch["x"])), batch["target"], settings.reduction)
 
-    rounds = SampleRounds(
+    rounds = SampleRoundPlanner(
         *over,
         settings.epochs,
         settings.steps,

@@ -11,18 +11,18 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from itl.engine.stage import Descent
+from itl.engine.stage import OptimizerConfig
 from itl.generalists.tangent_model import TangentModel
 from itl.nets import Net
 from itl.settings import OnMemory, Settings
-from itl.specialists import Phase, View, join
+from itl.specialists import Batch, Phase, join
 from itl.specialists.er import ER
 from itl.specialists.losses import cross_entropy, squared_error
 from itl.specialists.model_copies import twin
 
 
-def _descent(settings: OnMemory) -> Descent:
-    return Descent(settings.lr, settings.momentum, settings.l2, settings.schedule)
+def _descent(settings: OnMemory) -> OptimizerConfig:
+    return OptimizerConfig(settings.lr, settings.momentum, settings.l2, settings.schedule)
 
 
 def _exactly(model: TangentModel, w: dict[str, Tensor], x: Tensor) -> Tensor:
@@ -46,9 +46,9 @@ class TangentSpecialist(ER):
 
     def task_starts(self) -> None:
         """The plane's point of contact is the generalist as it stands; w = 0."""
-        if not self.here.task:
+        if not self.context.task:
             return
-        self.twins["anchor"] = twin(self.here.net)
+        self.twins["anchor"] = twin(self.context.net)
         self.w = {name: w.requires_grad_() for name, w in self.model().zero().items()}
         self.projected = torch.zeros((), dtype=torch.bool)
 
@@ -58,12 +58,12 @@ class TangentSpecialist(ER):
 
     def phase(self) -> Phase:
         """Learning w."""
-        if not self.here.task:
+        if not self.context.task:
             return super().phase()
         s = self.settings
         model = self.model()
 
-        def loss(net: nn.Module, now: View, pasts: tuple[View, ...]) -> Tensor:
+        def loss(net: nn.Module, now: Batch, pasts: tuple[Batch, ...]) -> Tensor:
             x, y = join(now.x, *(p.x for p in pasts)), join(now.y, *(p.y for p in pasts))
             return cross_entropy(_exactly(model, self.w, x), y, s.reduction)
 
@@ -72,18 +72,18 @@ class TangentSpecialist(ER):
 
     def closing(self) -> Phase | None:
         """The projection, along the task."""
-        if not self.here.task:
+        if not self.context.task:
             return None
         p, model = self.all.projection, self.model()
         w = {name: t.detach() for name, t in self.w.items()}
         self.projected.fill_(True)
 
-        def loss(net: nn.Module, now: View, pasts: tuple[View, ...]) -> Tensor:
+        def loss(net: nn.Module, now: Batch, pasts: tuple[Batch, ...]) -> Tensor:
             with torch.no_grad():
                 target = _exactly(model, w, now.x)
             return squared_error(net(now.x), target, p.reduction)
 
-        parameters: dict[str, Tensor] = dict(self.here.net.named_parameters())
+        parameters: dict[str, Tensor] = dict(self.context.net.named_parameters())
         training = p.batch_norm == "train"
         return Phase(
             "closing",

@@ -12,23 +12,23 @@ from torch import Tensor
 
 from itl import generalists, metrics, nets, presets, specialists
 from itl.augment import Augment
-from itl.callbacks.base import Clock, Observer
-from itl.engine.concurrency import ETIQUETTE
+from itl.callbacks.base import Callback, Clock
+from itl.engine.concurrency import CAPTURE_GATE
 from itl.engine.device import Engine, choose_engine
 from itl.engine.keyed_random import generator, torch_generator
 from itl.engine.loop import train
-from itl.engine.normalize import Normalise
-from itl.engine.pool import Pool
+from itl.engine.normalize import Normalize
+from itl.engine.pool import ImagePool
 from itl.engine.stage import Diverged, Stage
 from itl.engine.stepper import Stepper
 from itl.errors import UserError
-from itl.generalists import Generalist, Ground
+from itl.generalists import Generalist, MemoryContext
 from itl.learner import validation
 from itl.learner.inputs import lesson
 from itl.memory import Memory, PolicyOptions
-from itl.replay.epochs import Data, ReplayRounds, data_over, specialist_stage
+from itl.replay.epochs import Data, ReplayRoundPlanner, data_over, specialist_stage
 from itl.settings import Network, Settings, flatten
-from itl.specialists import Here, Phase
+from itl.specialists import Phase, TaskContext
 from itl.streams import Images, Stream, Task, Traits
 from itl.streams.arrays import as_images
 
@@ -44,8 +44,8 @@ class Learner:
 
     `buffer` is the memory's size in images. `classes=N` fixes the classifier as the benchmark does; None lets it grow
     with the classes taught. `settings` are dotted overrides of the method's defaults, which depend on the stream the
-    first task comes from. `net` is a network of one's own (`itl.nets.Foreign`) in place of the settings' one. Nothing
-    random is hidden: `seed` and the position in the stream determine every draw.
+    first task comes from. `net` is a network of one's own (`itl.nets.ModuleAdapter`) in place of the settings' one.
+    Nothing random is hidden: `seed` and the position in the stream determine every draw.
     """
 
     def __init__(
@@ -57,8 +57,8 @@ class Learner:
         *,
         settings: Mapping[str, Any] | None = None,
         device: str = "auto",
-        observer: Observer | None = None,
-        net: nets.Foreign | None = None,
+        callback: Callback | None = None,
+        net: nets.ModuleAdapter | None = None,
     ) -> None:
         presets.get(method)
         if buffer < 0:
@@ -67,7 +67,7 @@ class Learner:
         self.overrides = flatten(settings or {})
         self.settings: Settings = self._before_a_stream()  # mistakes are said now
         self.device, self.own_net = device, net
-        self.observer = observer or Observer()
+        self.callback = callback or Callback()
         self.clock = Clock()
         self.tasks: list[tuple[int, ...]] = []  # the output columns of each task begun
         self.position: tuple[str, int] = ("done", 0)
@@ -131,22 +131,26 @@ class Learner:
                 f"{self.specialist.name} learns from all tasks' images, and those of {missing} before this one are not "
                 "here; hand their tasks to learner.recall first"
             )
-        return specialist_stage(ReplayRounds(self.specialist, phase, *data_over(phase, self.specialist, self._past)))
+        return specialist_stage(
+            ReplayRoundPlanner(self.specialist, phase, *data_over(phase, self.specialist, self._past))
+        )
 
     def _update_memory(self, task: Task) -> None:
         if not self._due("memory"):
             return
-        with self.clock.section("memory"), ETIQUETTE.together():
+        with self.clock.section("memory"), CAPTURE_GATE.together():
             if self.specialist.over != "memory":
                 self._choose_memory(task)
             self.specialist.task_ends()
         self._move("generalist")
-        self.observer.memory_updated(self, task)
+        self.callback.memory_updated(self, task)
 
     def _choose_memory(self, task: Task) -> None:
         """B_t ← B_{t-1} ⊕ D_t, by a policy that chooses when a task is done."""
-        rng, here = generator(*self._key(), "memory"), self.specialist.here
-        self.memory.end_task(here.pool, here.labels, here.task, self.net.classifier.out_features, rng, here.sight())
+        rng, context = generator(*self._key(), "memory"), self.specialist.context
+        self.memory.end_task(
+            context.pool, context.labels, context.task, self.net.classifier.out_features, rng, context.sight()
+        )
         self.flight = {n: t for n, t in self.flight.items() if not n.startswith(CANDIDATES)}
 
     def _half_pipe(self, task: Task) -> None:
@@ -157,24 +161,24 @@ class Learner:
         if self.position == ("generalist", 0):
             if not self.flight:  # else it was interrupted right after the jump: what was there before is kept
                 before = {n: t.clone() for n, t in self.net.state_dict().items()}
-                with ETIQUETTE.together():
+                with CAPTURE_GATE.together():
                     moved = self.specialist.hand_over(self.net)
                 kept = {n: t for n, t in before.items() if moved or n.startswith(f"{self.net.place}.")}
                 self.flight = {f"before.{n}": t for n, t in kept.items()}
             if self.settings.jumps:
                 self.net.redraw_classifier(torch_generator(*self._key(), "half-pipe"))
-            with ETIQUETTE.together():
+            with CAPTURE_GATE.together():
                 self._generalist = generalists.build(self.net, ground, self._before)
         else:
-            with ETIQUETTE.together():
+            with CAPTURE_GATE.together():
                 self._generalist = generalists.restore(self.net, ground, self.flight)
 
-    def _on_memory(self, traits: Traits) -> Ground:
+    def _on_memory(self, traits: Traits) -> MemoryContext:
         """What a generalist learns from."""
-        return Ground(
+        return MemoryContext(
             memory=self.memory,
             augment=self._augment(traits, self.settings.augment.memory),
-            normalise=self.normalise,
+            normalize=self.normalize,
             engine=self.engine,
             key=self._key(),
             settings=self.settings,
@@ -185,7 +189,7 @@ class Learner:
         stage, rounds = self.position
         unfinished = (stage == "generalist" and rounds > 0) or (stage, rounds) == ("projection", 0)
         if self.settings.generalist != "none" and unfinished:
-            with ETIQUETTE.together():
+            with CAPTURE_GATE.together():
                 self._generalist = generalists.restore(self.net, self._on_memory(self.traits), self.flight)
 
     def _learn_generalist(self) -> None:
@@ -249,8 +253,8 @@ class Learner:
         out, batch = [], BATCH[self.engine.device.type]
         for first in range(0, max(len(images), 1), batch):  # no images: one empty batch
             rows = torch.arange(first, min(first + batch, len(images)))
-            with ETIQUETTE.together(), self.engine.here():
-                out.append(self._logits(self.normalise(self.engine.send(images.gather(rows)))))
+            with CAPTURE_GATE.together(), self.engine.here():
+                out.append(self._logits(self.normalize(self.engine.send(images.gather(rows)))))
         self.net.train(training)
         return torch.cat(out).cpu()
 
@@ -270,7 +274,9 @@ class Learner:
     def recall(self, tasks: Sequence[Task]) -> None:
         """Hand over the tasks learned before, to a loaded learner whose method learns from all of them (joint)."""
         if self._ready and self.specialist.over == "all":
-            self._past = [(Pool(task.train, len(task.train), self.engine), task.train.labels.numpy()) for task in tasks]
+            self._past = [
+                (ImagePool(task.train, len(task.train), self.engine), task.train.labels.numpy()) for task in tasks
+            ]
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the learner, as it stands, into a model folder; the old state stays until the new one is whole."""
@@ -305,7 +311,7 @@ class Learner:
 
     def _stand(self, task: Task) -> None:
         """Tell the specialist what it stands on."""
-        self.specialist.here = Here(
+        self.specialist.context = TaskContext(
             net=self.net,
             memory=self.memory,
             pool=self._pool(task),
@@ -314,7 +320,7 @@ class Learner:
             key=self._key(),
             augment_task=self._augment(task.traits, self.settings.augment.task),
             augment_memory=self._augment(task.traits, self.settings.augment.memory),
-            normalise=self.normalise,
+            normalize=self.normalize,
             engine=self.engine,
         )
         if self.position[0] in ("specialist", "closing", "memory"):
@@ -325,7 +331,7 @@ class Learner:
         """What happens once a task, before its training."""
         if self.specialist.restarts:
             self.net.restart(torch_generator(*self._key(), "network"))
-        with ETIQUETTE.together():
+        with CAPTURE_GATE.together():
             if self.specialist.over == "memory":
                 self._choose_memory(task)
             self.specialist.task_starts()
@@ -336,7 +342,7 @@ class Learner:
         reverse = s.design == "reverse"
         self.specialist = generalists.TangentSpecialist(s) if reverse else specialists.build(s.specialist)
         self.engine: Engine = choose_engine(self.device, s.precision, exact=s.exact, capture=s.capture)
-        self.normalise = Normalise(traits.mean, traits.std, self.engine)
+        self.normalize = Normalize(traits.mean, traits.std, self.engine)
         self.net = self.engine.place(self.network(s.net, shape[0], outputs, torch_generator(self.seed, "network")))
         self.net.check(shape)
         stored = outputs if s.memory.logits or self.specialist.stores_logits else None
@@ -393,7 +399,7 @@ class Learner:
         still = {n: t for n, t in self.flight.items() if not n.startswith("momentum.")}
         if self._generalist is not None:
             still |= self._generalist.tensors()  # the same ones throughout: a stage changes them in place
-        self.observer.stage_begins(self, stage)
+        self.callback.stage_begins(self, stage)
 
         def after(index: int, loss: float, moments: dict[str, Tensor]) -> None:
             self.position = (self.position[0], index + 1)
@@ -402,7 +408,7 @@ class Learner:
                 self.flight |= {CANDIDATES + n: t for n, t in self.memory.candidates.tensors().items()}
             self._torn = False
             with self.clock.section("evaluation"):
-                self.observer.round_ends(self, stage, stage.rounds.epoch(index), loss)
+                self.callback.round_ends(self, stage, stage.rounds.epoch(index), loss)
             self._torn = True
 
         if not self.net.ours:
@@ -413,7 +419,7 @@ class Learner:
             self._torn = False
         self.flight = {n: t for n, t in self.flight.items() if not n.startswith("momentum.")}
         with self.clock.section("evaluation"):
-            self.observer.stage_ends(self, stage)
+            self.callback.stage_ends(self, stage)
 
     def _take_as_it_is(self, stage: Stage) -> None:
         """A network of the user's own: no shortcut is taken, its frozen layers stay, what it draws has a key."""
@@ -433,17 +439,17 @@ class Learner:
         if self._is_expert():
             self.specialist.take_back(self.net)
         if self.specialist.over == "all":
-            self._past.append((self.specialist.here.pool, self.specialist.here.labels))
+            self._past.append((self.specialist.context.pool, self.specialist.context.labels))
         with self.clock.section("evaluation"):
-            self.observer.task_ends(self)
+            self.callback.task_ends(self)
 
     def _key(self) -> tuple[int, int]:
         return (self.seed, len(self.tasks))
 
-    def _pool(self, task: Task) -> Pool:
+    def _pool(self, task: Task) -> ImagePool:
         """The task's images as the device sees them, kept while the same task is being learned."""
         if getattr(self, "_pooled", (None,))[0] is not task.train:
-            self._pooled = (task.train, Pool(task.train, len(task.train), self.engine))
+            self._pooled = (task.train, ImagePool(task.train, len(task.train), self.engine))
         return self._pooled[1]
 
     def _augment(self, traits: Traits, policy: str | None) -> Augment:

@@ -11,7 +11,7 @@ GENERALIST = "generalist"  # tangent, full or linear: a run has one of them
 
 
 @dataclass(frozen=True)
-class Leg:
+class StageEstimate:
     """One stage of one task (from 1): how many steps, and how many images each of them takes."""
 
     task: int
@@ -20,7 +20,7 @@ class Leg:
     images: int
 
 
-def legs_of(settings: Settings, task: int, count: int, before: int, stored: int) -> list[Leg]:
+def estimate_stages(settings: Settings, task: int, count: int, before: int, stored: int) -> list[StageEstimate]:
     """The stages of a task of `count` images: `before` are in memory at its start, `stored` in the end.
 
     But for the stratified one, a memory is filled, and replayed from, as the task goes.
@@ -29,12 +29,12 @@ def legs_of(settings: Settings, task: int, count: int, before: int, stored: int)
     replays = settings.memory.policy != "none" and (before > 0 or settings.memory.policy != "stratified")
     steps = steps_of(count, s.batch) * s.epochs
     images = min(s.batch, count) + (s.replay * s.draws if replays else 0)
-    out = [Leg(task, "specialist", min(steps, s.steps or steps), images)]
+    out = [StageEstimate(task, "specialist", min(steps, s.steps or steps), images)]
     if settings.generalist != "none":
-        out.append(Leg(task, GENERALIST, _steps(stored, g.batch, g.epochs, g.steps), min(g.batch, stored)))
+        out.append(StageEstimate(task, GENERALIST, _steps(stored, g.batch, g.epochs, g.steps), min(g.batch, stored)))
     if settings.projects:
         over = stored if p.over == "memory" else count
-        out.append(Leg(task, "projection", _steps(over, p.batch, p.epochs, p.steps), min(p.batch, over)))
+        out.append(StageEstimate(task, "projection", _steps(over, p.batch, p.epochs, p.steps), min(p.batch, over)))
     return out
 
 

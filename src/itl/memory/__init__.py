@@ -2,8 +2,8 @@
 
 from itl.memory.buffer import Memory
 from itl.memory.candidates import Candidates, PolicyOptions
-from itl.memory.model_outputs import Seen, Sight
+from itl.memory.model_outputs import ModelOutputs, Seen
 from itl.memory.registry import POLICIES, Policy
 from itl.memory.slots import Slots
 
-__all__ = ["POLICIES", "Candidates", "Memory", "Policy", "PolicyOptions", "Seen", "Sight", "Slots"]
+__all__ = ["POLICIES", "Candidates", "Memory", "ModelOutputs", "Policy", "PolicyOptions", "Seen", "Slots"]

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from itl.engine.device import Engine
-from itl.engine.pool import Source
+from itl.engine.pool import ImageSource
 from itl.memory.candidates import Candidates, PolicyOptions
-from itl.memory.model_outputs import Sight
-from itl.memory.online_selection import Live
+from itl.memory.model_outputs import ModelOutputs
+from itl.memory.online_selection import OnlineSelector
 from itl.memory.policies.stratified import merge
 from itl.memory.registry import find
 from itl.memory.slots import Slots
@@ -41,7 +41,7 @@ class Memory:
         self.weighted = self.policy.weighs if weighted is None else weighted
         self.slots = Slots.empty(size)
         self.candidates: Candidates | None = None
-        self.live: Live | None = None
+        self.live: OnlineSelector | None = None
         self.pixels = torch.zeros((size + 1, *shape), dtype=torch.uint8, device=engine.device)
         self.logits: Tensor | None = None
         if logits is not None:
@@ -68,7 +68,7 @@ class Memory:
         """Images `[k, channels, height, width]` of slots `[k]`."""
         return self.pixels.index_select(0, self.engine.send(index))
 
-    def put(self, targets: np.ndarray, pool: Source, rows: np.ndarray) -> None:
+    def put(self, targets: np.ndarray, pool: ImageSource, rows: np.ndarray) -> None:
         """Copy the task's `rows` into slots `targets` (all different). Their description is the caller's business."""
         if len(targets):
             where = self.engine.send(torch.from_numpy(targets))
@@ -90,7 +90,13 @@ class Memory:
             self.live = self.policy.live(self.slots, self.scores, self.engine)
 
     def end_task(
-        self, pool: Source, labels: np.ndarray, task: int, width: int, rng: np.random.Generator, sight: Sight
+        self,
+        pool: ImageSource,
+        labels: np.ndarray,
+        task: int,
+        width: int,
+        rng: np.random.Generator,
+        sight: ModelOutputs,
     ) -> None:
         """B_t ← B_{t-1} ⊕ D_t for the policies that choose at the task's end."""
         if self.policy.at_end is not None:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from itl.engine.device import Engine
 from itl.errors import UserError
-from itl.memory.model_outputs import Sight
+from itl.memory.model_outputs import ModelOutputs
 from itl.memory.policies.stratified import merge
 from itl.memory.slots import Slots
 
@@ -57,7 +57,7 @@ class Candidates:
 
     # ---------------------------------------------------------------- while an epoch is planned
 
-    def foresee(self, epoch: int, labels: np.ndarray, sight: Sight) -> np.ndarray | None:
+    def foresee(self, epoch: int, labels: np.ndarray, sight: ModelOutputs) -> np.ndarray | None:
         """What epoch `epoch` (from 0) needs to know of the network before it begins; nothing here is changed yet."""
         return None
 
@@ -103,7 +103,7 @@ class Candidates:
         return order[keys[order] > 0]
 
     def choose(
-        self, slots: Slots, labels: np.ndarray, rng: np.random.Generator, sight: Sight, stored: Tensor | None
+        self, slots: Slots, labels: np.ndarray, rng: np.random.Generator, sight: ModelOutputs, stored: Tensor | None
     ) -> tuple[np.ndarray, np.ndarray]:
         """Slots to overwrite and the rows of the task put there; `stored` are the logits in memory, where kept."""
         return merge(slots, labels, rng, self.ranked())

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from itl.engine.pool import Source
+from itl.engine.pool import ImageSource
 
 PART = 512  # images looked at at once
 
@@ -28,16 +28,16 @@ class Seen:
 
 
 @dataclass
-class Sight:
+class ModelOutputs:
     """The task's images and those held, seen by the present network in evaluation mode, raw; looked at when asked.
 
     `look` takes uint8 images `[k, c, h, w]` on the device to their features and logits.
     """
 
     look: Callable[[Tensor], tuple[Tensor, Tensor]]
-    pool: Source
+    pool: ImageSource
     count: int
-    memory: Source
+    memory: ImageSource
     held_count: int
 
     @cached_property
@@ -54,7 +54,7 @@ class Sight:
         """Some of the task's samples."""
         return self._see(self.pool, torch.from_numpy(rows))
 
-    def _see(self, source: Source, rows: Tensor) -> Seen:
+    def _see(self, source: ImageSource, rows: Tensor) -> Seen:
         parts = [self.look(source.gather(part)) for part in rows.split(PART)]
         features, logits = (torch.cat(column).float() for column in zip(*parts, strict=True))
         # A network that diverged is reported at the end of the round; until then a choice must not fail on it.

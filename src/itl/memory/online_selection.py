@@ -25,7 +25,7 @@ def filling(slots: Slots, labels: np.ndarray, rng: np.random.Generator) -> np.nd
     return np.minimum(place, slots.size)
 
 
-class Live:
+class OnlineSelector:
     """What is known of the slots while a task is trained, on the device; `slots` follow at the end of an epoch.
 
     `scores` `[size + 1]` belong to the memory: what its rule knows of each image held.
@@ -81,7 +81,7 @@ class Live:
             getattr(slots, name)[:] = self.known[name][: self.size].cpu().numpy()
 
 
-class LossAware(Live):
+class LossAware(OnlineSelector):
     """Loss-aware balanced reservoir (Buzzega et al., 2020).
 
     A plain reservoir says whether a sample is taken; it goes where an image lies whose loss is low and whose class is
@@ -144,7 +144,7 @@ def pick(chances: Tensor, uniform: Tensor) -> Tensor:
     return found.clamp(max=len(chances) - 1)
 
 
-class GreedyCosine(Live):
+class GreedyCosine(OnlineSelector):
     """GSS-Greedy (Aljundi et al., 2019): an image is given up for one whose gradient is less like the others'.
 
     The specialist leaves in `now` the batch's `score` `[n]` (equal for all) and each sample's own, `alone` `[n]`: the

@@ -10,8 +10,8 @@ import numpy as np
 
 from itl.errors import unknown
 from itl.memory.candidates import Candidates
-from itl.memory.model_outputs import Sight
-from itl.memory.online_selection import GreedyCosine, Live, LossAware, filling
+from itl.memory.model_outputs import ModelOutputs
+from itl.memory.online_selection import GreedyCosine, LossAware, OnlineSelector, filling
 from itl.memory.policies.coreset import Coreset
 from itl.memory.policies.entropy import Entropy
 from itl.memory.policies.gcr import GradientCoreset
@@ -23,7 +23,7 @@ from itl.memory.slots import Slots
 
 Choice = Callable[[Slots, np.ndarray, np.random.Generator], tuple[np.ndarray, np.ndarray]]
 Offer = Callable[[Slots, np.ndarray, np.random.Generator], np.ndarray]
-Ranking = Callable[[np.ndarray, int, Sight], np.ndarray]
+Ranking = Callable[[np.ndarray, int, ModelOutputs], np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Policy:
     at_end: Choice | None = None
     ranks: Ranking | None = None
     gathers: type[Candidates] | None = None
-    live: type[Live] | None = None
+    live: type[OnlineSelector] | None = None
     weighs: bool = False
 
 

@@ -6,7 +6,7 @@ import torch
 
 from itl.errors import UserError, unknown
 from itl.nets import frozen, jvp_rules
-from itl.nets.adapter import Foreign, for_classes, forward_mode
+from itl.nets.adapter import ModuleAdapter, for_classes, forward_mode
 from itl.nets.base import Net
 from itl.nets.init import draw
 from itl.nets.norm import forwards
@@ -14,7 +14,7 @@ from itl.nets.resnet import BasicBlock, Bottleneck, ResNet
 
 __all__ = [
     "FAMILY",
-    "Foreign",
+    "ModuleAdapter",
     "Net",
     "ResNet",
     "build",

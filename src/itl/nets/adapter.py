@@ -18,7 +18,7 @@ from itl.nets.init import draw
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
-class Foreign(Net):
+class ModuleAdapter(Net):
     """A module `[n, channels, height, width]` to logits `[n, classes]` that was not built here.
 
     `classifier` is the dotted name of its last linear layer, whose output the module returns; `last` names the layers
@@ -123,7 +123,7 @@ class Foreign(Net):
             raise unknown("layer", name, [n for n, _ in self.module.named_modules() if n]) from None
 
 
-def for_classes(net: Foreign, classes: int, generator: torch.Generator | None) -> Foreign:
+def for_classes(net: ModuleAdapter, classes: int, generator: torch.Generator | None) -> ModuleAdapter:
     """A copy of a network with its own weights and a new classifier of `classes` outputs."""
     out = copy.deepcopy(net)
     old = out.classifier

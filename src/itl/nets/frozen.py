@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from itl.nets.norm import applied, fused_kernels, running
-from itl.nets.resnet import BasicBlock, Bottleneck, Pool, Stem
+from itl.nets.resnet import BasicBlock, Bottleneck, GlobalAvgPool, Stem
 
 BY_CUDNN = True
 Layer = Callable[[Tensor], Tensor]
@@ -123,5 +123,5 @@ KNOWN: dict[type[nn.Module], Callable[[Any, torch.dtype], Layer]] = {
     Stem: _stem,
     BasicBlock: _block,
     Bottleneck: _block,
-    Pool: lambda pool, _: pool,
+    GlobalAvgPool: lambda pool, _: pool,
 }

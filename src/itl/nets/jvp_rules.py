@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from itl.nets import pooled_classifier
 from itl.nets.conv import Beside, Gate
 from itl.nets.norm import elementwise, fused_kernels, reduced, running, tickets, whole
-from itl.nets.resnet import BasicBlock, Bottleneck, Pool, Shortcut, Stem
+from itl.nets.resnet import BasicBlock, Bottleneck, GlobalAvgPool, Shortcut, Stem
 
 Vector = dict[str, Tensor]
 Pair = tuple[Tensor, Tensor | None]  # a value and its derivative, None where that is zero
@@ -143,7 +143,7 @@ RULES: dict[type[nn.Module], Callable[[Any, str, Pair, Walk], Pair]] = {
     Bottleneck: _bottleneck,
     Shortcut: _shortcut,
     Stem: _stem,
-    Pool: _pool,
+    GlobalAvgPool: _pool,
     nn.Linear: _linear,
 }
 

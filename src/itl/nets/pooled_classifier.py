@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from itl.nets.norm import fused_kernels
-from itl.nets.resnet import Pool
+from itl.nets.resnet import GlobalAvgPool
 from itl.triton_support import kernels_of, launching_on
 
 CLASSES, PIXELS = 256, 256  # at most
@@ -19,7 +19,7 @@ IMAGES, CHANNELS = 32, 16  # of the backward kernel's blocks
 def closes(module: nn.Module) -> bool:
     """Whether a module ends in pooling and a classifier that go together."""
     *_, before, last = (None, None, *module.children())
-    pools = isinstance(before, nn.Sequential) and type(before[-1]) is Pool
+    pools = isinstance(before, nn.Sequential) and type(before[-1]) is GlobalAvgPool
     return pools and isinstance(last, nn.Linear) and last.bias is not None and last.out_features <= CLASSES
 
 

@@ -83,7 +83,7 @@ class Stem(nn.Module):
         return F.max_pool2d(x, 3, 2, 1) if self.strided else x
 
 
-class Pool(nn.Module):
+class GlobalAvgPool(nn.Module):
     """Global average pooling: `[n, c, h, w]` to `[n, c]`."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -114,7 +114,7 @@ class ResNet(Net):
                 layer.append(block(inputs, outputs, stride))
                 inputs = outputs * block.expansion
             if k == len(blocks) - 1:
-                layer.append(Pool())  # parameter-free: the classifier sees a vector
+                layer.append(GlobalAvgPool())  # parameter-free: the classifier sees a vector
             names.append(f"layer{k + 1}")
             self.add_module(names[-1], layer)
         self.classifier = nn.Linear(inputs, classes)

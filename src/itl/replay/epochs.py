@@ -12,11 +12,11 @@ from torch import Tensor
 from itl.augment import Augment, Draws
 from itl.engine.batches import steps_of
 from itl.engine.keyed_random import Key, generator
-from itl.engine.pool import Joined, Source
-from itl.engine.stage import Batch, Span, Stage
-from itl.replay.online_step import DRAWS, LiveStep, numbered, to_store, under
+from itl.engine.pool import ImageSource, Joined
+from itl.engine.stage import Stage, StepChunk, StepInputs
+from itl.replay.online_step import DRAWS, OnlineSelectionStep, numbered, to_store, under
 from itl.replay.plan import ReplayPlan, balanced, plan_epoch
-from itl.specialists.base import Phase, Specialist, View
+from itl.specialists.base import Batch, Phase, Specialist
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Epoch:
 
 
 @dataclass
-class ReplayRounds:
+class ReplayRoundPlanner:
     """The epochs of a specialist's phase on one task; a round is an epoch.
 
     `pool` and `labels` are the data it goes over (the task's, for most). The specialist's key, the phase's name and the
@@ -41,17 +41,17 @@ class ReplayRounds:
 
     specialist: Specialist
     phase: Phase
-    pool: Source
+    pool: ImageSource
     labels: np.ndarray
     apart = False  # a round may replay what the one before put into the memory
 
     def __post_init__(self) -> None:
         """Count the rounds and their steps; planning begins where the memory is now."""
-        here, phase = self.specialist.here, self.phase
-        self.memory, self.engine = here.memory, here.engine
-        self.augment_task = here.augment_task if phase.augmented else Augment(padding=0, flip=False)
-        self.augment_memory = here.augment_memory
-        self.width = here.net.classifier.out_features
+        context, phase = self.specialist.context, self.phase
+        self.memory, self.engine = context.memory, context.engine
+        self.augment_task = context.augment_task if phase.augmented else Augment(padding=0, flip=False)
+        self.augment_memory = context.augment_memory
+        self.width = context.net.classifier.out_features
         self.per_epoch = steps_of(len(self.labels), phase.batch)
         self.total = self.per_epoch * phase.epochs
         if phase.steps is not None:
@@ -70,15 +70,15 @@ class ReplayRounds:
 
     def plan(self, index: int) -> Epoch:
         """Draw everything epoch `index` needs."""
-        specialist, phase, here = self.specialist, self.phase, self.specialist.here
+        specialist, phase, context = self.specialist, self.phase, self.specialist.context
         if phase.replays:
             specialist.epoch_starts(index)
-        key = (*here.key, phase.name, index)
+        key = (*context.key, phase.name, index)
         replay = plan_epoch(
             self.planned,
             self.labels,
             key=key,
-            task=here.task,
+            task=context.task,
             width=self.width,
             batch=phase.batch,
             replay=specialist.settings.replay,
@@ -104,7 +104,7 @@ class ReplayRounds:
         """What a memory that looks at the network draws for an epoch's samples, and what it asks before it."""
         memory = self.memory
         if memory.candidates is not None:
-            foreseen = memory.candidates.foresee(index, self.labels, self.specialist.here.sight())
+            foreseen = memory.candidates.foresee(index, self.labels, self.specialist.context.sight())
             return memory.candidates.draw(rng, replay.rows, foreseen), foreseen
         if memory.live is not None:
             step = np.repeat(np.arange(1, len(replay.batch) + 1), replay.batch)
@@ -117,7 +117,7 @@ class ReplayRounds:
         views = self.specialist.views if self.phase.replays else 1
         return [augment.draw(generator(*key, *([] if v == 0 else [f"view {v}"])), count) for v in range(views)]
 
-    def load(self, plan: Epoch) -> Iterator[Span]:
+    def load(self, plan: Epoch) -> Iterator[StepChunk]:
         """The epoch's views, in spans whose size the engine's budget bounds."""
         replay = plan.replay
         image = self.memory.pixels[0].numel()
@@ -137,7 +137,7 @@ class ReplayRounds:
         if self.memory.candidates is not None:
             self.memory.candidates.settle(plan.foreseen)
 
-    def _span(self, plan: Epoch, first: int, stop: int) -> Span:
+    def _span(self, plan: Epoch, first: int, stop: int) -> StepChunk:
         """Steps `first` to `stop`, grouped by shape."""
         replay = plan.replay
         batch, past = replay.batch[first:stop], replay.replay[first:stop]
@@ -145,15 +145,15 @@ class ReplayRounds:
         for name, array in plan.extra.items():
             flat |= self._extra(name, array[first:stop])
         cuts = np.flatnonzero((np.diff(batch) != 0) | (np.diff(past) != 0)) + 1
-        groups: dict[tuple[int, int], list[Batch]] = {}
+        groups: dict[tuple[int, int], list[StepInputs]] = {}
         order: list[tuple[int, int]] = []
         for run in np.split(np.arange(len(batch)), cuts):
             shape = (int(batch[run[0]]), int(past[run[0]]))
             groups.setdefault(shape, []).append(_cut(flat, batch, past, run))
             order.append((list(groups).index(shape), len(run)))
-        return Span([_stack(parts) for parts in groups.values()], order)
+        return StepChunk([_stack(parts) for parts in groups.values()], order)
 
-    def _extra(self, name: str, array: np.ndarray) -> Batch:
+    def _extra(self, name: str, array: np.ndarray) -> StepInputs:
         """An input of the specialist's own for some steps `[steps, ...]`; for rows it looks up, what lies there."""
         if name not in self.specialist.looks_up:
             return {f"extra.{name}": self.engine.send(torch.from_numpy(array))}
@@ -161,7 +161,7 @@ class ReplayRounds:
         labels = self.engine.send(torch.from_numpy(self.labels[array]))
         return {f"extra.{name}.x": images, f"extra.{name}.y": labels}
 
-    def _inputs(self, plan: Epoch, now: slice, past: slice) -> Batch:
+    def _inputs(self, plan: Epoch, now: slice, past: slice) -> StepInputs:
         """Flat inputs of the samples in `now` and of the replayed ones in `past`, whose names begin with their draw."""
         replay, send = plan.replay, self.engine.send
         images = self.pool.gather(torch.from_numpy(replay.rows[now]))
@@ -206,9 +206,9 @@ def _range(sizes: np.ndarray, first: int, stop: int) -> tuple[int, int]:
     return int(sizes[:first].sum()), int(sizes[:stop].sum())
 
 
-def _cut(flat: Batch, batch: np.ndarray, past: np.ndarray, run: np.ndarray) -> Batch:
+def _cut(flat: StepInputs, batch: np.ndarray, past: np.ndarray, run: np.ndarray) -> StepInputs:
     """The inputs of a run of steps of one shape, `[steps, samples, ...]`; a step without replay has none for it."""
-    out: Batch = {}
+    out: StepInputs = {}
     for name, tensor in flat.items():
         if name.startswith("extra."):  # one entry a step
             out[name] = tensor[run[0] : run[-1] + 1]
@@ -221,26 +221,30 @@ def _cut(flat: Batch, batch: np.ndarray, past: np.ndarray, run: np.ndarray) -> B
     return out
 
 
-def _stack(parts: list[Batch]) -> Batch:
+def _stack(parts: list[StepInputs]) -> StepInputs:
     return parts[0] if len(parts) == 1 else {name: torch.cat([p[name] for p in parts]) for name in parts[0]}
 
 
-def specialist_stage(rounds: ReplayRounds) -> Stage:
+def specialist_stage(rounds: ReplayRoundPlanner) -> Stage:
     """The stage that trains the network by the loss of the specialist's phase."""
     specialist, phase, memory = rounds.specialist, rounds.phase, rounds.memory
-    net, normalise = specialist.here.net, specialist.here.normalise
-    _ = (specialist.here.taught, specialist.here.own, specialist.here.old)  # made before a step could be captured
-    seen: list[tuple[Batch, View, tuple[View, ...]]] = []  # by the step's loss, for what comes after the update
-    live: LiveStep | None = None
+    net, normalize = specialist.context.net, specialist.context.normalize
+    _ = (
+        specialist.context.taught,
+        specialist.context.own,
+        specialist.context.old,
+    )  # made before a step could be captured
+    seen: list[tuple[StepInputs, Batch, tuple[Batch, ...]]] = []  # by the step's loss, for what comes after the update
+    live: OnlineSelectionStep | None = None
     if memory.live is not None and phase.replays:
-        here, augment = specialist.here, rounds.augment_memory
-        live = LiveStep(memory, memory.live, augment, here.task, rounds.width, specialist.views)
+        context, augment = specialist.context, rounds.augment_memory
+        live = OnlineSelectionStep(memory, memory.live, augment, context.task, rounds.width, specialist.views)
 
-    def view(batch: Batch, prefix: str) -> View:
-        others = (normalise(batch[f"{prefix}x.{v}"]) for v in range(1, specialist.views) if f"{prefix}x.{v}" in batch)
-        return View(normalise(batch[f"{prefix}x"]), batch[f"{prefix}y"], others=tuple(others))
+    def view(batch: StepInputs, prefix: str) -> Batch:
+        others = (normalize(batch[f"{prefix}x.{v}"]) for v in range(1, specialist.views) if f"{prefix}x.{v}" in batch)
+        return Batch(normalize(batch[f"{prefix}x"]), batch[f"{prefix}y"], others=tuple(others))
 
-    def loss(batch: Batch) -> Tensor:
+    def loss(batch: StepInputs) -> Tensor:
         if live is not None:
             batch = live.filled_in(batch, specialist.draws, rounds.ragged)
         now, pasts = view(batch, ""), []
@@ -294,14 +298,14 @@ def specialist_stage(rounds: ReplayRounds) -> Stage:
     )
 
 
-Data = tuple[Source, np.ndarray]
+Data = tuple[ImageSource, np.ndarray]
 
 
 def data_over(phase: Phase, specialist: Specialist, past: Sequence[Data]) -> Data:
     """The images and labels a phase goes over; `past` are those of the tasks before, for a method that keeps them."""
-    here = specialist.here
-    own: Data = (here.pool, here.labels)
-    held: Data = (here.memory, here.memory.labels.copy())
+    context = specialist.context
+    own: Data = (context.pool, context.labels)
+    held: Data = (context.memory, context.memory.labels.copy())
     parts: list[Data] = {"task": [own], "memory": [held], "both": [own, held], "all": [*past, own]}[phase.over]
     parts = [(source, labels) for source, labels in parts if len(labels)]
     if len(parts) == 1:

@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 from itl.augment import Augment, Draws
-from itl.engine.stage import Batch
+from itl.engine.stage import StepInputs
 from itl.errors import UserError
 from itl.memory import Memory
-from itl.memory.online_selection import Live
-from itl.specialists.base import View
+from itl.memory.online_selection import OnlineSelector
+from itl.specialists.base import Batch
 
 DRAWS = ("shift", "flip", "ops", "levels")
 
@@ -20,12 +20,12 @@ def numbered(base: str, view: int) -> str:
     return base if view == 0 else f"{base}.{view}"
 
 
-def under(batch: Batch, prefix: str) -> Batch:
+def under(batch: StepInputs, prefix: str) -> StepInputs:
     """The inputs whose names begin with `prefix`, without it."""
     return {name.removeprefix(prefix): t for name, t in batch.items() if name.startswith(prefix)}
 
 
-def to_store(now: View) -> Tensor:
+def to_store(now: Batch) -> Tensor:
     """The logits a memory stores with the task's batch `[n, classes]`: the method's own, else what the network said."""
     logits = now.said if now.logits is None else now.logits
     if logits is None:
@@ -36,14 +36,16 @@ def to_store(now: View) -> Tensor:
     return logits.detach().float()
 
 
-class LiveStep:
+class OnlineSelectionStep:
     """A live memory in the step: `task` and `width` describe what is written, `views` of each image are replayed."""
 
-    def __init__(self, memory: Memory, live: Live, augment: Augment, task: int, width: int, views: int) -> None:
+    def __init__(
+        self, memory: Memory, live: OnlineSelector, augment: Augment, task: int, width: int, views: int
+    ) -> None:
         self.memory, self.live, self.augment = memory, live, augment
         self.task, self.width, self.views = task, width, views
 
-    def filled_in(self, batch: Batch, draws: int, ragged: bool) -> Batch:
+    def filled_in(self, batch: StepInputs, draws: int, ragged: bool) -> StepInputs:
         """The same batch with views, labels and widths of the replayed slots, as they are now."""
         out = dict(batch)
         for d in range(draws):
@@ -61,7 +63,7 @@ class LiveStep:
         return out
 
     @torch.no_grad()
-    def take(self, batch: Batch, now: View, pasts: tuple[View, ...]) -> None:
+    def take(self, batch: StepInputs, now: Batch, pasts: tuple[Batch, ...]) -> None:
         """Choose slots for the batch's samples and write them there: image, description, logits."""
         offer = under(batch, "offer.")
         targets = self.live.choose(
@@ -78,5 +80,5 @@ class LiveStep:
             self.memory.logits.index_copy_(0, targets, to_store(now))
 
 
-def _said(view: View) -> dict[str, Tensor]:
+def _said(view: Batch) -> dict[str, Tensor]:
     return {"y": view.y} if view.said is None else {"y": view.y, "said": view.said}

@@ -115,9 +115,9 @@ def _follow(
     cursor = 0
     for k in range(len(counts)):
         for d, pick in enumerate(picks):
-            here = pick[begins[k] : begins[k + 1]]
+            context = pick[begins[k] : begins[k + 1]]
             for column, array in zip(found[d], (origin, after.label, after.width, after.weight), strict=True):
-                column.append(array[here])
+                column.append(array[context])
         after.clock += 1
         stop = cursor + np.searchsorted(written[cursor:], starts[k + 1])
         if stop > cursor:

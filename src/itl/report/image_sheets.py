@@ -12,7 +12,7 @@ from PIL import Image
 
 from itl.experiments.config import Config
 from itl.report.run_selection import Shown
-from itl.results import Folder
+from itl.results import RunFolder
 from itl.results.image_selection import mistakes, spread
 from itl.results.validation import check_pictures
 
@@ -38,7 +38,7 @@ class Album:
 
     def of(self, shown: Shown) -> Pictures | None:
         """A finished run's images; None where there are none to be had."""
-        arrays = Folder(shown.run.path).arrays("pictures.npz")
+        arrays = RunFolder(shown.run.path).arrays("pictures.npz")
         if arrays is not None and shown.result is not None and shown.predictions is not None:
             slots, rows = len(shown.result.get("memory", {}).get("label", ())), len(shown.predictions["label"])
             check_pictures(arrays, slots, rows, shown.run.path / "pictures.npz")

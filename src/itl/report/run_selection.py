@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from itl.results import Folder, Run
+from itl.results import Run, RunFolder
 from itl.results.cells import Cell, cells
 from itl.results.table import Row, build
 from itl.results.validation import check_predictions
@@ -38,7 +38,7 @@ class Shown:
     @cached_property
     def predictions(self) -> dict[str, np.ndarray] | None:
         """What predictions.npz holds."""
-        arrays = Folder(self.run.path).arrays("predictions.npz")
+        arrays = RunFolder(self.run.path).arrays("predictions.npz")
         classes = len((self.result or {}).get("class_names") or ())
         return None if arrays is None else check_predictions(arrays, classes, self.run.path / "predictions.npz")
 

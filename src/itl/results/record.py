@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 FORMAT = 2
 
 
-class Folder:
+class RunFolder:
     """The files of one run. Small files are replaced in one step, so that a reader never sees half of one."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:

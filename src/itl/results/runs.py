@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from itl.errors import UserError
-from itl.results.record import Folder
+from itl.results.record import RunFolder
 from itl.results.validation import check_config, check_line, check_result
 
 
@@ -25,7 +25,7 @@ class Run:
     @cached_property
     def lines(self) -> list[dict[str, Any]]:
         """What metrics.jsonl holds, checked."""
-        lines = Folder(self.path).lines()
+        lines = RunFolder(self.path).lines()
         for number, line in enumerate(lines, 1):
             check_line(line, f"{self.path / 'metrics.jsonl'}, line {number},")
         return lines
@@ -43,7 +43,7 @@ def is_run(path: Path) -> bool:
 
 def read_run(path: str | os.PathLike[str]) -> Run:
     """The run in a folder, checked; a `UserError` of one line where it is damaged or none of ours."""
-    folder = Folder(path)
+    folder = RunFolder(path)
     if not folder.path.is_dir():
         raise UserError(f"{folder.path} is no folder; give the folder of a run, such as runs/seq-digits-itl-20-seed0")
     if not is_run(folder.path):

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from itl.errors import UserError
-from itl.results.record import FORMAT, Folder
+from itl.results.record import FORMAT, RunFolder
 
 MOST_CLASSES = 4096  # where a record does not name its classes
 
@@ -136,7 +136,7 @@ def check_config(config: Any, path: Path, finished: bool) -> dict[str, Any]:
 
 def read_config(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The config.json of a run's folder, whole; what it says is as a `Config` takes it."""
-    return check_config(Folder(path).read("config.json"), Path(path) / "config.json", finished=False)
+    return check_config(RunFolder(path).read("config.json"), Path(path) / "config.json", finished=False)
 
 
 def check_predictions(arrays: dict[str, np.ndarray], classes: int | None, where: Path) -> dict[str, np.ndarray]:

@@ -8,7 +8,7 @@ from itl.errors import unknown
 from itl.memory.registry import find
 from itl.settings import OPTIONS, Settings, SpecialistSettings, validate
 from itl.specialists.agem import AGEM
-from itl.specialists.base import Here, Options, Phase, Specialist, View, join
+from itl.specialists.base import Batch, Options, Phase, Specialist, TaskContext, join
 from itl.specialists.cls_er import CLSER
 from itl.specialists.co2l import Co2L
 from itl.specialists.der import DER
@@ -28,7 +28,18 @@ from itl.specialists.metasp import MetaSP
 from itl.specialists.sgd import SGD
 from itl.specialists.x_der import XDER
 
-__all__ = ["SPECIALISTS", "Here", "Options", "Phase", "Specialist", "View", "build", "captured", "join", "resolve"]
+__all__ = [
+    "SPECIALISTS",
+    "Batch",
+    "Options",
+    "Phase",
+    "Specialist",
+    "TaskContext",
+    "build",
+    "captured",
+    "join",
+    "resolve",
+]
 
 SPECIALISTS: dict[str, type[Specialist]] = {
     kind.name: kind

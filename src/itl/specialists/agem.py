@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from itl.specialists.base import Specialist, View
+from itl.specialists.base import Batch, Specialist
 from itl.specialists.losses import cross_entropy, shares
 
 
@@ -18,7 +18,7 @@ class AGEM(Specialist):
 
     name = "agem"
 
-    def loss(self, net: nn.Module, now: View, pasts: tuple[View, ...]) -> Tensor:
+    def loss(self, net: nn.Module, now: Batch, pasts: tuple[Batch, ...]) -> Tensor:
         """CE(now); the gradient of CE(past) is kept for the projection."""
         how, logits = self.settings.reduction, net(now.x)
         now.said = logits.detach()

@@ -12,22 +12,22 @@ import torch
 from torch import Tensor, nn
 
 from itl.augment import Augment
-from itl.engine.concurrency import ETIQUETTE
+from itl.engine.concurrency import CAPTURE_GATE
 from itl.engine.device import Engine
 from itl.engine.keyed_random import Key
-from itl.engine.normalize import Normalise
-from itl.engine.pool import Source
-from itl.engine.stage import Descent
-from itl.memory import Memory, Sight
+from itl.engine.normalize import Normalize
+from itl.engine.pool import ImageSource
+from itl.engine.stage import OptimizerConfig
+from itl.memory import Memory, ModelOutputs
 from itl.nets import Net
-from itl.settings import OPTIONS, Part, SpecialistSettings, validate
+from itl.settings import OPTIONS, SettingsGroup, SpecialistSettings, validate
 from itl.specialists.model_copies import restore_twin
 
 Over = Literal["task", "memory", "both", "all"]
 
 
 @dataclass
-class View:
+class Batch:
     """A batch as a method sees it: images `[n, c, h, w]` float, labels `[n]`, logits `[n, classes]` beside them.
 
     For a batch from memory `logits` are the stored ones (`widths` `[n]`: how many columns they had, None for all),
@@ -52,7 +52,7 @@ class View:
 
 
 @dataclass(frozen=True)
-class Here:
+class TaskContext:
     """What a specialist stands on while it learns a task.
 
     `pool` and `labels` `[n]` are the task's images and labels, `tasks` the output columns of each task so far, this one
@@ -61,13 +61,13 @@ class Here:
 
     net: Net
     memory: Memory
-    pool: Source
+    pool: ImageSource
     labels: np.ndarray
     tasks: tuple[tuple[int, ...], ...]
     key: Key
     augment_task: Augment
     augment_memory: Augment
-    normalise: Normalise
+    normalize: Normalize
     engine: Engine
 
     @property
@@ -106,16 +106,16 @@ class Here:
         chosen[list(classes)] = True
         return self.engine.send(chosen)
 
-    def sight(self) -> Sight:
+    def sight(self) -> ModelOutputs:
         """What the present network says of the task's images and of those held, raw and in evaluation mode."""
-        return Sight(self._look, self.pool, len(self.labels), self.memory, len(self.memory))
+        return ModelOutputs(self._look, self.pool, len(self.labels), self.memory, len(self.memory))
 
     @torch.no_grad()
     def _look(self, images: Tensor) -> tuple[Tensor, Tensor]:
         training = self.net.training
         self.net.eval()
-        with ETIQUETTE.together(), self.engine.autocast():
-            features = self.net.features(self.normalise(images))
+        with CAPTURE_GATE.together(), self.engine.autocast():
+            features = self.net.features(self.normalize(images))
             logits = self.net.classifier(features)
         self.net.train(training)
         return features, logits
@@ -133,8 +133,8 @@ class Phase:
     over: Over
     epochs: int
     batch: int
-    descent: Descent
-    loss: Callable[[nn.Module, View, tuple[View, ...]], Tensor]
+    descent: OptimizerConfig
+    loss: Callable[[nn.Module, Batch, tuple[Batch, ...]], Tensor]
     parameters: dict[str, Tensor]
     steps: int | None = None
     balanced: bool = False
@@ -143,7 +143,7 @@ class Phase:
     augmented: bool = True
 
 
-class Options(Part):
+class Options(SettingsGroup):
     """A method's own settings (`specialist.options.*`), as a typed part; this one has none."""
 
 
@@ -172,7 +172,7 @@ class Specialist:
     forwards: ClassVar[float] = 2  # batches of images a step sends forward, and back: what its time is measured by
     backwards: ClassVar[float] = 2
 
-    here: Here
+    context: TaskContext
 
     def __init__(self, settings: SpecialistSettings) -> None:
         self.settings = settings
@@ -192,8 +192,8 @@ class Specialist:
     def phase(self) -> Phase:
         """The task's training."""
         s = self.settings
-        descent = Descent(s.lr, s.momentum, s.weight_decay / 2, s.schedule)
-        parameters: dict[str, Tensor] = dict(self.here.net.named_parameters())
+        descent = OptimizerConfig(s.lr, s.momentum, s.weight_decay / 2, s.schedule)
+        parameters: dict[str, Tensor] = dict(self.context.net.named_parameters())
         return Phase("specialist", self.over, s.epochs, s.batch, descent, self.loss, parameters, s.steps)
 
     def closing(self) -> Phase | None:
@@ -217,7 +217,7 @@ class Specialist:
 
     # ------------------------------------------------------------------ a step
 
-    def loss(self, net: nn.Module, now: View, pasts: tuple[View, ...]) -> Tensor:
+    def loss(self, net: nn.Module, now: Batch, pasts: tuple[Batch, ...]) -> Tensor:
         """The step's loss on the task's batch and those from memory (none of them while the memory is empty)."""
         raise NotImplementedError
 
@@ -230,7 +230,7 @@ class Specialist:
         """Whether it descends by another gradient than its loss's."""
         return type(self).gradient is not Specialist.gradient
 
-    def after_step(self, net: nn.Module, now: View, pasts: tuple[View, ...]) -> None:
+    def after_step(self, net: nn.Module, now: Batch, pasts: tuple[Batch, ...]) -> None:
         """The weights have been updated; `now` and `pasts` are what the loss saw."""
 
     def changed(self) -> list[Tensor]:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from itl.nets import Net
 from itl.settings import Weight
-from itl.specialists.base import Options, Specialist, View
+from itl.specialists.base import Batch, Options, Specialist
 from itl.specialists.losses import cross_entropy, shares, squared_error, wide
 from itl.specialists.model_copies import copy_into, lean, twin, widen
 
@@ -48,8 +48,8 @@ class CLSER(Specialist):
         """Both averages begin at the network; later they only gain the outputs it has gained."""
         for name in AVERAGES:
             if name not in self.twins:
-                self.twins[name] = twin(self.here.net)
-            widen(self.twins[name], self.here.net)
+                self.twins[name] = twin(self.context.net)
+            widen(self.twins[name], self.context.net)
 
     def inputs(self, rng: np.random.Generator, steps: int, first: int) -> dict[str, np.ndarray]:
         """How much of itself each average keeps at each step: 1 where it is not renewed."""
@@ -61,7 +61,7 @@ class CLSER(Specialist):
             out[name] = np.where(renewed, alpha, 1.0).astype(np.float32)
         return out
 
-    def loss(self, net: nn.Module, now: View, pasts: tuple[View, ...]) -> Tensor:
+    def loss(self, net: nn.Module, now: Batch, pasts: tuple[Batch, ...]) -> Tensor:
         """CE over S(D_t) ∪ S(B) + reg × consistency on S(B)."""
         how = self.settings.reduction
         if not pasts:
@@ -78,7 +78,7 @@ class CLSER(Specialist):
         now.said = logits[: len(now.y)].detach()
         return consistency + cross_entropy(logits, torch.cat([now.y, past.y]), how)
 
-    def after_step(self, net: nn.Module, now: View, pasts: tuple[View, ...]) -> None:
+    def after_step(self, net: nn.Module, now: Batch, pasts: tuple[Batch, ...]) -> None:
         """θ_avg ← α θ_avg + (1 − α) θ."""
         for name in AVERAGES:
             lean(list(self.twins[name].parameters()), list(net.parameters()), now.extra[name])

@@ -9,10 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from itl.engine.keyed_random import torch_generator
-from itl.engine.stage import Descent
+from itl.engine.stage import OptimizerConfig
 from itl.nets import Net, draw
 from itl.settings import Count, Rate, Weight
-from itl.specialists.base import Options, Phase, Specialist, View
+from itl.specialists.base import Batch, Options, Phase, Specialist
 from itl.specialists.losses import contrast, cross_entropy, wide
 from itl.specialists.model_copies import twin
 
@@ -63,15 +63,15 @@ class Co2L(Specialist):
 
     def task_starts(self) -> None:
         """Keep features and head as they are; draw the classifier, which is not trained until the features are."""
-        here, first = self.here, not self.here.past
+        context, first = self.context, not self.context.past
         if first:
-            self.head = self._build(here.net)
-            draw(self.head, torch_generator(*here.key, "head"))
+            self.head = self._build(context.net)
+            draw(self.head, torch_generator(*context.key, "head"))
         else:
-            self.twins["old"] = twin(here.net)
-            self.old_head = self._build(here.net)
+            self.twins["old"] = twin(context.net)
+            self.old_head = self._build(context.net)
             self.old_head.load_state_dict(self.head.state_dict())
-        here.net.redraw_classifier(torch_generator(*here.key, "probe"))
+        context.net.redraw_classifier(torch_generator(*context.key, "probe"))
 
     def _build(self, net: Net) -> nn.Sequential:
         features = net.classifier.in_features
@@ -81,8 +81,8 @@ class Co2L(Specialist):
     def phase(self) -> Phase:
         """All of the network but its classifier, and the head; warm-up, then a cosine down to a thousandth."""
         usual, options = super().phase(), self.options
-        epochs = usual.epochs if self.here.past else options.first_epochs or usual.epochs
-        trained = {n: p for n, p in usual.parameters.items() if not n.startswith(f"{self.here.net.place}.")}
+        epochs = usual.epochs if self.context.past else options.first_epochs or usual.epochs
+        trained = {n: p for n, p in usual.parameters.items() if not n.startswith(f"{self.context.net.place}.")}
         trained |= {f"head.{n}": p for n, p in self.head.named_parameters()}
         warm = min(options.warm_epochs, epochs // 2) / epochs if usual.batch > 256 else 0.0
 
@@ -92,14 +92,14 @@ class Co2L(Specialist):
 
         return replace(usual, epochs=epochs, parameters=trained, descent=replace(usual.descent, curve=curve))
 
-    def loss(self, net: nn.Module, now: View, pasts: tuple[View, ...]) -> Tensor:
+    def loss(self, net: nn.Module, now: Batch, pasts: tuple[Batch, ...]) -> Tensor:
         """L_asym + λ L_ird."""
-        x, y, options, here = torch.cat([now.x, *now.others]), now.y.repeat(2), self.options, self.here
+        x, y, options, context = torch.cat([now.x, *now.others]), now.y.repeat(2), self.options, self.context
         assert isinstance(net, Net)
         z = F.normalize(wide(self.head(net.features(x))), dim=1)
-        ours = here.own.index_select(0, y)  # anchors: the task's own classes
+        ours = context.own.index_select(0, y)  # anchors: the task's own classes
         loss = torch.where(ours, contrast(z, y, options.temperature), 0.0).mean() * options.temperature / BASE
-        if here.past:
+        if context.past:
             with torch.no_grad():
                 before = F.normalize(wide(self.old_head(self.twins["old"].features(x))), dim=1)
             relation = relations(before, options.past_temperature).exp()
@@ -108,13 +108,13 @@ class Co2L(Specialist):
 
     def closing(self) -> Phase:
         """The linear probe: the classifier alone, on the features of evaluation mode."""
-        options, net = self.options, self.here.net
+        options, net = self.options, self.context.net
         weights: dict[str, Tensor] = dict(net.classifier.named_parameters(net.place))
-        descent = Descent(options.probe_lr, momentum=0.9, curve=three_steps)
+        descent = OptimizerConfig(options.probe_lr, momentum=0.9, curve=three_steps)
         form = (options.probe_epochs, options.probe_batch, descent, self.probe)
         return Phase("closing", "both", *form, weights, balanced=True, training=False, replays=False)
 
-    def probe(self, net: nn.Module, now: View, pasts: tuple[View, ...]) -> Tensor:
+    def probe(self, net: nn.Module, now: Batch, pasts: tuple[Batch, ...]) -> Tensor:
         """CE of the classifier on features that nothing trains."""
         assert isinstance(net, Net)
         with torch.no_grad():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from itl.nets import forwards
-from itl.specialists.base import Specialist, View
+from itl.specialists.base import Batch, Specialist
 from itl.specialists.losses import cross_entropy, shares, squared_error
 
 
@@ -15,7 +15,7 @@ class DER(Specialist):
     name = "der"
     stores_logits = True
 
-    def loss(self, net: nn.Module, now: View, pasts: tuple[View, ...]) -> Tensor:
+    def loss(self, net: nn.Module, now: Batch, pasts: tuple[Batch, ...]) -> Tensor:
         """Both terms, each with its own forward; on an empty memory only the first."""
         how = self.settings.reduction
         logits, *replayed = forwards(net, now.x, *(past.x for past in pasts))

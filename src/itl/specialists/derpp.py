@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from itl.nets import forwards
-from itl.specialists.base import View
+from itl.specialists.base import Batch
 from itl.specialists.losses import cross_entropy, shares, squared_error
 from itl.specialists.weight_average import Averaged
 
@@ -21,7 +21,7 @@ class DERpp(Averaged):
     stores_logits = True
     forwards = backwards = 3
 
-    def loss(self, net: nn.Module, now: View, pasts: tuple[View, ...]) -> Tensor:
+    def loss(self, net: nn.Module, now: Batch, pasts: tuple[Batch, ...]) -> Tensor:
         """The three terms; on an empty memory only the first."""
         how, alpha, beta = self.settings.reduction, self.settings.alpha, self.settings.beta
         logits, *replayed = forwards(net, now.x, *(past.x for past in pasts))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from itl.specialists.base import Specialist, View, join
+from itl.specialists.base import Batch, Specialist, join
 from itl.specialists.losses import cross_entropy, shares
 
 
@@ -14,7 +14,7 @@ class ER(Specialist):
 
     name = "er"
 
-    def loss(self, net: nn.Module, now: View, pasts: tuple[View, ...]) -> Tensor:
+    def loss(self, net: nn.Module, now: Batch, pasts: tuple[Batch, ...]) -> Tensor:
         """CE over S(D_t) ∪ S(B)."""
         x = join(now.x, *(past.x for past in pasts))
         y = join(now.y, *(past.y for past in pasts))

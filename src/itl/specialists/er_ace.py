@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from itl.nets import forwards
-from itl.specialists.base import Specialist, View
+from itl.specialists.base import Batch, Specialist
 from itl.specialists.losses import among, cross_entropy, shares
 
 
@@ -20,17 +20,17 @@ class ERACE(Specialist):
 
     name = "er-ace"
 
-    def loss(self, net: nn.Module, now: View, pasts: tuple[View, ...]) -> Tensor:
+    def loss(self, net: nn.Module, now: Batch, pasts: tuple[Batch, ...]) -> Tensor:
         """CE over C_batch ∪ C_unseen + CE over all classes."""
-        how, here = self.settings.reduction, self.here
-        if not here.past:
+        how, context = self.settings.reduction, self.context
+        if not context.past:
             pasts = ()
         logits, *replayed = forwards(net, now.x, *(past.x for past in pasts))
         now.said = logits.detach()
-        if not here.past:
+        if not context.past:
             return cross_entropy(logits, now.y, how)
         present = torch.zeros(logits.shape[1], dtype=torch.bool, device=logits.device).index_fill(0, now.y, True)
-        loss = cross_entropy(among(logits, present | ~here.taught), now.y, how)
+        loss = cross_entropy(among(logits, present | ~context.taught), now.y, how)
         for past, again in zip(pasts, replayed, strict=True):
             loss = loss + cross_entropy(again, past.y, how, shares(past.weights))
         return loss

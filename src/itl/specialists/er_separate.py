@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from itl.nets import forwards
-from itl.specialists.base import View
+from itl.specialists.base import Batch
 from itl.specialists.losses import cross_entropy, shares
 from itl.specialists.weight_average import Averaged
 
@@ -19,7 +19,7 @@ class ERApart(Averaged):
 
     name = "er-apart"
 
-    def loss(self, net: nn.Module, now: View, pasts: tuple[View, ...]) -> Tensor:
+    def loss(self, net: nn.Module, now: Batch, pasts: tuple[Batch, ...]) -> Tensor:
         """The terms, each with its own reduction."""
         how = self.settings.reduction
         logits, *replayed = forwards(net, now.x, *(past.x for past in pasts))

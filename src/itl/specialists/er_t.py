@@ -9,10 +9,10 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from itl.engine.stage import Descent
+from itl.engine.stage import OptimizerConfig
 from itl.nets import Net
 from itl.settings import Rate
-from itl.specialists.base import Options, Phase, View
+from itl.specialists.base import Batch, Options, Phase
 from itl.specialists.er import ER
 from itl.specialists.losses import cross_entropy
 
@@ -40,10 +40,10 @@ class ERT(ER):
 
     def task_starts(self) -> None:
         """No correction yet, of the present task's outputs; remember how many samples came before."""
-        device = self.here.engine.device
+        device = self.context.engine.device
         self.bias = torch.tensor([1.0, 0.0], device=device, requires_grad=True)  # scale, shift
-        self.columns = torch.tensor(self.here.classes, device=device)
-        self.before = self.here.memory.slots.seen
+        self.columns = torch.tensor(self.context.classes, device=device)
+        self.before = self.context.memory.slots.seen
 
     def phase(self) -> Phase:
         """The task's training, from where the decay has brought the learning rate."""
@@ -65,7 +65,7 @@ class ERT(ER):
             "memory",
             o.bias_epochs,
             self.settings.batch,
-            Descent(o.bias_lr),
+            OptimizerConfig(o.bias_lr),
             self.bias_loss,
             {"bias": self.bias},
             training=False,
@@ -73,7 +73,7 @@ class ERT(ER):
             augmented=False,
         )
 
-    def bias_loss(self, net: nn.Module, now: View, pasts: tuple[View, ...]) -> Tensor:
+    def bias_loss(self, net: nn.Module, now: Batch, pasts: tuple[Batch, ...]) -> Tensor:
         """CE of the corrected outputs; the network is not trained."""
         with torch.no_grad():
             logits = net(now.x)

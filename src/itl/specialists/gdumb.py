@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from itl.engine.batches import sizes_of, steps_of
 from itl.settings import Rate, Weight
-from itl.specialists.base import Options, Phase, Specialist, View
+from itl.specialists.base import Batch, Options, Phase, Specialist
 from itl.specialists.losses import cross_entropy
 
 
@@ -44,7 +44,7 @@ class GDumb(Specialist):
     def phase(self) -> Phase:
         """Epochs over the memory, the learning rate changing from one to the next."""
         usual, least = super().phase(), self.options.min_lr / self.settings.lr
-        per_epoch = steps_of(len(self.here.memory), usual.batch)
+        per_epoch = steps_of(len(self.context.memory), usual.batch)
 
         def curve(k: Tensor, total: int) -> Tensor:
             return torch.tensor([height(int(step) // per_epoch, least) for step in k], dtype=torch.float64)
@@ -53,17 +53,17 @@ class GDumb(Specialist):
 
     def inputs(self, rng: np.random.Generator, steps: int, first: int) -> dict[str, np.ndarray]:
         """CutMix's box (top, left, bottom, right) at each step, and keys whose order pairs the images."""
-        _, height, width = self.here.memory.pixels.shape[1:]
+        _, height, width = self.context.memory.pixels.shape[1:]
         alpha = self.options.cutmix
         share = rng.beta(alpha, alpha, steps) if alpha else np.ones(steps)
         share = np.where(rng.random(steps) < 0.5, share, 1.0)  # of the image that stays
         centre = np.stack([rng.integers(0, height, steps), rng.integers(0, width, steps)], 1)
         half = (np.sqrt(1 - share)[:, None] * [height, width]).astype(np.int64) // 2
         box = np.concatenate([centre - half, centre + half], 1).clip(0, [height, width, height, width])
-        most = max(self.settings.batch, *sizes_of(len(self.here.memory), self.settings.batch))
+        most = max(self.settings.batch, *sizes_of(len(self.context.memory), self.settings.batch))
         return {"box": box, "keys": rng.random((steps, most))}
 
-    def loss(self, net: nn.Module, now: View, pasts: tuple[View, ...]) -> Tensor:
+    def loss(self, net: nn.Module, now: Batch, pasts: tuple[Batch, ...]) -> Tensor:
         """λ CE(y) + (1 − λ) CE(y′) of images with a box cut out of other images; λ is the share that is left."""
         top, left, bottom, right = now.extra["box"].unbind()
         other = now.extra["keys"][: len(now.y)].argsort()

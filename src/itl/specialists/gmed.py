@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from itl.augment import Augment
 from itl.gradients.virtual_update import present, said, stepped
 from itl.settings import Rate, Weight
-from itl.specialists.base import Options, Phase, View, join
+from itl.specialists.base import Batch, Options, Phase, join
 from itl.specialists.er import ER
 from itl.specialists.losses import cross_entropy
 
@@ -40,13 +40,13 @@ class GMED(ER):
 
     def phase(self) -> Phase:
         """The usual training, with the memory's images as they lie there."""
-        self.here = replace(self.here, augment_memory=RAW)
-        memory = self.here.memory
+        self.context = replace(self.context, augment_memory=RAW)
+        memory = self.context.memory
         if memory.edits is None:
             memory.edits = torch.zeros(memory.pixels.shape, device=memory.pixels.device)
         return super().phase()
 
-    def loss(self, net: nn.Module, now: View, pasts: tuple[View, ...]) -> Tensor:
+    def loss(self, net: nn.Module, now: Batch, pasts: tuple[Batch, ...]) -> Tensor:
         """Edit, then learn from the edited; on an empty memory CE(now)."""
         how = self.settings.reduction
         for past in pasts:
@@ -66,7 +66,7 @@ class GMED(ER):
             self.edits.index_fill_(0, now.slots, 0.0)
         return loss
 
-    def edit(self, net: nn.Module, now: View, x: Tensor, y: Tensor) -> Tensor:
+    def edit(self, net: nn.Module, now: Batch, x: Tensor, y: Tensor) -> Tensor:
         """Images `[n, c, h, w]` of classes `[n]`, moved."""
         with torch.enable_grad():
             x = x.detach().requires_grad_()
@@ -79,7 +79,7 @@ class GMED(ER):
     @property
     def edits(self) -> Tensor:
         """What each image of the memory has been moved by so far."""
-        edits = self.here.memory.edits
+        edits = self.context.memory.edits
         assert edits is not None
         return edits
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from itl.gradients.per_sample import gram
-from itl.specialists.base import View
+from itl.specialists.base import Batch
 from itl.specialists.er import ER
 
 FIRST = 0.1  # the score of what enters an empty memory
@@ -30,18 +30,18 @@ class GSS(ER):
         """One batch to replay, one to compare with."""
         return 2
 
-    def loss(self, net: nn.Module, now: View, pasts: tuple[View, ...]) -> Tensor:
+    def loss(self, net: nn.Module, now: Batch, pasts: tuple[Batch, ...]) -> Tensor:
         """ER's, over the first draw."""
         return super().loss(net, now, pasts[:1])
 
-    def after_step(self, net: nn.Module, now: View, pasts: tuple[View, ...]) -> None:
+    def after_step(self, net: nn.Module, now: Batch, pasts: tuple[Batch, ...]) -> None:
         """Leave the batch's score, and its samples' own where they are going to challenge slots."""
         scores = alone = torch.full((len(now.y),), FIRST, device=now.y.device)
         if pasts:
-            compared, memory = pasts[-1], self.here.memory
+            compared, memory = pasts[-1], self.context.memory
             assert compared.slots is not None
             held = memory.pixels.index_select(0, compared.slots)
-            x, y = self.here.normalise(torch.cat([held, now.extra["raw"]])), torch.cat([compared.y, now.y])
+            x, y = self.context.normalize(torch.cat([held, now.extra["raw"]])), torch.cat([compared.y, now.y])
             training = net.training
             net.eval()
             score, alone = closeness(gram(net, x, y), len(held))

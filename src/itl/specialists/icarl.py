@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from itl.nets import Net
-from itl.specialists.base import Specialist, View
+from itl.specialists.base import Batch, Specialist
 from itl.specialists.losses import wide
 from itl.specialists.model_copies import twin
 
@@ -41,28 +41,28 @@ class ICaRL(Specialist):
     def task_starts(self) -> None:
         """Keep the network that knows the tasks before; the new classes have no mean yet."""
         self.means = None
-        if self.here.past:
-            self.twins["old"] = twin(self.here.net)
+        if self.context.past:
+            self.twins["old"] = twin(self.context.net)
 
-    def loss(self, net: nn.Module, now: View, pasts: tuple[View, ...]) -> Tensor:
+    def loss(self, net: nn.Module, now: Batch, pasts: tuple[Batch, ...]) -> Tensor:
         """BCE with q_y = σ(old network) for y ∈ C_past, [y = label] for y ∈ C_task: a mean over batch and C_seen."""
-        here, logits = self.here, wide(net(now.x))
+        context, logits = self.context, wide(net(now.x))
         target = F.one_hot(now.y, logits.shape[1]).to(logits.dtype)
-        if here.past:
+        if context.past:
             with torch.no_grad():
                 before = torch.sigmoid(wide(self.twins["old"](now.x)))
-            target = target.index_copy(1, here.old, before.index_select(1, here.old))
+            target = target.index_copy(1, context.old, before.index_select(1, context.old))
         each = F.binary_cross_entropy_with_logits(logits, target, reduction="none").mean(0)  # [outputs]
-        return torch.where(here.taught, each, 0.0).sum() / here.taught.sum()
+        return torch.where(context.taught, each, 0.0).sum() / context.taught.sum()
 
     @torch.no_grad()
     def task_ends(self) -> None:
         """Take the means of what the memory holds now."""
-        here, net = self.here, self.here.net.eval()
-        x = here.normalise(here.memory.pixels[: len(here.memory)])
-        views = [x, x.flip(3)] if here.augment_memory.flip else [x]
+        context, net = self.context, self.context.net.eval()
+        x = context.normalize(context.memory.pixels[: len(context.memory)])
+        views = [x, x.flip(3)] if context.augment_memory.flip else [x]
         unit = [torch.cat([F.normalize(wide(net.features(part)), dim=1) for part in view.split(512)]) for view in views]
-        members = F.one_hot(torch.from_numpy(here.memory.labels), net.classifier.out_features).to(x)  # [n, classes]
+        members = F.one_hot(torch.from_numpy(context.memory.labels), net.classifier.out_features).to(x)  # [n, classes]
         self.means = F.normalize(members.T @ torch.stack(unit).mean(0), dim=1)
 
     def logits(self, net: Net, x: Tensor) -> Tensor:

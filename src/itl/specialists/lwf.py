@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from itl.settings import Rate
-from itl.specialists.base import Options, Specialist, View
+from itl.specialists.base import Batch, Options, Specialist
 from itl.specialists.losses import among, cross_entropy, distillation
 from itl.specialists.model_copies import twin
 
@@ -38,17 +38,17 @@ class LwF(Specialist):
 
     def task_starts(self) -> None:
         """Keep the network that knows the tasks before."""
-        if self.here.past:
-            self.twins["old"] = twin(self.here.net)
+        if self.context.past:
+            self.twins["old"] = twin(self.context.net)
 
-    def loss(self, net: nn.Module, now: View, pasts: tuple[View, ...]) -> Tensor:
+    def loss(self, net: nn.Module, now: Batch, pasts: tuple[Batch, ...]) -> Tensor:
         """CE over C_seen + α KD over C_past."""
-        here, logits = self.here, net(now.x)
+        context, logits = self.context, net(now.x)
         now.said = logits.detach()
-        loss = cross_entropy(among(logits, here.taught), now.y, self.settings.reduction)
-        if not here.past:
+        loss = cross_entropy(among(logits, context.taught), now.y, self.settings.reduction)
+        if not context.past:
             return loss
         with torch.no_grad():
             before = self.twins["old"](now.x)
-        ours, theirs = (values.index_select(1, here.old) for values in (logits, before))
+        ours, theirs = (values.index_select(1, context.old) for values in (logits, before))
         return loss + self.settings.alpha * distillation(ours, theirs, self.options.temperature)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from itl.engine.batches import steps_of
 from itl.gradients.per_sample import passed
 from itl.gradients.virtual_update import descended, judged, present
-from itl.specialists.base import Options, View, join
+from itl.specialists.base import Batch, Options, join
 from itl.specialists.er import ER
 
 
@@ -49,22 +49,22 @@ class MetaSP(ER):
         s = self.settings
         epochs = s.epochs
         if s.steps is not None:
-            epochs = min(epochs, -(-s.steps // steps_of(len(self.here.labels), s.batch)))
+            epochs = min(epochs, -(-s.steps // steps_of(len(self.context.labels), s.batch)))
         self.replaying = index >= int(self.options.plain * epochs)
 
     def inputs(self, rng: np.random.Generator, steps: int, first: int) -> dict[str, np.ndarray]:
         """Rows of the task to judge plasticity by, in the epochs that do."""
         if not self.replaying:
             return {}
-        return {"judge": rng.integers(0, len(self.here.labels), (steps, self.settings.replay))}
+        return {"judge": rng.integers(0, len(self.context.labels), (steps, self.settings.replay))}
 
-    def loss(self, net: nn.Module, now: View, pasts: tuple[View, ...]) -> Tensor:
+    def loss(self, net: nn.Module, now: Batch, pasts: tuple[Batch, ...]) -> Tensor:
         """Σ w_i CE_i over the task's and the replayed batch; without memory, and at first, plain CE(now)."""
         if not pasts or "judge.x" not in now.extra:
             return super().loss(net, now, ())
         past, old = pasts
         x, y = join(now.x, past.x), join(now.y, past.y)
-        new_x, new_y = self.here.normalise(now.extra["judge.x"]), now.extra["judge.y"]
+        new_x, new_y = self.context.normalize(now.extra["judge.x"]), now.extra["judge.y"]
         training = net.training
         net.eval()
         with torch.enable_grad():

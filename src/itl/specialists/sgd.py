@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from itl.specialists.base import Specialist, View
+from itl.specialists.base import Batch, Specialist
 from itl.specialists.losses import cross_entropy
 
 
@@ -20,7 +20,7 @@ class SGD(Specialist):
         """It looks at no memory."""
         return 0
 
-    def loss(self, net: nn.Module, now: View, pasts: tuple[View, ...]) -> Tensor:
+    def loss(self, net: nn.Module, now: Batch, pasts: tuple[Batch, ...]) -> Tensor:
         """CE(p(x), y)."""
         logits = net(now.x)
         now.said = logits.detach()

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from itl.engine.batches import steps_of
 from itl.nets import Net
 from itl.settings import Momentum
-from itl.specialists.base import Options, Specialist, View
+from itl.specialists.base import Batch, Options, Specialist
 from itl.specialists.model_copies import copy_into, lean, twin
 
 
@@ -35,11 +35,11 @@ class Averaged(Specialist):
     def task_starts(self) -> None:
         """The mean has seen no step yet."""
         if self.options.average:
-            self.twins["mean"] = twin(self.here.net)
+            self.twins["mean"] = twin(self.context.net)
 
     def epoch_starts(self, index: int) -> None:
         """How many steps of the task the mean has seen."""
-        self.seen = index * steps_of(len(self.here.labels), self.settings.batch)
+        self.seen = index * steps_of(len(self.context.labels), self.settings.batch)
 
     def inputs(self, rng: np.random.Generator, steps: int, first: int) -> dict[str, np.ndarray]:
         """How much of itself the mean keeps at each step: nothing at the task's first."""
@@ -48,7 +48,7 @@ class Averaged(Specialist):
         count = self.seen + np.arange(steps)
         return {"keep": np.minimum(count / (count + 1), self.options.average).astype(np.float32)}
 
-    def after_step(self, net: nn.Module, now: View, pasts: tuple[View, ...]) -> None:
+    def after_step(self, net: nn.Module, now: Batch, pasts: tuple[Batch, ...]) -> None:
         """θ_mean ← keep θ_mean + (1 − keep) θ."""
         if self.options.average:
             lean(self.changed(), floats(net), now.extra["keep"])

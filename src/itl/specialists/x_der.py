@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from itl.nets import Net, forwards
 from itl.settings import Rate, Weight
-from itl.specialists.base import Options, Phase, Specialist, View
+from itl.specialists.base import Batch, Options, Phase, Specialist
 from itl.specialists.losses import among, contrast, cross_entropy, squared_error, wide
 
 
@@ -55,16 +55,16 @@ class XDER(Specialist):
 
     def task_starts(self) -> None:
         """Nothing has been replayed yet."""
-        self.count = torch.zeros(self.here.memory.size + 1, device=self.here.engine.device)
+        self.count = torch.zeros(self.context.memory.size + 1, device=self.context.engine.device)
 
     def phase(self) -> Phase:
         """The usual training; which columns belong together is written out before the first step."""
-        here, outputs = self.here, self.here.net.classifier.out_features
-        later = [c for c in range(outputs) if c not in {*here.past, *here.classes}]
-        each, send = len(here.classes), here.engine.send
+        context, outputs = self.context, self.context.net.classifier.out_features
+        later = [c for c in range(outputs) if c not in {*context.past, *context.classes}]
+        each, send = len(context.classes), context.engine.send
         self.heads = [send(torch.tensor(later[k : k + each])) for k in range(0, len(later), each)]
         same = torch.zeros((outputs, outputs), dtype=torch.bool)  # [class, column of its task]
-        for task in here.tasks:
+        for task in context.tasks:
             same[torch.tensor(task)[:, None], torch.tensor(task)] = True
         self.same_task = send(same)
         return super().phase()
@@ -73,33 +73,35 @@ class XDER(Specialist):
         """A number for each replayed image: whether its logits are brought up to date."""
         return {"chance": rng.random((steps, 2, self.settings.replay), dtype=np.float32)}
 
-    def loss(self, net: nn.Module, now: View, pasts: tuple[View, ...]) -> Tensor:
+    def loss(self, net: nn.Module, now: Batch, pasts: tuple[Batch, ...]) -> Tensor:
         """All terms; those of the memory from the second task on, those of the future heads before the last."""
-        s, o, here = self.settings, self.options, self.here
+        s, o, context = self.settings, self.options, self.context
         outputs, *replayed = (wide(logits) for logits in forwards(net, now.x, *(past.x for past in pasts)))
-        loss = cross_entropy(among(outputs, here.own), now.y, s.reduction)
+        loss = cross_entropy(among(outputs, context.own), now.y, s.reduction)
         now.said, everything, labels = outputs.detach(), outputs, now.y
         if pasts:
             logits, label = pasts
             assert logits.logits is not None
             loss = loss + s.alpha * squared_error(replayed[0], logits.logits, s.reduction)
-            loss = loss + s.beta * cross_entropy(among(replayed[1], here.taught & ~here.own), label.y, s.reduction)
+            loss = loss + s.beta * cross_entropy(
+                among(replayed[1], context.taught & ~context.own), label.y, s.reduction
+            )
             loss = loss + o.eta * hinge(self._past_too_high(outputs) + o.margin)
             self._renew(pasts, [logits.detach() for logits in replayed], now.extra["chance"])
             everything, labels = torch.cat([outputs, *replayed]), torch.cat([now.y, logits.y, label.y])
         if self.heads:
             own = self.same_task.index_select(0, labels)
-            too_high = among(everything, ~here.taught).amax(1) - among(everything, own).amax(1)
+            too_high = among(everything, ~context.taught).amax(1) - among(everything, own).amax(1)
             loss = loss + o.eta * hinge(too_high + o.margin)
             loss = loss + o.consistency * self._consistency(net, now, pasts)
         return loss
 
     def _past_too_high(self, outputs: Tensor) -> Tensor:
         """By how much the past classes exceed the task's own on its samples, in probability: `[n]`."""
-        here, chance = self.here, among(outputs, self.here.taught).softmax(1)
-        return torch.where(here.own, 0.0, chance).amax(1).detach() - torch.where(here.own, chance, 0.0).amax(1)
+        context, chance = self.context, among(outputs, self.context.taught).softmax(1)
+        return torch.where(context.own, 0.0, chance).amax(1).detach() - torch.where(context.own, chance, 0.0).amax(1)
 
-    def _consistency(self, net: nn.Module, now: View, pasts: tuple[View, ...]) -> Tensor:
+    def _consistency(self, net: nn.Module, now: Batch, pasts: tuple[Batch, ...]) -> Tensor:
         """Supervised contrast of two more views in each future head."""
         shown = (now, *pasts[:1])
         x = torch.cat([view.others[k] for k in (0, 1) for view in shown])
@@ -109,7 +111,7 @@ class XDER(Specialist):
         return torch.stack([contrast(unit, y, self.options.temperature).mean() for unit in units]).mean()
 
     @torch.no_grad()
-    def _renew(self, pasts: tuple[View, ...], replayed: list[Tensor], chance: Tensor) -> None:
+    def _renew(self, pasts: tuple[Batch, ...], replayed: list[Tensor], chance: Tensor) -> None:
         """Graft the present answers for this and later tasks into some of the replayed samples' logits."""
         first, second = pasts
         assert first.slots is not None
@@ -130,19 +132,21 @@ class XDER(Specialist):
 
     def _open(self) -> Tensor:
         """The columns of this task and of those to come: what samples of past tasks know nothing of."""
-        return self.here.own | ~self.here.taught
+        return self.context.own | ~self.context.taught
 
     @torch.no_grad()
     def task_ends(self) -> None:
         """Store the logits of what the memory has taken, and bring the others' up to date."""
-        memory, net, gamma = self.here.memory, self.here.net.eval(), self.options.gamma
+        memory, net, gamma = self.context.memory, self.context.net.eval(), self.options.gamma
         held = len(memory)
         x, y = memory.pixels[:held], torch.from_numpy(memory.labels.copy()).to(memory.pixels.device)
-        outputs = torch.cat([wide(net(self.here.normalise(part))) for part in x.split(512)])
+        outputs = torch.cat([wide(net(self.context.normalize(part))) for part in x.split(512)])
         assert memory.logits is not None
-        fresh = graft(outputs, outputs, y, self.here.taught & ~self.here.own, gamma) if self.here.past else outputs
+        fresh = (
+            graft(outputs, outputs, y, self.context.taught & ~self.context.own, gamma) if self.context.past else outputs
+        )
         older = graft(memory.logits[:held], outputs, y, self._open(), gamma)
-        ours = torch.from_numpy(memory.slots.task[:held] == self.here.task).to(y.device)
+        ours = torch.from_numpy(memory.slots.task[:held] == self.context.task).to(y.device)
         memory.logits[:held] = torch.where(ours[:, None], fresh, older)
 
     def changed(self) -> list[Tensor]:

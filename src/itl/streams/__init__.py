@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from itl.streams.arrays import from_arrays, from_dataset
-from itl.streams.base import Dataset, Images, Progress, Source, Stream, Task, Traits
+from itl.streams.base import Dataset, DatasetSource, Images, Progress, Stream, Task, Traits
 from itl.streams.checked_files import cannot_read
 from itl.streams.registry import describe, find, names
 from itl.streams.split import build, check_split, class_order, task_sizes
 
 __all__ = [
     "Dataset",
+    "DatasetSource",
     "Images",
     "Progress",
-    "Source",
     "Stream",
     "Task",
     "Traits",

@@ -145,7 +145,7 @@ class Dataset:
 
 
 @dataclass(frozen=True)
-class Source:
+class DatasetSource:
     """A dataset the registry knows: facts that need no file to be opened, and how to read it.
 
     shape: (C, H, W); train, test: numbers of images; files: where to put what, for people.

@@ -19,7 +19,7 @@ import torch
 
 from itl.errors import UserError
 from itl.streams import download as downloads
-from itl.streams.base import Dataset, Images, Progress, Source
+from itl.streams.base import Dataset, DatasetSource, Images, Progress
 from itl.streams.checked_files import cannot_read, check_md5, md5_of, md5_of_file, missing, read_bytes
 from itl.streams.cifar_files import CLASS_NAMES, FORMS, TRAITS, Form, Member
 from itl.streams.unpickle import load_dict
@@ -129,9 +129,9 @@ def _files(stream: str) -> str:
     return " or ".join(form.archive for form in FORMS[stream]) + f" (or {FORMS[stream][0].folder}/)"
 
 
-def _source(stream: str) -> Source:
+def _source(stream: str) -> DatasetSource:
     classes, files = len(CLASS_NAMES[stream]), f"{_files(stream)} in the data folder"
-    return Source(stream, classes, (3, 32, 32), 50_000, 10_000, files, TRAITS[stream], partial(read, stream))
+    return DatasetSource(stream, classes, (3, 32, 32), 50_000, 10_000, files, TRAITS[stream], partial(read, stream))
 
 
 CIFAR10 = _source("seq-cifar10")

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from itl.streams.base import Dataset, Images, Progress, Source, Traits
+from itl.streams.base import Dataset, DatasetSource, Images, Progress, Traits
 from itl.streams.permutations import held_out
 
 TRAITS = Traits(mean=(0.3048,), std=(0.3759,), flip=False, padding=1, policy=None, tasks=5)
@@ -24,7 +24,7 @@ def read(root: Path, download: bool, progress: Progress | None) -> Dataset:
     return Dataset(every.take(train), every.take(test), tuple("0123456789"), TRAITS)
 
 
-SOURCE = Source(
+SOURCE = DatasetSource(
     name="seq-digits",
     classes=10,
     shape=(1, 8, 8),

@@ -14,7 +14,7 @@ from itl.errors import UserError
 from itl.streams.checked_files import cannot_read, md5_of, read_bytes
 
 
-class Tree(Protocol):
+class FileTree(Protocol):
     """What a dataset needs of a tree; paths are relative and use '/'."""
 
     def list(self, folder: str) -> list[str]:
@@ -61,7 +61,7 @@ class _Base:
         pass
 
 
-class Folder(_Base):
+class DirectoryTree(_Base):
     """A tree in a folder."""
 
     def list(self, folder: str) -> list[str]:
@@ -78,7 +78,7 @@ class Folder(_Base):
         return read_bytes(self.place / path)
 
 
-class Zip(_Base):
+class ZipTree(_Base):
     """A tree in a zip, below its folder `top`. Safe to read from several threads, as zipfile is."""
 
     def __init__(self, place: Path, top: str) -> None:

@@ -18,7 +18,7 @@ import torch
 
 from itl.errors import UserError
 from itl.streams import download as downloads
-from itl.streams.base import Dataset, Images, Progress, Source, Traits
+from itl.streams.base import Dataset, DatasetSource, Images, Progress, Traits
 from itl.streams.checked_files import cannot_read, check_md5, md5_of, missing, read_bytes
 
 _HEADERS = {3: 2051, 1: 2049}  # dimensions -> magic number of unsigned bytes in that many
@@ -160,9 +160,9 @@ TRAITS = {
 }
 
 
-def _source(stream: str) -> Source:
+def _source(stream: str) -> DatasetSource:
     files = f"{_files(stream)} in the data folder"
-    return Source(stream, 10, (1, 28, 28), 60_000, 10_000, files, TRAITS[stream], partial(read, stream))
+    return DatasetSource(stream, 10, (1, 28, 28), 60_000, 10_000, files, TRAITS[stream], partial(read, stream))
 
 
 MNIST = _source("seq-mnist")

@@ -9,9 +9,9 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from itl.errors import UserError, unknown
-from itl.streams.base import Source
+from itl.streams.base import DatasetSource
 
-GROUP = "itl.streams"  # an entry point here names a `Source`
+GROUP = "itl.streams"  # an entry point here names a `DatasetSource`
 BUILT_IN = {
     "seq-digits": "itl.streams.digits:SOURCE",
     "seq-cifar10": "itl.streams.cifar:CIFAR10",
@@ -27,12 +27,12 @@ def names() -> list[str]:
     return [*BUILT_IN, *sorted(set(_added()) - set(BUILT_IN))]
 
 
-def find(name: str) -> Source:
+def find(name: str) -> DatasetSource:
     """The source called `name`."""
     if name in BUILT_IN:
         module, _, attribute = BUILT_IN[name].partition(":")
         found = getattr(import_module(module), attribute)
-        assert isinstance(found, Source)
+        assert isinstance(found, DatasetSource)
         return found
     added = _added()
     if name not in added:
@@ -44,7 +44,7 @@ def find(name: str) -> Source:
         raise UserError(
             f"stream {name} ({added[name].value}) cannot be loaded: {why}; mend or remove its package"
         ) from error
-    if not isinstance(found, Source):
+    if not isinstance(found, DatasetSource):
         raise UserError(f"stream {name} ({added[name].value}) is no itl.streams.Source; mend or remove its package")
     return found
 

@@ -24,9 +24,9 @@ from PIL import Image
 from itl.errors import UserError
 from itl.streams import cache
 from itl.streams import download as downloads
-from itl.streams.base import Dataset, Images, Progress, Source, Traits
+from itl.streams.base import Dataset, DatasetSource, Images, Progress, Traits
 from itl.streams.checked_files import check_md5, md5_of_file, missing
-from itl.streams.file_tree import Folder, Tree, Zip, fingerprint
+from itl.streams.file_tree import DirectoryTree, FileTree, ZipTree, fingerprint
 
 NAME = "seq-tinyimagenet"
 FOLDER = "tiny-imagenet-200"
@@ -75,7 +75,7 @@ def locate(root: Path) -> Path | None:
 def _decode_all(place: Path, folder: Path, made_from: dict[str, Any], progress: Progress | None) -> None:
     if place.is_file():
         check_md5(place, md5_of_file(place), MD5)
-    with Zip(place, FOLDER) if place.is_file() else Folder(place) as tree:
+    with ZipTree(place, FOLDER) if place.is_file() else DirectoryTree(place) as tree:
         wnids = _wnids(tree)
         groups = {"train": _train_paths(tree, wnids), "test": _test_paths(tree, wnids)}
         total, done = sum(len(paths) for paths in groups["train"] + groups["test"]), 0
@@ -94,21 +94,21 @@ def _decode_all(place: Path, folder: Path, made_from: dict[str, Any], progress: 
         cache.save(folder, "tinyimagenet", made_from, {"class_names": _class_names(tree, wnids)}, arrays)
 
 
-def _wnids(tree: Tree) -> list[str]:
+def _wnids(tree: FileTree) -> list[str]:
     wnids = tree.text("wnids.txt").split()
     if len(wnids) != CLASSES or len(set(wnids)) != CLASSES:
         raise UserError(f"{tree.name('wnids.txt')} must name {CLASSES} classes once each; it holds {len(wnids)} names")
     return wnids
 
 
-def _class_names(tree: Tree, wnids: list[str]) -> list[str]:
+def _class_names(tree: FileTree, wnids: list[str]) -> list[str]:
     """The first synonym words.txt gives for every class; a name that two classes share carries the wnid too."""
     words = dict(line.split("\t", 1) for line in tree.text("words.txt").splitlines() if "\t" in line)
     names = [words.get(wnid, wnid).split(",")[0].strip() for wnid in wnids]
     return [f"{name} ({wnid})" if names.count(name) > 1 else name for name, wnid in zip(names, wnids, strict=True)]
 
 
-def _train_paths(tree: Tree, wnids: list[str]) -> list[list[str]]:
+def _train_paths(tree: FileTree, wnids: list[str]) -> list[list[str]]:
     """For every class the paths of its training images by number (_2 before _10)."""
     groups = []
     for wnid in wnids:
@@ -120,7 +120,7 @@ def _train_paths(tree: Tree, wnids: list[str]) -> list[list[str]]:
     return groups
 
 
-def _test_paths(tree: Tree, wnids: list[str]) -> list[list[str]]:
+def _test_paths(tree: FileTree, wnids: list[str]) -> list[list[str]]:
     """For every class the paths of its validation images by number, as val_annotations.txt assigns them."""
     table = "val/val_annotations.txt"
     groups: dict[str, list[str]] = {wnid: [] for wnid in wnids}
@@ -139,14 +139,14 @@ def _test_paths(tree: Tree, wnids: list[str]) -> list[list[str]]:
     ]
 
 
-def _number(tree: Tree, name: str) -> int:
+def _number(tree: FileTree, name: str) -> int:
     digits = name.removesuffix(".JPEG").rpartition("_")[2]
     if not digits.isdecimal():
         raise UserError(f"{tree.name(name)} is not named like a TinyImageNet image; unpack {ARCHIVE} again")
     return int(digits)
 
 
-def _decode(tree: Tree, groups: list[list[str]]) -> Iterator[npt.NDArray[np.uint8]]:
+def _decode(tree: FileTree, groups: list[list[str]]) -> Iterator[npt.NDArray[np.uint8]]:
     """Each group's images, uint8 [n,3,64,64], in order. Threads do: Pillow decodes outside the interpreter's lock."""
     workers = min(8, os.cpu_count() or 1)
     waiting: deque[Future[npt.NDArray[np.uint8]]] = deque()
@@ -162,7 +162,7 @@ def _decode(tree: Tree, groups: list[list[str]]) -> Iterator[npt.NDArray[np.uint
             pool.shutdown(wait=False, cancel_futures=True)  # after a bad image the rest is not worth decoding
 
 
-def _image(tree: Tree, path: str) -> npt.NDArray[np.uint8]:
+def _image(tree: FileTree, path: str) -> npt.NDArray[np.uint8]:
     """One image, uint8 [3,64,64]; grey ones become RGB."""
     data = tree.read(path)
     try:
@@ -177,7 +177,7 @@ def _image(tree: Tree, path: str) -> npt.NDArray[np.uint8]:
     return pixels.transpose(2, 0, 1)
 
 
-SOURCE = Source(
+SOURCE = DatasetSource(
     name=NAME,
     classes=CLASSES,
     shape=(3, SIDE, SIDE),

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from itl.apps.images import UnreadableImage, read_image, scan, shown
-from itl.apps.teaching import Lesson, Options, Teacher
+from itl.apps.teaching import Lesson, Teacher, TeachingOptions
 from itl.errors import UserError
 from support.image_folders import SMALL, write_pictures
 from support.malformed_images import BAD, GOOD, Case, cases, encoded
@@ -79,7 +79,7 @@ def test_every_file_is_either_learned_or_listed_once(folder: Path) -> None:
 def test_the_good_ones_among_them_are_learned(folder: Path, tmp_path: Path) -> None:
     write_pictures(tmp_path / "set", "ant", "bee")
     (tmp_path / "set" / "things").symlink_to(folder)
-    options = Options(size=8, buffer=12, device="cpu", settings={**SMALL, "specialist.steps": 2})
+    options = TeachingOptions(size=8, buffer=12, device="cpu", settings={**SMALL, "specialist.steps": 2})
     teacher = Teacher(tmp_path / "m", [tmp_path / "set"], options)
     (lecture,) = teacher.due()
     teacher.teach(lecture)

@@ -84,7 +84,7 @@ def test_an_unfinished_learn_can_be_undone(tmp_path: Path) -> None:
     model = teach(tiny_model(tmp_path / "m", undo=0), "cat", "dog")
     before = photograph(model.learner)
     with pytest.raises(KeyboardInterrupt):
-        teach(model, "eel", "fox", observer=Teller(stop), every=0.0)
+        teach(model, "eel", "fox", callback=Teller(stop), every=0.0)
     assert reopened(model).pending is not None
     undo(model.path)
     assert differing(photograph(reopened(model).learner), before) == set()
@@ -103,7 +103,7 @@ def test_undoing_an_unfinished_first_learn_leaves_no_model(tmp_path: Path) -> No
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        teach(tiny_model(tmp_path / "m"), "cat", "dog", observer=Teller(stop), every=0.0)
+        teach(tiny_model(tmp_path / "m"), "cat", "dog", callback=Teller(stop), every=0.0)
     (tmp_path / "m" / "notes.txt").write_text("mine")
     (undone,) = undo(tmp_path / "m")
     assert undone["what"].startswith("an unfinished learn, the first")

@@ -132,7 +132,7 @@ def stopped(path: Path, stage: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
     model = teach(tiny_model(path), "cat", "dog")
     with pytest.raises(Interrupted):
-        teach(model, "eel", "fox", observer=Teller(stop), every=0.0)
+        teach(model, "eel", "fox", callback=Teller(stop), every=0.0)
 
 
 @pytest.mark.parametrize("stage", ["specialist", "tangent", "projection"])

@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 
 from itl import UserError, nets
 from itl.apps.model.edit import forget, rename, resize
-from itl.apps.teaching import Options, Teacher
+from itl.apps.teaching import Teacher, TeachingOptions
 from itl.checkpoint.lock import lock
 from support.image_folders import SMALL, write_pictures
 from support.tiny import Teller, differing, photograph
@@ -89,7 +89,7 @@ def test_test_images_are_not_learned_from(tmp_path: Path) -> None:
         if event == "memory_updated":
             seen.append(learner._pooled[0].pixels.clone())
 
-    teacher, (lecture,) = teach(tmp_path / "m", folder, observer=Teller(listen))
+    teacher, (lecture,) = teach(tmp_path / "m", folder, callback=Teller(listen))
     assert (sum(lecture.train.values()), sum(lecture.test.values())) == (20, 6)
     tests = [np.asarray(Image.open(path)).transpose(2, 0, 1) for path in folder.glob("test/*/*")]
     assert not any((seen[0].numpy() == image).all((1, 2, 3)).any() for image in tests)
@@ -174,7 +174,7 @@ def test_what_a_renamed_class_has_lost_is_told(tmp_path: Path) -> None:
     was = {grade.name: grade.was for grade in teacher.report().classes}
     assert (was["emmet"], was["bee"]) == (known["ant"], known["bee"])
     rename(model(tmp_path / "m"), "emmet", "bee", merge=True)
-    merged = Teacher(tmp_path / "m", [tmp_path / "one"], Options(device="cpu"))
+    merged = Teacher(tmp_path / "m", [tmp_path / "one"], TeachingOptions(device="cpu"))
     assert {grade.name: grade.was for grade in merged.report().classes} == {"bee": None, "cat": was["cat"]}
 
 
@@ -313,7 +313,7 @@ def test_weights_are_where_learning_starts(tmp_path: Path) -> None:
             first.append(learner.net.stem.conv.weight.detach().clone())
 
     one = write_pictures(tmp_path / "one", "ant", "bee")
-    teach(tmp_path / "m", one, weights=tmp_path / "w.safetensors", observer=Teller(listen))
+    teach(tmp_path / "m", one, weights=tmp_path / "w.safetensors", callback=Teller(listen))
     assert torch.equal(first[0], net.stem.conv.weight)
     settings = {**SMALL, "net.name": "resnet10"}
     with pytest.raises(UserError, match="its network is another one"):

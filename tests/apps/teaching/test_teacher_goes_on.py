@@ -11,7 +11,7 @@ import pytest
 from itl import UserError
 from itl.apps.model.edit import undo
 from itl.apps.teaching import Teacher
-from itl.callbacks.base import Observer
+from itl.callbacks.base import Callback
 from support.image_folders import write_pictures
 from support.tiny import Teller, differing, photograph
 from support.tiny_lessons import QUICK, model, teach
@@ -21,7 +21,7 @@ class PlugPulled(Exception):
     """The process ends here."""
 
 
-def pull_the_plug(at: tuple[int, str, int], save: Path) -> Observer:
+def pull_the_plug(at: tuple[int, str, int], save: Path) -> Callback:
     """Save and end in task `at[0]`, stage `at[1]`, after epoch `at[2]`."""
 
     def listen(event: str, learner: Any, stage: str | None, epoch: int) -> None:
@@ -39,7 +39,7 @@ def test_the_same_command_goes_on_to_the_same_bits(
     teach(tmp_path / "whole", *folders)
     monkeypatch.setenv("ITL_SAVE_EVERY", "0")
     with pytest.raises(PlugPulled):
-        teach(tmp_path / "m", *folders, observer=pull_the_plug(at, tmp_path / "m"))
+        teach(tmp_path / "m", *folders, callback=pull_the_plug(at, tmp_path / "m"))
     assert model(tmp_path / "m").pending is not None
     _, lectures = teach(tmp_path / "m", *folders)
     assert [lecture.learned for lecture in lectures] == [at[0] == 1, True]
@@ -57,7 +57,7 @@ def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     folders = [write_pictures(tmp_path / name, name) for name in ("ant", "bee")]
     monkeypatch.setenv("ITL_SAVE_EVERY", "0")
     with pytest.raises(PlugPulled):
-        teach(tmp_path / "m", *folders, observer=pull_the_plug((2, "specialist", 1), tmp_path / "m"))
+        teach(tmp_path / "m", *folders, callback=pull_the_plug((2, "specialist", 1), tmp_path / "m"))
     return folders
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from itl.apps.teaching import Options, Teacher, plan
+from itl.apps.teaching import Teacher, TeachingOptions, plan
 from itl.apps.teaching import estimate as estimating
 from itl.apps.teaching.default_settings import batch_of, for_lesson, network
 from itl.presets import settings_for
@@ -22,7 +22,7 @@ def test_the_size_suits_the_images(tmp_path: Path) -> None:
         folder.mkdir(parents=True)
         Image.new("RGB", (side + 9, side)).save(folder / "1.png")
         (folder / "0.png").write_bytes(b"none")
-        assert Teacher(tmp_path / "m", [folder.parent], Options(device="cpu")).size == size
+        assert Teacher(tmp_path / "m", [folder.parent], TeachingOptions(device="cpu")).size == size
 
 
 def test_few_images_are_learned_longer_and_networks_suit_the_machine() -> None:

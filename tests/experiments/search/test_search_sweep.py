@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from itl.callbacks.base import Observer
+from itl.callbacks.base import Callback
 from itl.errors import UserError
 from itl.experiments.run import run
 from itl.experiments.search.job_locks import claim
@@ -25,7 +25,7 @@ from itl.experiments.search.worker import MORE
 CONFIGS = [*grid(0, 1), *grid(0, method="er")]
 
 
-class Cut(Observer):
+class Cut(Callback):
     """Ends a run as a kill would, in its second task."""
 
     def stage_begins(self, learner, stage):
@@ -58,7 +58,7 @@ def test_what_is_done_is_skipped(done):
 def test_what_was_cut_goes_on_to_the_same_end(done, tmp_path):
     first = CONFIGS[0]
     with pytest.raises(KeyboardInterrupt):
-        run(first, first.load_stream("data"), tmp_path / first.name, device="cpu", observers=[Cut()])
+        run(first, first.load_stream("data"), tmp_path / first.name, device="cpu", callbacks=[Cut()])
     before = (tmp_path / first.name / "config.json").stat().st_mtime_ns
     Here(Cells(tmp_path, [first]), tmp_path).run()
     assert (tmp_path / first.name / "config.json").stat().st_mtime_ns == before  # not begun anew

@@ -20,7 +20,7 @@ pytest.importorskip("optuna")
 from optuna import Study
 from optuna.trial import TrialState
 
-from itl.callbacks.base import Observer
+from itl.callbacks.base import Callback
 from itl.errors import UserError
 from itl.experiments.run import run
 from itl.experiments.search import plots, study
@@ -83,7 +83,7 @@ def test_history_and_importance_are_drawn(whole):
 def test_a_search_that_is_cut_goes_on_to_the_same_trials(whole, tmp_path):
     """The cut is in trial 2, after its first task: a kill as the process would see it, its lock released."""
 
-    class Cut(Observer):
+    class Cut(Callback):
         def stage_begins(self, learner, stage):
             if len(learner.tasks) == 2:
                 raise KeyboardInterrupt

@@ -12,7 +12,7 @@ BINS = 15  # of confidence, for the calibration error
 
 
 @dataclass(frozen=True)
-class Verdict:
+class EvaluationResult:
     """`confusion[i, j]`: how many images of class i were taken for class j, classes as in `classes`.
 
     `bins` has a row for each bin of confidence that holds an image: (images, mean confidence, accuracy), in 0..1.
@@ -72,7 +72,7 @@ class Verdict:
         }
 
 
-def judge(classes: Sequence[str], probabilities: np.ndarray, labels: Sequence[str]) -> Verdict:
+def judge(classes: Sequence[str], probabilities: np.ndarray, labels: Sequence[str]) -> EvaluationResult:
     """Judge probabilities `[n, classes]` against the names of the right classes `[n]`."""
     places = {name: place for place, name in enumerate(classes)}
     truth = np.array([places[name] for name in labels], np.int64)
@@ -86,4 +86,4 @@ def judge(classes: Sequence[str], probabilities: np.ndarray, labels: Sequence[st
         here = place == k
         if here.any():
             bins.append((int(here.sum()), float(confidence[here].mean()), float((found == truth)[here].mean())))
-    return Verdict(list(classes), confusion, bins)
+    return EvaluationResult(list(classes), confusion, bins)

@@ -36,8 +36,8 @@ class Program(nn.Module):
         if self.specialist is not None:
             self.specialist.twins = {name: _plain(twin) for name, twin in learner.specialist.twins.items()}
             self.twins = nn.ModuleDict(self.specialist.twins)
-        self.scale = nn.Buffer(learner.normalise.scale.cpu().clone())
-        self.shift = nn.Buffer(learner.normalise.shift.cpu().clone())
+        self.scale = nn.Buffer(learner.normalize.scale.cpu().clone())
+        self.shift = nn.Buffer(learner.normalize.shift.cpu().clone())
         merged = len(model.classes) < len(model.names)
         self.membership = nn.Buffer(model.membership()) if merged else None
 

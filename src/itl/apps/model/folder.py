@@ -20,13 +20,13 @@ from torch import Tensor, nn
 
 from itl import __version__
 from itl.apps.model.memory_images import MODES, Album
-from itl.callbacks.base import Observer, Observers
+from itl.callbacks.base import Callback, CallbackList
 from itl.checkpoint import learner_state, store
 from itl.checkpoint.generations import FORMAT, UNDO, about_of, finished, newest_learned, pictures_of, with_way_back
 from itl.checkpoint.lock import lock, locked
 from itl.errors import UserError
 from itl.learner import Learner
-from itl.nets import Foreign
+from itl.nets import ModuleAdapter
 from itl.streams import Images, Task, Traits
 from itl.streams.arrays import as_pixels, statistics
 
@@ -68,7 +68,7 @@ class Model:
         policy: str | None = None,
         undo: int = UNDO,
         device: str = "auto",
-        net: Foreign | None = None,
+        net: ModuleAdapter | None = None,
     ) -> Model:
         """A new model for images of `channels` x `size` x `size`. Nothing is written before the first `save`.
 
@@ -214,13 +214,13 @@ class Model:
         labels: Sequence[str],
         about: Mapping[str, Any] | None = None,
         *,
-        observer: Observer | None = None,
+        callback: Callback | None = None,
         every: float | None = None,
     ) -> None:
         """Learn images `[n, c, h, w]` uint8 with a class name each, or go on with learning them where it was stopped.
 
-        The state is saved meanwhile (`saving.Pace(every)`). When this returns the learner has learned, but the model is
-        not yet committed: `finish` does that. `about` (JSON) is kept in `pending` until then.
+        The state is saved meanwhile (see `CheckpointThrottle`). When this returns the learner has learned, but the
+        model is not yet committed: `finish` does that. `about` (JSON) is kept in `pending` until then.
         """
         task = self.task(pixels, labels)
         mark = fingerprint(pixels, labels)
@@ -234,13 +234,13 @@ class Model:
         else:
             learner_state.same_threads(self.learner)
         self.names = self._with(labels)
-        keeper = Keeper(self, every)
-        self.learner.observer = Observers([keeper, *([observer] if observer else [])])
+        keeper = CheckpointCallback(self, every)
+        self.learner.callback = CallbackList([keeper, *([callback] if callback else [])])
         try:
             with mishaps(self.path):
                 self.learner.learn(task)
         finally:
-            self.learner.observer = Observer()
+            self.learner.callback = Callback()
 
     def finish(self, entry: Mapping[str, Any]) -> None:
         """The learn is done: note it in the history (what, and how well), and commit."""
@@ -291,7 +291,7 @@ def load(
     *,
     device: str = "auto",
     settings: dict[str, Any] | None = None,
-    observer: Observer | None = None,
+    callback: Callback | None = None,
     net: nn.Module | None = None,
 ) -> Learner:
     """The learner saved in a folder, by `Learner.save` or as a `Model`, ready to predict or to learn on.
@@ -300,15 +300,15 @@ def load(
     structure; the weights are in the folder.
     """
     learner = Model.open(path, device=device, settings=settings, net=net).learner
-    learner.observer = observer or learner.observer
+    learner.callback = callback or learner.callback
     return learner
 
 
-class Keeper(Observer):
+class CheckpointCallback(Callback):
     """Saves the model between rounds, at its pace."""
 
     def __init__(self, model: Model, every: float | None) -> None:
-        self.model, self.pace = model, learner_state.Pace(every)
+        self.model, self.pace = model, learner_state.CheckpointThrottle(every)
 
     def round_ends(self, learner: Learner, stage: Any, epoch: int, loss: float) -> None:
         """Save if it is time."""

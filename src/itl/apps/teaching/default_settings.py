@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from itl.apps.model import Model
-from itl.apps.teaching.options import Options
+from itl.apps.teaching.options import TeachingOptions
 from itl.engine.device import choose_engine
 from itl.presets import settings_for
 from itl.settings import Settings
@@ -20,7 +20,7 @@ LEAST_OF_A_CLASS = 10  # images: a memory that cannot hold so many of each class
 OWN = "own settings"  # in the learner's notes: what the user has set, which later lessons keep to
 
 
-def for_new(options: Options, size: int, images: int) -> dict[str, Any]:
+def for_new(options: TeachingOptions, size: int, images: int) -> dict[str, Any]:
     """A new model's settings for a first lesson of so many `images` of `size` pixels, the user's own on top."""
     fast = choose_engine(options.device).device.type == "cuda"
     suits = {

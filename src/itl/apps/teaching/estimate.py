@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from itl import nets
 from itl.engine.device import AT_ONCE, choose_engine
-from itl.learner.stage_estimate import GENERALIST, legs_of
+from itl.learner.stage_estimate import GENERALIST, estimate_stages
 from itl.settings import Settings
 
 TRIES = 3  # steps timed, after one to warm up
@@ -48,7 +48,7 @@ def estimate(
     seconds, stored = 0.0, held
     for task, (settings, count) in enumerate(lessons, 1):
         before, stored = stored, min(buffer, stored + count)
-        for leg in legs_of(settings, task, count, before, stored):
+        for leg in estimate_stages(settings, task, count, before, stored):
             seconds += leg.steps * (alone + each * leg.images * COST[leg.stage])
     weights = sum(parameter.numel() for parameter in net.parameters())
     pixels = 3 * size * size * (max(count for _, count in lessons) + buffer)

@@ -80,7 +80,7 @@ def renamed(model: Model, entry: dict[str, Any]) -> dict[str, str]:
     return out
 
 
-class Exams:
+class HeldOutEvaluation:
     """Test images, read once, however often the model sits for them."""
 
     def __init__(self) -> None:

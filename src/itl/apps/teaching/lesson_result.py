@@ -10,7 +10,7 @@ from itl.apps.teaching.lesson import Lesson
 
 
 @dataclass
-class Lecture:
+class LessonResult:
     """A lesson and what was made of it: `why` it was not learned, or its images by class, what is new and what went."""
 
     lesson: Lesson

@@ -20,7 +20,7 @@ FIXED = ("net.", "memory.policy", "memory.logits", "specialist.name")  # a model
 
 
 @dataclass(frozen=True)
-class Options:
+class TeachingOptions:
     """The user's choices; None: what the model has, or what suits a new one. `settings` are dotted names.
 
     `test`: hold images out, or use the folder's own `test/`. `again`: learn a folder that was learned before.
@@ -77,7 +77,7 @@ def check_path(given: str | os.PathLike[str]) -> None:
         raise UserError(f"{path} is a file; a model is a folder")
 
 
-def check_model(model: Model, options: Options) -> None:
+def check_model(model: Model, options: TeachingOptions) -> None:
     """Refuse options that contradict what a model is."""
     learner, saved = model.learner, flatten(model.learner.settings.model_dump())
     if model.image["channels"] != 3:
@@ -105,7 +105,7 @@ def check_model(model: Model, options: Options) -> None:
         _check_pending(model, model.pending, options)
 
 
-def _check_pending(model: Model, pending: Mapping[str, Any], options: Options) -> None:
+def _check_pending(model: Model, pending: Mapping[str, Any], options: TeachingOptions) -> None:
     """An unfinished learn goes on as it was begun."""
     room = model.learner.memory.size
     if options.buffer not in (None, pending.get("buffer"), room):

@@ -12,11 +12,11 @@ from itl.apps.images import Problem, shown
 from itl.apps.model import Model
 from itl.apps.model.folder import fingerprint
 from itl.apps.teaching.default_settings import OWN, for_lesson, for_new, own_settings
-from itl.apps.teaching.held_out import Exams, Report, learned_at, where
+from itl.apps.teaching.held_out import HeldOutEvaluation, Report, learned_at, where
 from itl.apps.teaching.lesson import Lesson, Material
-from itl.apps.teaching.lesson_result import Lecture
-from itl.apps.teaching.options import SIZES, Options, check_model, check_path
-from itl.callbacks.base import Observer, Observers
+from itl.apps.teaching.lesson_result import LessonResult
+from itl.apps.teaching.options import SIZES, TeachingOptions, check_model, check_path
+from itl.callbacks.base import Callback, CallbackList
 from itl.engine.device import choose_engine
 from itl.errors import UserError
 from itl.nets.weights import start_from
@@ -32,12 +32,12 @@ class Teacher:
     """Teaches lessons to the model in `path`, which is made if it is not there; the caller holds the model's lock."""
 
     def __init__(
-        self, path: str | os.PathLike[str], folders: Sequence[str | os.PathLike[str]], options: Options
+        self, path: str | os.PathLike[str], folders: Sequence[str | os.PathLike[str]], options: TeachingOptions
     ) -> None:
         check_path(path)
         self.path, self.options = Path(path), options
         choose_engine(options.device)  # no such device: said before anything is read
-        self.exams = Exams()
+        self.exams = HeldOutEvaluation()
         self.model: Model | None = None
         if self._exists():
             self.model = Model.open(self.path, device=options.device)
@@ -62,9 +62,9 @@ class Teacher:
 
     # ------------------------------------------------------------------ learning
 
-    def due(self) -> list[Lecture]:
+    def due(self) -> list[LessonResult]:
         """The lessons in their order; those that an interrupted command has done already say so."""
-        out = [Lecture(lesson) for lesson in self.lessons]
+        out = [LessonResult(lesson) for lesson in self.lessons]
         pending = self.model.pending if self.model else None
         if self.model is None or pending is None:
             return out
@@ -84,8 +84,8 @@ class Teacher:
 
     def teach(
         self,
-        lecture: Lecture,
-        observer: Observer | None = None,
+        lecture: LessonResult,
+        callback: Callback | None = None,
         progress: Progress | None = None,
         stop: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -111,8 +111,8 @@ class Teacher:
         model = self._model(material)
         if not self._is_due(model, lecture, fingerprint(pixels, labels)):
             return
-        observers = Observers([_Stopper(model, stop), *([observer] if observer else [])])
-        model.teach(pixels, labels, self._about(model, lecture), observer=observers)
+        callbacks = CallbackList([_Stopper(model, stop), *([callback] if callback else [])])
+        model.teach(pixels, labels, self._about(model, lecture), callback=callbacks)
         self._look_back(model, lecture)
         place = where(model, lesson.folder)
         self.exams.bring(place, material.test)
@@ -126,7 +126,7 @@ class Teacher:
         assert self.model is not None
         return self.exams.hold(self.model)
 
-    def _is_due(self, model: Model, lecture: Lecture, mark: str) -> bool:
+    def _is_due(self, model: Model, lecture: LessonResult, mark: str) -> bool:
         """Whether these images are to be learned: not if they were, and not if others were begun in their place."""
         if model.pending is not None:
             if model.pending["fingerprint"] == mark:
@@ -182,7 +182,7 @@ class Teacher:
 
     # ------------------------------------------------------------------ what is noted
 
-    def _about(self, model: Model, lecture: Lecture) -> dict[str, Any]:
+    def _about(self, model: Model, lecture: LessonResult) -> dict[str, Any]:
         """What an unfinished learn must know to be gone on with, and to say in the end what it has changed."""
         return {
             "what": lecture.lesson.name,
@@ -196,7 +196,7 @@ class Teacher:
             "tested": self.options.test,
         }
 
-    def _look_back(self, model: Model, lecture: Lecture) -> None:
+    def _look_back(self, model: Model, lecture: LessonResult) -> None:
         """What a lesson has changed, once it is learned."""
         assert model.pending is not None
         memory, room = model.learner.memory, model.pending["room"]
@@ -209,7 +209,7 @@ class Teacher:
             why = "a class to test on that was never learned; it is left out"
             lecture.problems.append(Problem(lecture.lesson.folder / "test" / name, why))
 
-    def _entry(self, model: Model, lecture: Lecture, place: str, report: Report) -> dict[str, Any]:
+    def _entry(self, model: Model, lecture: LessonResult, place: str, report: Report) -> dict[str, Any]:
         """The history's."""
         memory, classes = model.learner.memory, {g.name: g.now for g in report.classes if g.now is not None}
         return {
@@ -235,7 +235,7 @@ def _alike(begun: Sequence[str] | None, places: Sequence[str]) -> bool:
     return begun is not None and [Path(place).name for place in begun] == [Path(place).name for place in places]
 
 
-class _Stopper(Observer):
+class _Stopper(Callback):
     """Saves the model and stops, at the end of the round in which it is asked to."""
 
     def __init__(self, model: Model, stop: Callable[[], bool]) -> None:

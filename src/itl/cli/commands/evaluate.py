@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from itl.apps.images import Problem
     from itl.apps.model import Model
-    from itl.apps.model.evaluation import Verdict
+    from itl.apps.model.evaluation import EvaluationResult
 
 MATRIX = 12  # classes of which the whole confusion matrix is shown
 
@@ -84,7 +84,7 @@ def _predicted(
     return np.concatenate(out), labels
 
 
-def _show(verdict: Verdict) -> None:
+def _show(verdict: EvaluationResult) -> None:
     from rich.console import Console
     from rich.text import Text
 
@@ -110,7 +110,7 @@ def _show(verdict: Verdict) -> None:
     console.print(f"mean confidence {sure} %, expected calibration error {error}")
 
 
-def _matrix(verdict: Verdict) -> RenderableType:
+def _matrix(verdict: EvaluationResult) -> RenderableType:
     from rich.text import Text
 
     from itl.cli.display.run_tables import plain_table

@@ -15,7 +15,7 @@ from itl.errors import UserError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from itl.apps.teaching import Lecture, Teacher
+    from itl.apps.teaching import LessonResult, Teacher
 
 
 @click.command()
@@ -48,11 +48,11 @@ def learn(model: str, folders: tuple[str, ...], **given: Any) -> None:
         raise UserError("give --json or --quiet, not both")
     own = options.settings(given["pairs"], given["epochs"])
 
-    from itl.apps.teaching import Options, Teacher, plan
+    from itl.apps.teaching import Teacher, TeachingOptions, plan
     from itl.apps.teaching.options import check_path
     from itl.checkpoint.lock import lock
 
-    chosen = Options(
+    chosen = TeachingOptions(
         size=given["size"],
         method=given["method"],
         buffer=given["buffer"],
@@ -74,7 +74,7 @@ def learn(model: str, folders: tuple[str, ...], **given: Any) -> None:
         _show(teacher, _teach(teacher, console), given, told=console is not None)
 
 
-def _teach(teacher: Teacher, console: Console | None) -> list[Lecture]:
+def _teach(teacher: Teacher, console: Console | None) -> list[LessonResult]:
     """All lessons; Ctrl-C ends the round, saves, and is a line that says how to go on."""
     from itl.cli.display.lesson_progress import Lessons, Stop
     from itl.cli.display.lesson_tables import told
@@ -96,7 +96,7 @@ def _teach(teacher: Teacher, console: Console | None) -> list[Lecture]:
     return lectures
 
 
-def _show(teacher: Teacher, lectures: list[Lecture], given: dict[str, Any], told: bool) -> None:
+def _show(teacher: Teacher, lectures: list[LessonResult], given: dict[str, Any], told: bool) -> None:
     """The end: tables, one JSON object, or the model's folder. `told`: each lesson had its line already."""
     if given["quiet"]:
         click.echo(str(teacher.path))

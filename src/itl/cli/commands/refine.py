@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from itl.callbacks.base import Observer
+from itl.callbacks.base import Callback
 from itl.cli import options
 from itl.errors import UserError
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from itl.engine.stage import Stage
     from itl.learner import Learner
-    from itl.results import Folder
+    from itl.results import RunFolder
 
 Tries = list[dict[str, Any]]
 
@@ -39,9 +39,9 @@ def refine(
     """Redo the generalist step of a run with other settings, from the specialists it kept (--keep-specialists)."""
     from itl.experiments import refine as room
     from itl.experiments.config import Config
-    from itl.results import Folder, read_config
+    from itl.results import RunFolder, read_config
 
-    folder = Folder(run)
+    folder = RunFolder(run)
     chosen = _tasks(tasks, room.kept(folder))
     trials = options.alternatives(pairs)
     for settings in trials:
@@ -53,9 +53,9 @@ def refine(
     tries: Tries = []
     with _status(as_json) as status:
         for number, (task, settings) in enumerate(plan, 1):
-            watch = Observer() if status is None else _Watch(status, f"try {number} of {len(plan)}")
+            watch = Callback() if status is None else _Watch(status, f"try {number} of {len(plan)}")
             attempt = room.refine if len(plan) == 1 else room.tried
-            tries.append(attempt(run, stream, task, settings, device=device, observers=[watch]))
+            tries.append(attempt(run, stream, task, settings, device=device, callbacks=[watch]))
     path = room.record(folder, _command(run, pairs, tasks), tries, out)
     if as_json:
         click.echo(json.dumps({"tries": tries, "file": str(path)}, indent=1))
@@ -91,7 +91,7 @@ def _status(as_json: bool) -> Any:
     return console.status("reading", refresh_per_second=4) if console.is_terminal and not as_json else nullcontext()
 
 
-class _Watch(Observer):
+class _Watch(Callback):
     """Keeps that line true."""
 
     def __init__(self, status: Status, which: str) -> None:
@@ -103,7 +103,7 @@ class _Watch(Observer):
         self.status.update(f"{self.which}: {where}, loss {loss:.3g}")
 
 
-def _show(folder: Folder, tries: Tries, path: Path) -> None:
+def _show(folder: RunFolder, tries: Tries, path: Path) -> None:
     """A table a task, the best first, with what the run itself had reached."""
     from rich.console import Console
 

@@ -17,7 +17,7 @@ from itl.errors import UserError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from itl.callbacks.base import Observer
+    from itl.callbacks.base import Callback
     from itl.experiments.config import Config
     from itl.streams import Stream
 
@@ -125,7 +125,7 @@ class _Session:
                     stream,
                     place,
                     device=self.given["device"],
-                    observers=[*events, *([] if display is None else [display])],
+                    callbacks=[*events, *([] if display is None else [display])],
                     resume=self.given["resume"],
                 )
         except KeyboardInterrupt:
@@ -145,7 +145,7 @@ class _Session:
                     places,
                     lanes=lanes,
                     device=self.given["device"],
-                    observers=[
+                    callbacks=[
                         [*own, *([] if display is None else [display.rows[number]])]
                         for number, own in enumerate(events)
                     ],
@@ -155,7 +155,7 @@ class _Session:
             raise KeyboardInterrupt("interrupted; the same command with --resume goes on with each run") from None
 
     @contextmanager
-    def _events(self, places: list[Path]) -> Iterator[list[list[Observer]]]:
+    def _events(self, places: list[Path]) -> Iterator[list[list[Callback]]]:
         """For each run the observers that write TensorBoard's files, where asked for."""
         if not self.given["tensorboard"]:
             yield [[] for _ in places]

@@ -155,13 +155,13 @@ def _final(trials: Trials, seeds: tuple[int, ...], given: dict[str, Any]) -> Non
 
 def _print(trials: Trials, path: Path, seeds: tuple[int, ...] | None, given: dict[str, Any]) -> None:
     from itl.experiments.search import plots, study
-    from itl.results import Folder
+    from itl.results import RunFolder
 
     found = study.best(trials)
     assert found is not None
     drawn = plots.draw(trials)
     runs = [] if seeds is None else [trials.out / "final" / config.name for config in study.final(trials, seeds)]
-    results = [Folder(place).read("result.json") for place in runs if (place / "result.json").exists()]
+    results = [RunFolder(place).read("result.json") for place in runs if (place / "result.json").exists()]
     if given["quiet"]:
         click.echo(path)
         return

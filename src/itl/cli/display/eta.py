@@ -6,25 +6,25 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from itl.learner.stage_estimate import GENERALIST, Leg, legs_of
+from itl.learner.stage_estimate import GENERALIST, StageEstimate, estimate_stages
 
 if TYPE_CHECKING:
     from itl.settings import Settings
 
 
-def legs(settings: Settings, sizes: Sequence[int], buffer: int) -> list[Leg]:
+def legs(settings: Settings, sizes: Sequence[int], buffer: int) -> list[StageEstimate]:
     """All stages of a run over tasks of `sizes` training images, with a memory of `buffer`."""
     out, seen = [], 0
     for task, size in enumerate(sizes, 1):
         before, seen = seen, seen + size
-        out += legs_of(settings, task, size, min(buffer, before), min(buffer, seen))
+        out += estimate_stages(settings, task, size, min(buffer, before), min(buffer, seen))
     return out
 
 
 class Outlook:
     """The time left. A stage's speed is what it was so far; one not met yet is taken to be as fast as the others."""
 
-    def __init__(self, legs: Sequence[Leg]) -> None:
+    def __init__(self, legs: Sequence[StageEstimate]) -> None:
         self.legs = list(legs)
         self.spent: dict[str, float] = defaultdict(float)  # seconds, by stage
         self.done: dict[str, float] = defaultdict(float)  # images, by stage

@@ -11,22 +11,22 @@ from rich.text import Text
 
 from itl.cli.display.eta import legs
 from itl.cli.display.progress import Progress
-from itl.learner.stage_estimate import Leg
+from itl.learner.stage_estimate import StageEstimate
 
 if TYPE_CHECKING:
-    from itl.apps.teaching import Lecture, Teacher
+    from itl.apps.teaching import LessonResult, Teacher
     from itl.learner import Learner
 
 
 class Lessons(Progress):
     """Shows one lesson on a terminal."""
 
-    def __init__(self, console: Console, teacher: Teacher, lecture: Lecture, which: str) -> None:
+    def __init__(self, console: Console, teacher: Teacher, lecture: LessonResult, which: str) -> None:
         heading = Text.assemble((str(teacher.path), "bold"), f" learns {which}", (lecture.lesson.name, "bold"))
         super().__init__(console, heading, f"reading {lecture.lesson.name}")
         self.images = sum(len(files) for files in lecture.lesson.found.train.values())
 
-    def legs(self, learner: Learner) -> list[Leg]:
+    def legs(self, learner: Learner) -> list[StageEstimate]:
         """The stages of the present task; what came before it is taken to have filled the memory."""
         before = [learner.memory.size] * (len(learner.tasks) - 1)
         every = legs(learner.settings, [*before, self.images], learner.memory.size)

@@ -12,14 +12,14 @@ from rich.text import Text
 from itl.cli.display.run_tables import clock, percent, plain_table
 
 if TYPE_CHECKING:
-    from itl.apps.teaching import Lecture, Teacher
+    from itl.apps.teaching import LessonResult, Teacher
     from itl.apps.teaching.held_out import Grade, Report
 
 SHOWN = 10  # problems and classes of a list that are named; --json names all
 NAME = 40  # letters of a name
 
 
-def told(lecture: Lecture) -> Text:
+def told(lecture: LessonResult) -> Text:
     """One lesson in a line."""
     out = Text.assemble((short(lecture.lesson.name), "bold"), ": ")
     if not lecture.learned:
@@ -32,7 +32,7 @@ def told(lecture: Lecture) -> Text:
     return out.append(f", {clock(lecture.seconds)}")
 
 
-def view(teacher: Teacher, lectures: Sequence[Lecture], report: Report, brief: bool = False) -> RenderableType:
+def view(teacher: Teacher, lectures: Sequence[LessonResult], report: Report, brief: bool = False) -> RenderableType:
     """The end of a learn: what was learned (not if `brief`), how well it is known, what was lost, what is wrong."""
     parts: list[RenderableType] = [] if brief else [told(lecture) for lecture in lectures]
     for lecture in lectures:
@@ -52,7 +52,7 @@ def view(teacher: Teacher, lectures: Sequence[Lecture], report: Report, brief: b
     return Group(*parts)
 
 
-def _remarks(lecture: Lecture) -> list[RenderableType]:
+def _remarks(lecture: LessonResult) -> list[RenderableType]:
     """What the user should know beside the numbers."""
     out: list[RenderableType] = []
     if lecture.grown is not None:

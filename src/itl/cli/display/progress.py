@@ -10,12 +10,12 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from itl.callbacks.base import Observer
+from itl.callbacks.base import Callback
 from itl.cli.display.accuracy_plot import HEIGHT, Point, curve
 from itl.cli.display.eta import Outlook, legs
 from itl.cli.display.run_tables import Stages, clock, percent, stage_table, title
 from itl.cli.display.screen import Screen
-from itl.learner.stage_estimate import Leg
+from itl.learner.stage_estimate import StageEstimate
 
 if TYPE_CHECKING:
     from itl.engine.stage import Stage
@@ -28,7 +28,7 @@ AROUND = 12  # lines that are not rows
 WIDE = 100  # columns, at most, of the curve
 
 
-class Progress(Screen, Observer):
+class Progress(Screen, Callback):
     """Shows learning on a terminal: a heading, the present stage, a bar with the time left. Subclasses say what of."""
 
     def __init__(self, console: Console, heading: Text, note: str) -> None:
@@ -39,7 +39,7 @@ class Progress(Screen, Observer):
         self.begun = self.mark = time.monotonic()
         super().__init__(console, A_SECOND)
 
-    def legs(self, learner: Learner) -> list[Leg]:
+    def legs(self, learner: Learner) -> list[StageEstimate]:
         """What there is to do, as far as it is known."""
         raise NotImplementedError
 
@@ -117,7 +117,7 @@ class Display(Progress):
         """The stream is there."""
         self.stream, self.note = stream, "evaluating the untrained network"
 
-    def legs(self, learner: Learner) -> list[Leg]:
+    def legs(self, learner: Learner) -> list[StageEstimate]:
         """Every stage of every task; and the time an interrupted run had taken already is counted."""
         self.begun -= sum(learner.clock.seconds.values())
         sizes = [len(task.train) for task in self.stream or ()]

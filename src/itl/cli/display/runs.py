@@ -10,7 +10,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from itl.callbacks.base import Observer
+from itl.callbacks.base import Callback
 from itl.cli.display.labels import which
 from itl.cli.display.run_tables import clock, percent, plain_table
 from itl.cli.display.screen import Screen
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from itl.learner import Learner
 
 
-class Row(Observer):
+class Row(Callback):
     """What is known of one run."""
 
     def __init__(self, name: str) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Protocol
 
-from itl.callbacks.base import Observer
+from itl.callbacks.base import Callback
 from itl.checkpoint.store import reason
 from itl.errors import UserError
 from itl.experiments.config import Config
@@ -40,11 +40,11 @@ class Work(Protocol):
     def needs(self) -> Sequence[str]:
         """Folders elsewhere that it reads."""
 
-    def do(self, root: Path, streams: Streams, observers: Sequence[Observer], device: str, report: Report) -> Event:
+    def do(self, root: Path, streams: Streams, callbacks: Sequence[Callback], device: str, report: Report) -> Event:
         """Do it, or go on with it; what is worth telling of the result."""
 
 
-class Source(Protocol):
+class JobSource(Protocol):
     """Where work comes from. Several processes may take from one."""
 
     ahead: bool  # whether a piece may be claimed long before it is begun

@@ -15,7 +15,7 @@ from typing import Any
 from itl import __version__
 from itl.errors import UserError
 from itl.experiments.search.file_sync import Parcel, pack, unpack
-from itl.experiments.search.jobs import Event, Source, Streams, Work, in_one_line, stream_key
+from itl.experiments.search.jobs import Event, JobSource, Streams, Work, in_one_line, stream_key
 from itl.experiments.search.optional_imports import need
 from itl.experiments.search.progress import Board
 from itl.experiments.search.ray_task import carry_out
@@ -119,7 +119,7 @@ class Reports:
 class _Driver:
     """Claims work, hands it to Ray, and takes what comes back."""
 
-    def __init__(self, ray: Any, how: Cluster, source: Source, out: Path, streams: Streams, board: Board) -> None:
+    def __init__(self, ray: Any, how: Cluster, source: JobSource, out: Path, streams: Streams, board: Board) -> None:
         self.ray, self.how, self.source, self.streams, self.board = ray, how, source, streams, board
         here = need("ray.util.scheduling_strategies").NodeAffinitySchedulingStrategy(
             ray.get_runtime_context().get_node_id(), soft=False

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from itl import __version__
-from itl.callbacks.base import Observer
+from itl.callbacks.base import Callback
 from itl.experiments.config import Config
 from itl.experiments.search.file_sync import pack, unpack
 from itl.experiments.search.jobs import Event, Streams, Work, in_one_line, is_full, stream_key
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from itl.streams import Stream
 
 
-class Courier(Observer):
+class Courier(Callback):
     """Sends a run's folder to the mailbox whenever its state was saved, and tells how it goes."""
 
     def __init__(self, work: Work, root: Path, ask: Callable[..., Any]) -> None:

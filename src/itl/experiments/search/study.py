@@ -12,7 +12,7 @@ from itl.errors import UserError
 from itl.experiments.config import Config
 from itl.experiments.search.space import Space
 from itl.presets import settings_for
-from itl.results import Folder, read_config
+from itl.results import RunFolder, read_config
 from itl.settings import flatten
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def check(plan: Plan) -> None:
 
         refine.check(dict.fromkeys(choice.key for choice in plan.space.choices))
         for place in plan.kept:
-            refine.kept(Folder(place))
+            refine.kept(RunFolder(place))
             if Config.of(read_config(place)).split != "validation":
                 raise UserError(
                     f"{place} learned the validation images too; make it again with --split validation "
@@ -103,7 +103,7 @@ def begin(plan: Plan, out: Path) -> Trials:
 
 
 def _begin(plan: Plan, out: Path) -> Trials:
-    record, folder = plan.record(), Folder(out)
+    record, folder = plan.record(), RunFolder(out)
     if (out / "search.json").exists():
         before = folder.read("search.json")
         differs = [key for key in record if key != "trials" and record[key] != before.get(key)]
@@ -183,7 +183,7 @@ def chosen(trials: Trials) -> Config:
 def write_best(trials: Trials) -> Path:
     """best.json, which `itl run --config` takes."""
     config = {key: value for key, value in asdict(chosen(trials)).items() if value is not None}
-    Folder(trials.out).write("best.json", config)
+    RunFolder(trials.out).write("best.json", config)
     return trials.out / "best.json"
 
 

@@ -7,12 +7,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from itl.callbacks.base import Observer
+from itl.callbacks.base import Callback
 from itl.errors import UserError
 from itl.experiments.config import Config
 from itl.experiments.search.job_locks import Claim, claim
 from itl.experiments.search.jobs import Event, Report, Streams, Work
-from itl.results import Folder, read_config
+from itl.results import RunFolder, read_config
 
 FAILED = "failed.json"  # in a cell's folder: why it could not be done when last tried
 
@@ -37,12 +37,12 @@ class CellWork:
 
     needs: Sequence[str] = ()
 
-    def do(self, root: Path, streams: Streams, observers: Sequence[Observer], device: str, report: Report) -> Event:
+    def do(self, root: Path, streams: Streams, callbacks: Sequence[Callback], device: str, report: Report) -> Event:
         """Begin the run or go on with it."""
         from itl.experiments.run import run
 
         stream = streams.of(self.config)
-        result = run(self.config, stream, root / self.folder, device=device, observers=observers, resume=True)
+        result = run(self.config, stream, root / self.folder, device=device, callbacks=callbacks, resume=True)
         return {"class_il": result["class_il"], "task_il": result["task_il"], "seconds": result["seconds"]["total"]}
 
 
@@ -94,14 +94,14 @@ class Cells:
         """Say why in the cell's folder, where the next sweep finds and removes it."""
         try:
             (self.out / name).mkdir(parents=True, exist_ok=True)
-            Folder(self.out / name).write(FAILED, {"error": message})
+            RunFolder(self.out / name).write(FAILED, {"error": message})
         except OSError:
             self.unsaid.add(name)
 
     def check(self) -> None:
         """Refuse folders that hold another run: its result is not the cell's."""
         for config in self.configs:
-            folder = Folder(self.out / config.name)
+            folder = RunFolder(self.out / config.name)
             if folder.path.exists() and not folder.path.is_dir():
                 raise UserError(f"{folder.path} is a file, where the run's folder would be; choose another --out")
             if (folder.path / "config.json").exists() and Config.of(read_config(folder.path)) != config:
@@ -112,14 +112,14 @@ class Cells:
         if (place := claim(self.out, "sweep")) is not None:
             place.release()
         for config in self.configs:
-            folder = Folder(self.out / config.name)
+            folder = RunFolder(self.out / config.name)
             if (folder.path / FAILED).exists() and (mine := claim(self.out, config.name)) is not None:
                 with mine:
                     (folder.path / FAILED).unlink(missing_ok=True)
 
     def state(self, config: Config) -> dict[str, Any] | None:
         """What the folder says of a cell: its result, its failure, or nothing yet."""
-        folder = Folder(self.out / config.name)
+        folder = RunFolder(self.out / config.name)
         if (folder.path / "result.json").exists():
             result = folder.read("result.json")
             if not isinstance(result, dict) or not {"class_il", "task_il"} <= result.keys():

@@ -12,7 +12,7 @@ from typing import Any
 import optuna
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from itl.callbacks.base import Observer
+from itl.callbacks.base import Callback
 from itl.engine.keyed_random import generator
 from itl.engine.stage import Diverged
 from itl.errors import UserError
@@ -20,7 +20,7 @@ from itl.experiments.config import Config
 from itl.experiments.search.job_locks import Claim, claim
 from itl.experiments.search.jobs import Event, Report, Streams, Work
 from itl.experiments.search.space import Choice, Space
-from itl.results import Folder, read_config
+from itl.results import RunFolder, read_config
 
 STARTUP = 5  # trials that are never given up: there is nothing to hold them against yet
 FIRST = 2  # the step from which on a trial may be given up
@@ -55,12 +55,12 @@ class TrialWork:
         """The runs whose specialists it starts from."""
         return self.kept
 
-    def do(self, root: Path, streams: Streams, observers: Sequence[Observer], device: str, report: Report) -> Event:
+    def do(self, root: Path, streams: Streams, callbacks: Sequence[Callback], device: str, report: Report) -> Event:
         """The trial's value, or why it was given up."""
         try:
-            values = self._redo(streams, observers, device, report) if self.kept else None
+            values = self._redo(streams, callbacks, device, report) if self.kept else None
             if values is None:
-                values = self._run(root / self.folder, streams, observers, device, report)
+                values = self._run(root / self.folder, streams, callbacks, device, report)
         except Hopeless:
             return {"state": "pruned"}
         except UserError as error:
@@ -70,25 +70,25 @@ class TrialWork:
         return {"state": "complete", "class_il": fmean(values), "values": values}
 
     def _run(
-        self, place: Path, streams: Streams, observers: Sequence[Observer], device: str, report: Report
+        self, place: Path, streams: Streams, callbacks: Sequence[Callback], device: str, report: Report
     ) -> list[float]:
         from itl.experiments.run import run
 
         values: list[float] = []
         for config in self.configs:
-            watch = [*observers, AfterTask(report)] if not values else observers
+            watch = [*callbacks, AfterTask(report)] if not values else callbacks
             folder = place / f"seed{config.seed}"
-            result = run(config, streams.of(config), folder, device=device, observers=watch, resume=True)
+            result = run(config, streams.of(config), folder, device=device, callbacks=watch, resume=True)
             values.append(float(result["class_il"]))
         return values
 
-    def _redo(self, streams: Streams, observers: Sequence[Observer], device: str, report: Report) -> list[float]:
+    def _redo(self, streams: Streams, callbacks: Sequence[Callback], device: str, report: Report) -> list[float]:
         from itl.experiments.refine import kept, refine
 
         values: list[float] = []
         for config, place in zip(self.configs, self.kept, strict=True):
-            for task in kept(Folder(place)):
-                tried = refine(place, streams.of(config), task, self.settings, device=device, observers=observers)
+            for task in kept(RunFolder(place)):
+                tried = refine(place, streams.of(config), task, self.settings, device=device, callbacks=callbacks)
                 values.append(float(tried["stages"]["expert"]["class_il"]))
                 if report(len(values), fmean(values)):
                     raise Hopeless
@@ -101,7 +101,7 @@ def _failed() -> type[UserError]:
     return Failed
 
 
-class AfterTask(Observer):
+class AfterTask(Callback):
     """Reports the Class-IL accuracy after each task, and gives the trial up when it is hopeless."""
 
     def __init__(self, report: Report) -> None:
@@ -140,7 +140,7 @@ class Trials:
 
     def __init__(self, out: Path) -> None:
         self.out = out
-        self.plan = Folder(out).read("search.json")
+        self.plan = RunFolder(out).read("search.json")
         self.base = Config.of(self.plan["config"])
         self.space = Space([Choice(**one) for one in self.plan["space"]])
         self.study = study(out, self.plan["prune"])
@@ -165,7 +165,7 @@ class Trials:
                 if trial.state is TrialState.RUNNING and (mine := claim(self.out, f"trial-{trial.number:04d}")):
                     return self._work(Trial(self.study, trial._trial_id)), mine
             begun = sum(trial.state is not TrialState.WAITING for trial in trials)
-            if begun >= Folder(self.out).read("search.json")["trials"] or not self._more(trials):
+            if begun >= RunFolder(self.out).read("search.json")["trials"] or not self._more(trials):
                 return None
             self.study.sampler = sampler(self.plan["sampler"], self.plan["seed"], begun)
             asked = self.study.ask()

@@ -16,8 +16,8 @@ from threading import Event as Flag
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from itl.callbacks.base import Observer
-from itl.experiments.search.jobs import Event, Source, Streams, Work, in_one_line, is_full
+from itl.callbacks.base import Callback
+from itl.experiments.search.jobs import Event, JobSource, Streams, Work, in_one_line, is_full
 
 if TYPE_CHECKING:
     import torch
@@ -32,7 +32,7 @@ class Gone(KeyboardInterrupt):
     """Whoever started this process has ended; the run's last saved state is there to go on with."""
 
 
-class Tidings(Observer):
+class Tidings(Callback):
     """Tells of a run's lines, of the memory it took by its first task's end, and looks whether to stop."""
 
     def __init__(self, work: Work, tell: Callable[[Event], None], measured: Callable[[], None], stop: Flag) -> None:
@@ -60,7 +60,7 @@ class Drain:
     """
 
     def __init__(
-        self, source: Source, root: Path, streams: Streams, device: torch.device, lanes: int, once: bool = False
+        self, source: JobSource, root: Path, streams: Streams, device: torch.device, lanes: int, once: bool = False
     ) -> None:
         self.source, self.root, self.streams, self.device, self.lanes = source, root, streams, device, lanes
         self.once, self.more = once, False
@@ -121,7 +121,7 @@ class Drain:
             print(json.dumps(event), flush=True)
 
 
-def source_of(spec: dict[str, Any]) -> Source:
+def source_of(spec: dict[str, Any]) -> JobSource:
     """The source that `spec` describes."""
     if spec["source"] == "cells":
         from itl.experiments.search.sweep_jobs import Cells

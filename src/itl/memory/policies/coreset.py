@@ -13,7 +13,7 @@ from torch import Tensor
 from itl.engine.device import Engine
 from itl.memory.candidates import Candidates, Inputs, PolicyOptions
 from itl.memory.greedy_selection import facility_location
-from itl.memory.model_outputs import Sight
+from itl.memory.model_outputs import ModelOutputs
 
 
 def coreset(errors: Tensor, labels: np.ndarray, fraction: float) -> np.ndarray:
@@ -41,7 +41,7 @@ class Coreset(Candidates):
         super().__init__(count, width, options, engine)
         self.present = torch.zeros(count, dtype=torch.float64)  # C_i's weights, 0 outside
 
-    def foresee(self, epoch: int, labels: np.ndarray, sight: Sight) -> np.ndarray | None:
+    def foresee(self, epoch: int, labels: np.ndarray, sight: ModelOutputs) -> np.ndarray | None:
         """The coreset of the epochs from this one on, where a new one is due."""
         if epoch % self.options.every:
             return None

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from itl.memory.candidates import Candidates
 from itl.memory.greedy_selection import matching_pursuit
-from itl.memory.model_outputs import Seen, Sight
+from itl.memory.model_outputs import ModelOutputs, Seen
 from itl.memory.policies.stratified import quotas
 from itl.memory.slots import Slots
 
@@ -32,7 +32,7 @@ class GradientCoreset(Candidates):
         return (logits.argmax(1) == batch["y"]).double()
 
     def choose(
-        self, slots: Slots, labels: np.ndarray, rng: np.random.Generator, sight: Sight, stored: Tensor | None
+        self, slots: Slots, labels: np.ndarray, rng: np.random.Generator, sight: ModelOutputs, stored: Tensor | None
     ) -> tuple[np.ndarray, np.ndarray]:
         """Slots to overwrite and the rows put there; the weights of what stays and of what comes are set."""
         ranked = self._ranked(labels, sight)
@@ -57,7 +57,7 @@ class GradientCoreset(Candidates):
             taken += list(fresh)
         return np.array(sorted(free)[: len(taken)], np.int64), np.array(taken, np.int64)
 
-    def _ranked(self, labels: np.ndarray, sight: Sight) -> np.ndarray:
+    def _ranked(self, labels: np.ndarray, sight: ModelOutputs) -> np.ndarray:
         """The candidates' rows, and behind them all of the classes that have none."""
         ranked = self.ranked()
         others = np.flatnonzero(~np.isin(labels, labels[ranked]))
@@ -66,7 +66,7 @@ class GradientCoreset(Candidates):
         return np.concatenate([ranked, others])
 
     def _pool(
-        self, label: int, held: np.ndarray, rows: np.ndarray, slots: Slots, sight: Sight, stored: Tensor | None
+        self, label: int, held: np.ndarray, rows: np.ndarray, slots: Slots, sight: ModelOutputs, stored: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Errors, inputs and mass of a class's images in memory and its candidates, in this order."""
         device = self.keys.device

@@ -7,10 +7,10 @@ import torch
 from torch.nn.functional import normalize
 
 from itl.memory.greedy_selection import herding
-from itl.memory.model_outputs import Sight
+from itl.memory.model_outputs import ModelOutputs
 
 
-def herded(labels: np.ndarray, size: int, sight: Sight) -> np.ndarray:
+def herded(labels: np.ndarray, size: int, sight: ModelOutputs) -> np.ndarray:
     """The task's rows class by class, each class in herding order over its normalised features, `size` of each."""
     features = normalize(sight.task.features)
     order = []
