@@ -99,4 +99,4 @@ def test_a_wrong_import_is_found_wherever_it_hides() -> None:
         "if TYPE_CHECKING:\n    from itl.learner import Learner\n\ndef f():\n    from itl.replay.plan import plan\n"
     )
     found = list(imports(ast.parse(code)))
-    assert found == [("experiments", False, 2), ("streams", False, 3), ("learner", True, 5), ("memory", False, 8)]
+    assert found == [("experiments", False, 2), ("streams", False, 3), ("learner", True, 5), ("replay", False, 8)]
