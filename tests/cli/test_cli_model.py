@@ -55,7 +55,7 @@ def test_predict_says_what_the_model_says(itl: Itl, world: Path) -> None:
     assert len(done.json["predictions"]) == 24
     for row in done.json["predictions"]:
         pixels = torch.from_numpy(read_image(world / row["path"], 8))
-        expected = model.predict(pixels[None])[0]
+        expected = model.predict_proba(pixels[None])[0]
         best = np.argsort(-expected)[:2]
         assert [one["class"] for one in row["top"]] == [model.classes[k] for k in best]
         assert [one["confidence"] for one in row["top"]] == pytest.approx(expected[best].tolist(), abs=1e-6)
@@ -162,7 +162,7 @@ def test_export_writes_one_file(itl: Itl, world: Path) -> None:
     assert done.out == "wrote m.pt2: uint8 [batch, 3, 8, 8] to probabilities of 4 classes\n"
     pixels = tiny_task("cat")[0]
     program = torch.export.load(world / "m.pt2").module()
-    np.testing.assert_allclose(program(pixels), Model.open(world / "m", device="cpu").predict(pixels), atol=1e-6)
+    np.testing.assert_allclose(program(pixels), Model.open(world / "m", device="cpu").predict_proba(pixels), atol=1e-6)
 
 
 MISTAKES: dict[str, tuple[list[str], str]] = {

@@ -102,7 +102,7 @@ def test_what_is_learned_predicts_is_judged_and_is_shipped(learned: Callable[...
     assert [row["path"] for row in rows] == [str(path) for path in files]
     pixels, _, _ = read_images(files, 8)
     model = Model.open(home / "m", device="cpu")
-    expected = model.predict(torch.from_numpy(pixels))
+    expected = model.predict_proba(torch.from_numpy(pixels))
     assert [row["class"] for row in rows] == [model.classes[k] for k in expected.argmax(1)]
     runtime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnx")

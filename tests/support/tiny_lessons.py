@@ -21,10 +21,10 @@ def teach(
     if (path / "CURRENT").exists() and "buffer" not in changes:
         options = replace(options, buffer=None)
     teacher = Teacher(path, folders, options)
-    lectures = teacher.due()
-    for lecture in lectures:
-        teacher.teach(lecture, callback)
-    return teacher, lectures
+    results = teacher.lesson_results()
+    for result in results:
+        teacher.teach(result, callback)
+    return teacher, results
 
 
 def model(path: Path) -> Model:

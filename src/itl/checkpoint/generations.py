@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from itl.apps.model.memory_images import MODES, Album
+from itl.apps.model.memory_images import PILLOW_MODES, MemoryImageFiles
 from itl.checkpoint import store
 from itl.errors import UserError
 
@@ -109,13 +109,13 @@ def about_of(path: Path, state: dict[str, Any]) -> dict[str, Any]:
 
 
 def pictures_of(
-    generation: Path, album: Album, tensors: dict[str, Tensor], state: dict[str, Any], names: Sequence[str]
+    generation: Path, album: MemoryImageFiles, tensors: dict[str, Tensor], state: dict[str, Any], names: Sequence[str]
 ) -> Tensor:
     """The memory's pixels from its pictures, as they would be among the tensors."""
     try:
         labels, shape = tensors["slots.label"], [int(n) for n in state["shape"]]
         count = int(state["slots"]["count"])
-        if labels.ndim != 1 or not 0 <= count <= len(labels) or shape[0] not in MODES:
+        if labels.ndim != 1 or not 0 <= count <= len(labels) or shape[0] not in PILLOW_MODES:
             raise ValueError(f"{count} images in a memory of {list(labels.shape)}")
     except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
         raise UserError(f"the model folder {generation.parent} does not fit this itl: {error}") from None

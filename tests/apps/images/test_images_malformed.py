@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from itl.apps.images import UnreadableImage, read_image, scan, shown
+from itl.apps.images import UnreadableImage, printable_path, read_image, scan_folder
 from itl.apps.teaching import Lesson, Teacher, TeachingOptions
 from itl.errors import UserError
 from support.image_folders import SMALL, write_pictures
@@ -38,7 +38,7 @@ def test_there_are_three_hundred_of_them() -> None:
     assert len({name for name, _, _ in CASES}) == len(CASES)
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: shown(case[0])[:60])
+@pytest.mark.parametrize("case", CASES, ids=lambda case: printable_path(case[0])[:60])
 def test_a_file_is_read_or_refused_in_one_line(folder: Path, case: Case) -> None:
     name, fate, _ = case
     pixels, line = None, ""
@@ -48,9 +48,9 @@ def test_a_file_is_read_or_refused_in_one_line(folder: Path, case: Case) -> None
         line = str(error)
     if pixels is None:
         assert fate != GOOD, line
-        assert line.startswith(f"{shown(folder / name)}: ")
+        assert line.startswith(f"{printable_path(folder / name)}: ")
         assert line.isprintable()
-        assert len(line) < len(shown(folder / name)) + 200
+        assert len(line) < len(printable_path(folder / name)) + 200
     else:
         assert fate != BAD
         assert (pixels.shape, pixels.dtype) == ((3, 8, 8), np.uint8)
@@ -69,11 +69,11 @@ def test_a_bomb_takes_no_memory(folder: Path) -> None:
 
 def test_every_file_is_either_learned_or_listed_once(folder: Path) -> None:
     material = Lesson.of(folder.parent, test=False).read(8)
-    listed = [shown(problem.path.name) for problem in material.problems]
+    listed = [printable_path(problem.path.name) for problem in material.skipped]
     assert len(listed) == len(set(listed))
     assert len(material.train) + len(listed) == len(CASES)
-    assert {shown(name) for name, fate, _ in CASES if fate == BAD} <= set(listed)
-    assert not {shown(name) for name, fate, _ in CASES if fate == GOOD} & set(listed)
+    assert {printable_path(name) for name, fate, _ in CASES if fate == BAD} <= set(listed)
+    assert not {printable_path(name) for name, fate, _ in CASES if fate == GOOD} & set(listed)
 
 
 def test_the_good_ones_among_them_are_learned(folder: Path, tmp_path: Path) -> None:
@@ -81,12 +81,12 @@ def test_the_good_ones_among_them_are_learned(folder: Path, tmp_path: Path) -> N
     (tmp_path / "set" / "things").symlink_to(folder)
     options = TeachingOptions(size=8, buffer=12, device="cpu", settings={**SMALL, "specialist.steps": 2})
     teacher = Teacher(tmp_path / "m", [tmp_path / "set"], options)
-    (lecture,) = teacher.due()
-    teacher.teach(lecture)
-    assert lecture.learned
+    (result,) = teacher.lesson_results()
+    teacher.teach(result)
+    assert result.learned
     good, bad = (sum(fate == one for _, fate, _ in CASES) for one in (GOOD, BAD))
-    assert lecture.train["things"] + lecture.test["things"] >= good
-    assert len(lecture.problems) >= bad
+    assert result.train_counts["things"] + result.test_counts["things"] >= good
+    assert len(result.skipped) >= bad
 
 
 # ------------------------------------------------------------------------------------------------------------ folders
@@ -179,8 +179,8 @@ def test_a_folder_is_read_or_refused_in_one_line(tmp_path: Path, name: str, test
     lesson = Lesson.of(root, test)
     material = lesson.read(8)
     assert set(material.train.labels) == expected
-    assert all(str(problem).isprintable() for problem in material.problems)
-    assert scan(root).train.keys() >= expected
+    assert all(str(problem).isprintable() for problem in material.skipped)
+    assert scan_folder(root).train.keys() >= expected
 
 
 def test_a_folder_that_may_not_be_read_is_said(tmp_path: Path) -> None:
@@ -191,6 +191,6 @@ def test_a_folder_that_may_not_be_read_is_said(tmp_path: Path) -> None:
             pytest.skip("this user may read everything")
         material = Lesson.of(root, test=False).read(8)
         assert set(material.train.labels) == {"a"}
-        assert "Permission denied" in {problem.why for problem in material.problems}
+        assert "Permission denied" in {problem.reason for problem in material.skipped}
     finally:
         os.chmod(root / "b", 0o700)

@@ -57,7 +57,7 @@ def test_good_ones_come_in_order_and_bad_ones_are_listed(place: Path, files: lis
     assert kept.tolist() == [k for k in range(COUNT) if k not in (20, COUNT - 1)]
     np.testing.assert_array_equal(pixels, [read_image(files[k], 8) for k in kept])
     assert [problem.path for problem in problems] == [files[20], files[-1]]
-    assert "no image of a kind" in problems[0].why
+    assert "no image of a kind" in problems[0].reason
     assert told == [(k + 1, COUNT) for k in range(COUNT)]
 
 

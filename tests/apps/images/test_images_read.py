@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from itl.apps.images import MAX_PIXELS, UnreadableImage, dimensions, read_image, shown
+from itl.apps.images import MAX_PIXELS, UnreadableImage, image_dimensions, printable_path, read_image
 from itl.apps.images.read import TURNS
 
 
@@ -203,8 +203,8 @@ def test_what_is_no_image_is_said_in_one_line(tmp_path: Path) -> None:
             read_image(tmp_path / name, 32)
         assert "\n" not in str(caught.value)
         assert caught.value.path == tmp_path / name
-        assert str(caught.value) == f"{tmp_path / name}: {caught.value.why}"
-        return caught.value.why
+        assert str(caught.value) == f"{tmp_path / name}: {caught.value.reason}"
+        return caught.value.reason
 
     whole = io.BytesIO()
     photo(64, 64).save(whole, "PNG")
@@ -230,12 +230,12 @@ def test_a_program_hidden_in_an_image_is_not_started(tmp_path: Path) -> None:
 
 
 def test_dimensions_come_from_the_header(tmp_path: Path) -> None:
-    assert dimensions(written(tmp_path / "a.jpg", photo(123, 45))) == (123, 45)
+    assert image_dimensions(written(tmp_path / "a.jpg", photo(123, 45))) == (123, 45)
 
 
 def test_any_name_can_be_printed(tmp_path: Path) -> None:
     path = os.fsdecode(os.fsencode(tmp_path) + b"/caf\xff\n.png")
-    assert shown(path) == f"{tmp_path}/caf\\xff\\n.png"
-    shown(path).encode()
+    assert printable_path(path) == f"{tmp_path}/caf\\xff\\n.png"
+    printable_path(path).encode()
     photo(8, 8).save(path, "PNG")
     assert read_image(path, 8).shape == (3, 8, 8)

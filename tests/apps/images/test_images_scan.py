@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from itl.apps.images import find_images, hold_out, scan
-from itl.apps.images.split import beyond
+from itl.apps.images import find_images, scan_folder, split_held_out
+from itl.apps.images.holdout import beyond
 from itl.errors import UserError
 
 
@@ -28,17 +28,17 @@ def of(classes: dict[str, list[Path]], root: Path) -> dict[str, list[str]]:
 
 
 def whys(found) -> dict[str, str]:
-    return {problem.path.name: problem.why for problem in found.problems}
+    return {problem.path.name: problem.reason for problem in found.skipped}
 
 
 def test_sub_folders_are_classes(tmp_path: Path) -> None:
-    found = scan(make(tmp_path, "dog/2.jpg", "dog/1.jpg", "cat/a.png", "cat/more/b.png"))
+    found = scan_folder(make(tmp_path, "dog/2.jpg", "dog/1.jpg", "cat/a.png", "cat/more/b.png"))
     assert of(found.train, tmp_path) == {"cat": ["cat/a.png", "cat/more/b.png"], "dog": ["dog/1.jpg", "dog/2.jpg"]}
-    assert (found.test, found.problems, found.has_test) == ({}, [], False)
+    assert (found.test, found.skipped, found.has_test) == ({}, [], False)
 
 
 def test_train_and_test_inside_are_honoured(tmp_path: Path) -> None:
-    found = scan(make(tmp_path, "train/cat/1", "train/dog/1", "test/cat/2", "extra/cat/3", "train/stray"))
+    found = scan_folder(make(tmp_path, "train/cat/1", "train/dog/1", "test/cat/2", "extra/cat/3", "train/stray"))
     assert of(found.train, tmp_path) == {"cat": ["train/cat/1"], "dog": ["train/dog/1"]}
     assert of(found.test, tmp_path) == {"cat": ["test/cat/2"]}
     assert found.has_test
@@ -49,20 +49,22 @@ def test_train_and_test_inside_are_honoured(tmp_path: Path) -> None:
 
 
 def test_a_class_may_be_called_train(tmp_path: Path) -> None:
-    found = scan(make(tmp_path, "train/1.jpg", "plane/1.jpg", "test/1.jpg"))
+    found = scan_folder(make(tmp_path, "train/1.jpg", "plane/1.jpg", "test/1.jpg"))
     assert list(found.train) == ["plane", "test", "train"]
 
 
 def test_what_systems_leave_behind_is_passed_over(tmp_path: Path) -> None:
-    found = scan(make(tmp_path, "cat/1", "cat/.DS_Store", "cat/Thumbs.db", ".git/x", "__MACOSX/cat/1", "cat/.x/1"))
+    found = scan_folder(
+        make(tmp_path, "cat/1", "cat/.DS_Store", "cat/Thumbs.db", ".git/x", "__MACOSX/cat/1", "cat/.x/1")
+    )
     assert of(found.train, tmp_path) == {"cat": ["cat/1"]}
-    assert found.problems == []
+    assert found.skipped == []
 
 
 def test_an_empty_class_is_left_out_and_said(tmp_path: Path) -> None:
     make(tmp_path, "cat/1")
     (tmp_path / "dog").mkdir()
-    found = scan(tmp_path)
+    found = scan_folder(tmp_path)
     assert list(found.train) == ["cat"]
     assert whys(found) == {"dog": "a class without a file; it is left out"}
 
@@ -73,7 +75,7 @@ def test_links_are_followed_and_circles_end(tmp_path: Path) -> None:
     (tmp_path / "set" / "cat" / "up").symlink_to(tmp_path / "set" / "cat")
     (tmp_path / "set" / "cat" / "self").symlink_to("self")
     (tmp_path / "set" / "cat" / "gone").symlink_to("nowhere")
-    found = scan(tmp_path / "set")
+    found = scan_folder(tmp_path / "set")
     assert of(found.train, tmp_path / "set") == {"cat": ["cat/1"], "dog": ["dog/1"]}
     reasons = whys(found)
     assert reasons["up"] == "a link to a folder that is read already"
@@ -86,7 +88,7 @@ def test_names_that_are_no_text_and_two_spellings_of_one_name(tmp_path: Path) ->
     Path(os.fsdecode(os.fsencode(tmp_path) + b"/na\xefve/1")).write_bytes(b"x")
     composed, apart = unicodedata.normalize("NFC", "é"), unicodedata.normalize("NFD", "é")
     make(tmp_path, f"{composed}/1", f"{apart}/2")
-    found = scan(tmp_path)
+    found = scan_folder(tmp_path)
     assert set(found.train) == {composed, "na\\xefve"}
     assert len(found.train[composed]) == 2
     assert all(name.encode() for name in found.train)
@@ -102,14 +104,14 @@ def test_names_that_are_no_text_and_two_spellings_of_one_name(tmp_path: Path) ->
 )
 def test_a_folder_without_classes_is_refused(tmp_path: Path, names: tuple[str, ...], line: str) -> None:
     with pytest.raises(UserError, match=line):
-        scan(make(tmp_path, *names))
+        scan_folder(make(tmp_path, *names))
 
 
 def test_what_is_no_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="does not exist; give a folder"):
-        scan(tmp_path / "none")
+        scan_folder(tmp_path / "none")
     with pytest.raises(UserError, match="is a file; give a folder"):
-        scan(make(tmp_path, "file") / "file")
+        scan_folder(make(tmp_path, "file") / "file")
 
 
 def test_all_files_below_a_folder(tmp_path: Path) -> None:
@@ -120,8 +122,8 @@ def test_all_files_below_a_folder(tmp_path: Path) -> None:
 
 def test_held_out_images_stay_held_out_when_others_join(tmp_path: Path) -> None:
     files = [tmp_path / f"{k}.png" for k in range(400)]
-    few, out_of_few = hold_out(files[:100], tmp_path)
-    many, out_of_many = hold_out(files, tmp_path)
+    few, out_of_few = split_held_out(files[:100], tmp_path)
+    many, out_of_many = split_held_out(files, tmp_path)
     assert set(out_of_few) <= set(out_of_many)
     assert set(few) <= set(many)
     assert sorted([*many, *out_of_many]) == sorted(files)
@@ -131,10 +133,10 @@ def test_held_out_images_stay_held_out_when_others_join(tmp_path: Path) -> None:
 def test_a_small_class_is_learned_from_first(tmp_path: Path) -> None:
     files = [tmp_path / f"{k}.png" for k in range(40)]
     for count in (1, 2, 3):
-        assert hold_out(files[:count], tmp_path) == (files[:count], [])
+        assert split_held_out(files[:count], tmp_path) == (files[:count], [])
     for count in (4, 6, 12):
         for first in range(40 - count):
-            kept, out = hold_out(files[first : first + count], tmp_path)
+            kept, out = split_held_out(files[first : first + count], tmp_path)
             assert 1 <= len(out) <= count // 3
             assert len(kept) + len(out) == count
 
@@ -153,12 +155,12 @@ def test_what_a_small_class_has_learned_is_not_held_out_once_it_has_grown(tmp_pa
     known: set[str] = set()
     learned: set[Path] = set()
     for files in growing(tmp_path, np.random.default_rng(seed), 40, 8):
-        kept, out = hold_out(files, tmp_path, learned=known)
+        kept, out = split_held_out(files, tmp_path, learned=known)
         assert not learned & set(out)
         assert (len(files) < 4) is (not out)
         learned |= set(kept)
         known |= set(beyond(kept, out, tmp_path))
-        assert hold_out(files, tmp_path, learned=known) == (kept, out)  # the same is read again the same
+        assert split_held_out(files, tmp_path, learned=known) == (kept, out)  # the same is read again the same
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -167,18 +169,18 @@ def test_what_a_class_has_learned_whole_is_never_held_out(tmp_path: Path, seed: 
     known: set[str] = set()
     learned: set[Path] = set()
     for files in growing(tmp_path, rng, 60, 12):
-        kept, out = hold_out(files, tmp_path, learned=known)
+        kept, out = split_held_out(files, tmp_path, learned=known)
         assert not learned & set(out)
         if rng.random() < 0.4:  # without a test
             kept, out = files, []
         learned |= set(kept)
         known |= set(beyond(kept, out, tmp_path))
-        assert not learned & set(hold_out(files, tmp_path, learned=known)[1])
+        assert not learned & set(split_held_out(files, tmp_path, learned=known)[1])
 
 
 def test_a_scan_holds_out_unless_the_folder_brings_test_images(tmp_path: Path) -> None:
     make(tmp_path, *(f"plain/cat/{k}" for k in range(20)), "split/train/cat/1", "split/test/cat/2")
-    found = scan(tmp_path / "plain").held_out()
+    found = scan_folder(tmp_path / "plain").with_held_out()
     assert len(found.train["cat"]) + len(found.test["cat"]) == 20
-    split = scan(tmp_path / "split")
-    assert split.held_out() is split
+    split = scan_folder(tmp_path / "split")
+    assert split.with_held_out() is split

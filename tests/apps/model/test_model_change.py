@@ -295,11 +295,11 @@ def test_an_image_that_is_not_there_cannot_be_forgotten(model: Model) -> None:
 
 
 def test_a_renamed_class_is_the_same_class(model: Model) -> None:
-    before = model.predict(tiny_task(*NAMES)[0])
+    before = model.predict_proba(tiny_task(*NAMES)[0])
     rename(model, "dog", "hound")
     again = reopened(model)
     assert again.classes == ["cat", "hound", "eel", "fox"]
-    assert (again.predict(tiny_task(*NAMES)[0]) == before).all()
+    assert (again.predict_proba(tiny_task(*NAMES)[0]) == before).all()
     assert {p.parent.name for p in (model.path / str(again.generation)).rglob("*.png")} == set(again.classes)
     undo(model.path)
     assert reopened(model).names == list(NAMES)
@@ -317,12 +317,13 @@ def test_a_name_is_the_same_however_its_accents_are_written_and_has_one_line(mod
 
 
 def test_merged_classes_are_one_whose_probability_is_their_sum(model: Model) -> None:
-    before = model.predict(tiny_task(*NAMES)[0])
+    before = model.predict_proba(tiny_task(*NAMES)[0])
     rename(model, "cat", "fox", merge=True)
     again = reopened(model)
     assert again.classes == ["fox", "dog", "eel"]
     np.testing.assert_allclose(
-        again.predict(tiny_task(*NAMES)[0]), np.stack([before[:, 0] + before[:, 3], before[:, 1], before[:, 2]], 1)
+        again.predict_proba(tiny_task(*NAMES)[0]),
+        np.stack([before[:, 0] + before[:, 3], before[:, 1], before[:, 2]], 1),
     )
     assert set(again.learner.memory.labels.tolist()) == {0, 1, 2}
     teach(again, "fox")

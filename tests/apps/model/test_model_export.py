@@ -49,7 +49,7 @@ def test_onnxruntime_gives_the_same_probabilities_for_any_batch(model: Model, on
     session = runtime.InferenceSession(str(onnx_file))
     for n in SIZES:
         (said,) = session.run(["probabilities"], {"pixels": images(n).numpy()})
-        np.testing.assert_allclose(said, model.predict(images(n)), atol=1e-4)
+        np.testing.assert_allclose(said, model.predict_proba(images(n)), atol=1e-4)
     about = session.get_modelmeta().custom_metadata_map
     assert json.loads(about["labels"]) == LABELS == model.classes
     assert json.loads(about["itl"])["input"]["shape"] == ["batch", 3, 8, 8]
@@ -67,7 +67,7 @@ def test_the_usual_widths_and_sizes_are_exported(method: str, size: int, tmp_pat
     program = torch.export.load(tmp_path / "m.pt2").module()
     for n in (1, 2, 30):
         many = large[torch.arange(n) % len(large)]
-        np.testing.assert_allclose(program(many).detach().numpy(), model.predict(many), atol=1e-4)
+        np.testing.assert_allclose(program(many).detach().numpy(), model.predict_proba(many), atol=1e-4)
 
 
 def test_a_torch_program_gives_the_same_probabilities_for_any_batch(model: Model, tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_a_torch_program_gives_the_same_probabilities_for_any_batch(model: Model
     about = {"itl.json": ""}
     program = torch.export.load(tmp_path / "m.pt2", extra_files=about).module()
     for n in SIZES:
-        np.testing.assert_allclose(program(images(n)), model.predict(images(n)), atol=1e-6)
+        np.testing.assert_allclose(program(images(n)), model.predict_proba(images(n)), atol=1e-6)
     assert json.loads(about["itl.json"])["labels"] == LABELS
 
 

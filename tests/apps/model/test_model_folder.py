@@ -18,7 +18,7 @@ from PIL import Image
 
 from itl import UserError
 from itl.apps.model import Model
-from itl.apps.model.memory_images import Album, folders
+from itl.apps.model.memory_images import MemoryImageFiles, folders
 from itl.checkpoint import store
 from itl.checkpoint.lock import lock
 from support.tiny import Teller, differing, photograph
@@ -45,7 +45,7 @@ def test_what_is_opened_is_what_was_saved(tmp_path: Path, method: str) -> None:
     assert differing(photograph(again.learner), photograph(model.learner)) == set()
     assert again.names == model.names == list(NAMES)
     assert (again.image, again.history, again.pending) == (model.image, model.history, None)
-    assert (again.predict(tiny_task(*NAMES)[0]) == model.predict(tiny_task(*NAMES)[0])).all()
+    assert (again.predict_proba(tiny_task(*NAMES)[0]) == model.predict_proba(tiny_task(*NAMES)[0])).all()
 
 
 def test_it_learns_on_from_the_folder_as_if_never_closed(tmp_path: Path) -> None:
@@ -320,7 +320,7 @@ def test_a_gpu_without_room_is_one_line(tmp_path: Path, monkeypatch: pytest.Monk
         with pytest.raises(UserError, match="too little memory"):
             teach(model, "eel", "fox")
         with pytest.raises(UserError, match="too little memory"):
-            Model.open(tmp_path / "m", device="cpu").predict(tiny_task("cat")[0])
+            Model.open(tmp_path / "m", device="cpu").predict_proba(tiny_task("cat")[0])
     assert differing(photograph(Model.open(tmp_path / "m", device="cpu").learner), before) == set()
 
 
@@ -351,24 +351,24 @@ def test_a_full_disk_does_not_keep_what_makes_room_from_the_lock(
 def test_whatever_a_learner_takes_a_model_says_something_about(tmp_path: Path) -> None:
     model = taught(tmp_path)
     pixels = torch.randint(0, 256, (3, 3, 8, 8), dtype=torch.uint8)
-    said = model.predict(pixels)
+    said = model.predict_proba(pixels)
     rows = pixels.permute(0, 2, 3, 1).numpy()
     for same in (pixels.numpy(), rows, [Image.fromarray(row) for row in rows]):
-        assert np.array_equal(model.predict(same), said)
+        assert np.array_equal(model.predict_proba(same), said)
 
 
 def test_pictures_that_go_while_they_are_read_are_read_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, gone = taught(tmp_path), []
-    inside = Album.read
+    inside = MemoryImageFiles.read
 
-    def read(self: Album, root: Path, *rest: Any) -> Any:
+    def read(self: MemoryImageFiles, root: Path, *rest: Any) -> Any:
         if not gone:  # a learn commits, and tidies this generation away
             gone.append(root)
             model.save(private=True)
             assert not root.exists()
         return inside(self, root, *rest)
 
-    monkeypatch.setattr(Album, "read", read)
+    monkeypatch.setattr(MemoryImageFiles, "read", read)
     assert Model.open(model.path, device="cpu").generation == model.generation != gone[0].name
 
 

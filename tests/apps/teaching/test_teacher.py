@@ -29,9 +29,9 @@ def files(classes: dict[str, list[Path]]) -> set[Path]:
 def held_when_others_join(path: Path, folder: Path, each: int, learned: set[Path]) -> tuple[Teacher, set[Path]]:
     """Ants and bees join a folder and are taught: who taught, and the images held out, of which none was learned."""
     write_pictures(folder, "ant", "bee", each=each, seed=7)
-    teacher, (lecture,) = teach(path, folder)
-    held = files(teacher.lessons[0].found.test)
-    assert lecture.learned
+    teacher, (result,) = teach(path, folder)
+    held = files(teacher.lessons[0].files.test)
+    assert result.learned
     assert held
     assert not held & learned
     return teacher, held
@@ -39,33 +39,33 @@ def held_when_others_join(path: Path, folder: Path, each: int, learned: set[Path
 
 def test_the_first_folder_makes_the_model_and_others_extend_it(tmp_path: Path) -> None:
     one = write_pictures(tmp_path / "one", "bee", "ant")
-    teacher, (lecture,) = teach(tmp_path / "m", one)
-    assert (lecture.learned, lecture.new) == (True, ["ant", "bee"])
-    assert lecture.train.keys() == {"ant", "bee"}
-    assert sum(lecture.train.values()) + sum(lecture.test.values()) == 20
-    teacher, lectures = teach(
+    teacher, (result,) = teach(tmp_path / "m", one)
+    assert (result.learned, result.new_classes) == (True, ["ant", "bee"])
+    assert result.train_counts.keys() == {"ant", "bee"}
+    assert sum(result.train_counts.values()) + sum(result.test_counts.values()) == 20
+    teacher, results = teach(
         tmp_path / "m", write_pictures(tmp_path / "two", "cat"), write_pictures(tmp_path / "3", "dog")
     )
-    assert [lecture.new for lecture in lectures] == [["cat"], ["dog"]]
+    assert [result.new_classes for result in results] == [["cat"], ["dog"]]
     taught = model(tmp_path / "m")
     assert taught.names == ["ant", "bee", "cat", "dog"]
     assert taught.learner.tasks == [(0, 1), (2,), (3,)]
     assert [entry["name"] for entry in taught.history] == ["one", "two", "3"]
-    report = teacher.report()
+    report = teacher.evaluate()
     assert [grade.name for grade in report.tasks] == ["one", "two", "3"]
     assert [grade.name for grade in report.classes] == taught.names
-    json.dumps(report.asdict())
+    json.dumps(report.to_dict())
 
 
 def test_a_known_name_is_the_same_class(tmp_path: Path) -> None:
     teach(tmp_path / "m", write_pictures(tmp_path / "one", "ant", "bee"))
-    _, (lecture,) = teach(tmp_path / "m", write_pictures(tmp_path / "two", "bee", "cat", seed=1))
-    assert lecture.new == ["cat"]
+    _, (result,) = teach(tmp_path / "m", write_pictures(tmp_path / "two", "bee", "cat", seed=1))
+    assert result.new_classes == ["cat"]
     taught = model(tmp_path / "m")
     assert taught.names == ["ant", "bee", "cat"]
     assert taught.learner.tasks == [(0, 1), (1, 2)]
-    _, (lecture,) = teach(tmp_path / "m", write_pictures(tmp_path / "three", "ant", seed=2))
-    assert lecture.new == []
+    _, (result,) = teach(tmp_path / "m", write_pictures(tmp_path / "three", "ant", seed=2))
+    assert result.new_classes == []
     assert model(tmp_path / "m").learner.net.classifier.out_features == 3
 
 
@@ -89,11 +89,11 @@ def test_test_images_are_not_learned_from(tmp_path: Path) -> None:
         if event == "memory_updated":
             seen.append(learner._pooled[0].pixels.clone())
 
-    teacher, (lecture,) = teach(tmp_path / "m", folder, callback=Teller(listen))
-    assert (sum(lecture.train.values()), sum(lecture.test.values())) == (20, 6)
+    teacher, (result,) = teach(tmp_path / "m", folder, callback=Teller(listen))
+    assert (sum(result.train_counts.values()), sum(result.test_counts.values())) == (20, 6)
     tests = [np.asarray(Image.open(path)).transpose(2, 0, 1) for path in folder.glob("test/*/*")]
     assert not any((seen[0].numpy() == image).all((1, 2, 3)).any() for image in tests)
-    assert teacher.report().tasks[0].images == 6
+    assert teacher.evaluate().tasks[0].images == 6
 
 
 def test_a_class_to_test_on_must_have_been_learned(tmp_path: Path) -> None:
@@ -101,55 +101,55 @@ def test_a_class_to_test_on_must_have_been_learned(tmp_path: Path) -> None:
     folder = tmp_path / "two"
     write_pictures(folder / "train", "bee")
     write_pictures(folder / "test", "ant", "bee", "cat", each=3, seed=5)
-    teacher, (lecture,) = teach(tmp_path / "m", folder)
-    assert lecture.test == {"ant": 3, "bee": 3}
-    assert [(p.path.name, "never learned" in p.why) for p in lecture.problems] == [("cat", True)]
-    assert teacher.report().tasks[-1].images == 6
+    teacher, (result,) = teach(tmp_path / "m", folder)
+    assert result.test_counts == {"ant": 3, "bee": 3}
+    assert [(p.path.name, "never learned" in p.reason) for p in result.skipped] == [("cat", True)]
+    assert teacher.evaluate().tasks[-1].images == 6
 
 
 def test_without_a_test_everything_is_learned(tmp_path: Path) -> None:
-    teacher, (lecture,) = teach(tmp_path / "m", write_pictures(tmp_path / "one", "ant", "bee"), test=False)
-    assert lecture.train == {"ant": 10, "bee": 10}
-    assert lecture.test == {}
-    assert teacher.report().accuracy is None
+    teacher, (result,) = teach(tmp_path / "m", write_pictures(tmp_path / "one", "ant", "bee"), test=False)
+    assert result.train_counts == {"ant": 10, "bee": 10}
+    assert result.test_counts == {}
+    assert teacher.evaluate().accuracy is None
 
 
 def test_what_was_learned_without_a_test_is_never_tested_on(tmp_path: Path) -> None:
     folder = write_pictures(tmp_path / "one", "ant", "bee", each=20)
     learned = set(folder.glob("*/*"))
     teach(tmp_path / "m", folder, test=False)
-    _, (lecture,) = teach(tmp_path / "m", folder)
-    assert (lecture.learned, lecture.test) == (False, {})
+    _, (result,) = teach(tmp_path / "m", folder)
+    assert (result.learned, result.test_counts) == (False, {})
     teacher, held = held_when_others_join(tmp_path / "m", folder, 20, learned)
-    assert teacher.report().tasks[-1].images == len(held)
+    assert teacher.evaluate().tasks[-1].images == len(held)
 
 
 def test_the_report_knows_what_was_and_what_is(tmp_path: Path) -> None:
     teach(tmp_path / "m", write_pictures(tmp_path / "one", "ant", "bee", each=20))
     before = model(tmp_path / "m").history[0]["accuracy"]
     teacher, _ = teach(tmp_path / "m", write_pictures(tmp_path / "two", "cat", "dog", each=20))
-    report = teacher.report()
+    report = teacher.evaluate()
     first = report.tasks[0]
-    assert first.was == before["task"]
+    assert first.accuracy_when_taught == before["task"]
     taught, places = model(tmp_path / "m"), ["ant", "bee", "cat", "dog"]
-    part = teacher.exams.parts["../one"]
+    part = teacher.evaluation.parts["../one"]
     assert part is not None
-    predicted = taught.predict(part.pixels).argmax(1)
+    predicted = taught.predict_proba(part.pixels).argmax(1)
     right = predicted == [places.index(name) for name in part.labels]
-    assert first.now == pytest.approx(100 * right.mean())
-    assert first.forgotten == pytest.approx(before["task"] - first.now)
+    assert first.accuracy == pytest.approx(100 * right.mean())
+    assert first.forgotten == pytest.approx(before["task"] - first.accuracy)
     ants = [good for good, name in zip(right, part.labels, strict=True) if name == "ant"]
-    assert report.classes[0].now == pytest.approx(100 * np.mean(ants))
-    assert report.classes[0].was == before["classes"]["ant"]
+    assert report.classes[0].accuracy == pytest.approx(100 * np.mean(ants))
+    assert report.classes[0].accuracy_when_taught == before["classes"]["ant"]
 
 
 def test_a_folder_that_is_gone_is_not_examined(tmp_path: Path) -> None:
     teach(tmp_path / "m", write_pictures(tmp_path / "one", "ant", "bee"))
     shutil.rmtree(tmp_path / "one")
     teacher, _ = teach(tmp_path / "m", write_pictures(tmp_path / "two", "cat"))
-    gone, there = teacher.report().tasks
-    assert (gone.name, gone.images, gone.now, gone.forgotten) == ("one", 0, None, None)
-    assert gone.was is not None
+    gone, there = teacher.evaluate().tasks
+    assert (gone.name, gone.images, gone.accuracy, gone.forgotten) == ("one", 0, None, None)
+    assert gone.accuracy_when_taught is not None
     assert there.images > 0
 
 
@@ -158,7 +158,7 @@ def test_a_renamed_class_is_still_examined(tmp_path: Path) -> None:
     changed = model(tmp_path / "m")
     rename(changed, "ant", "emmet")
     teacher, _ = teach(tmp_path / "m", write_pictures(tmp_path / "two", "cat"))
-    assert {grade.name: grade.images > 0 for grade in teacher.report().classes} == {
+    assert {grade.name: grade.images > 0 for grade in teacher.evaluate().classes} == {
         "emmet": True,
         "bee": True,
         "cat": True,
@@ -171,37 +171,40 @@ def test_what_a_renamed_class_has_lost_is_told(tmp_path: Path) -> None:
     known = changed.history[0]["accuracy"]["classes"]
     rename(changed, "ant", "emmet")
     teacher, _ = teach(tmp_path / "m", write_pictures(tmp_path / "two", "cat"))
-    was = {grade.name: grade.was for grade in teacher.report().classes}
+    was = {grade.name: grade.accuracy_when_taught for grade in teacher.evaluate().classes}
     assert (was["emmet"], was["bee"]) == (known["ant"], known["bee"])
     rename(model(tmp_path / "m"), "emmet", "bee", merge=True)
     merged = Teacher(tmp_path / "m", [tmp_path / "one"], TeachingOptions(device="cpu"))
-    assert {grade.name: grade.was for grade in merged.report().classes} == {"bee": None, "cat": was["cat"]}
+    assert {grade.name: grade.accuracy_when_taught for grade in merged.evaluate().classes} == {
+        "bee": None,
+        "cat": was["cat"],
+    }
 
 
 def test_what_was_learned_is_not_learned_again_unless_asked(tmp_path: Path) -> None:
     folder = write_pictures(tmp_path / "one", "ant", "bee")
     teach(tmp_path / "m", folder)
     before = photograph(model(tmp_path / "m").learner)
-    _, (lecture,) = teach(tmp_path / "m", folder)
-    assert not lecture.learned
-    assert "learned already" in lecture.why
+    _, (result,) = teach(tmp_path / "m", folder)
+    assert not result.learned
+    assert "learned already" in result.skip_reason
     assert not differing(before, photograph(model(tmp_path / "m").learner))
-    _, (lecture,) = teach(tmp_path / "m", folder, again=True)
-    assert lecture.learned
+    _, (result,) = teach(tmp_path / "m", folder, again=True)
+    assert result.learned
     write_pictures(folder, "ant", each=3, seed=7)
-    _, (lecture,) = teach(tmp_path / "m", folder)
-    assert lecture.learned
+    _, (result,) = teach(tmp_path / "m", folder)
+    assert result.learned
 
 
 def test_what_a_few_images_taught_is_not_tested_on_when_others_join(tmp_path: Path) -> None:
     folder = write_pictures(tmp_path / "day", "ant", each=3)
     write_pictures(folder, "bee", each=5)
-    learned = files(teach(tmp_path / "m", folder)[0].lessons[0].found.train)
+    learned = files(teach(tmp_path / "m", folder)[0].lessons[0].files.train)
     teacher, held = held_when_others_join(tmp_path / "m", folder, 6, learned)
     assert len(held & set(folder.glob("ant/7*"))) == 3  # a third of nine, all of them new
-    again, (lecture,) = teach(tmp_path / "m", folder)
-    assert (lecture.learned, again.lessons[0].found.test) == (False, teacher.lessons[0].found.test)
-    assert again.report() == teacher.report()
+    again, (result,) = teach(tmp_path / "m", folder)
+    assert (result.learned, again.lessons[0].files.test) == (False, teacher.lessons[0].files.test)
+    assert again.evaluate() == teacher.evaluate()
     forget(model(tmp_path / "m"), classes=["ant"])
     assert all("ant" not in entry.get("beyond", {}) for entry in model(tmp_path / "m").history)
 
@@ -210,9 +213,9 @@ def test_a_model_may_lie_among_the_classes(tmp_path: Path) -> None:
     folder = write_pictures(tmp_path / "photographs", "ant", "bee")
     for day, again in (("first", False), ("second", True)):
         with lock(folder / "model"):
-            _, (lecture,) = teach(folder / "model", folder, again=again)
-        assert lecture.train.keys() == {"ant", "bee"}, day
-        assert "a model's folder, not a class" in str(lecture.problems[0])
+            _, (result,) = teach(folder / "model", folder, again=again)
+        assert result.train_counts.keys() == {"ant", "bee"}, day
+        assert "a model's folder, not a class" in str(result.skipped[0])
 
 
 @pytest.mark.parametrize("words", [("", "one"), ("m", "")])
@@ -230,11 +233,11 @@ def test_an_empty_name_is_not_the_folder_we_are_in(
 
 def test_a_memory_grows_with_its_classes_and_says_so(tmp_path: Path) -> None:
     teach(tmp_path / "m", write_pictures(tmp_path / "one", "ant", "bee"), buffer=2)
-    _, (lecture,) = teach(tmp_path / "m", write_pictures(tmp_path / "two", "cat", "dog", "eel"))
-    assert lecture.grown == (2, 5)
-    assert lecture.dropped == []
-    _, (lecture,) = teach(tmp_path / "m", write_pictures(tmp_path / "three", "fox"), buffer=30)
-    assert lecture.grown is None  # it was asked for
+    _, (result,) = teach(tmp_path / "m", write_pictures(tmp_path / "two", "cat", "dog", "eel"))
+    assert result.memory_growth == (2, 5)
+    assert result.dropped_classes == []
+    _, (result,) = teach(tmp_path / "m", write_pictures(tmp_path / "three", "fox"), buffer=30)
+    assert result.memory_growth is None  # it was asked for
     memory = model(tmp_path / "m").learner.memory
     assert memory.size == 30
     assert len(memory) > 5
@@ -244,17 +247,17 @@ def test_a_memory_that_was_made_smaller_stays_so(tmp_path: Path) -> None:
     teach(tmp_path / "m", write_pictures(tmp_path / "one", "ant", "bee"), buffer=None)  # ten images of each class
     with_more = model(tmp_path / "m")
     resize(with_more, 4)
-    _, (lecture,) = teach(tmp_path / "m", write_pictures(tmp_path / "two", "cat"))
-    assert lecture.grown is None
+    _, (result,) = teach(tmp_path / "m", write_pictures(tmp_path / "two", "cat"))
+    assert result.memory_growth is None
     assert model(tmp_path / "m").learner.memory.size == 4
 
 
 def test_classes_that_a_memory_of_fixed_size_drops_are_named(tmp_path: Path) -> None:
     settings = {**SMALL, "memory.outgrown": "drop"}
     teach(tmp_path / "m", write_pictures(tmp_path / "one", "ant", "bee"), buffer=2, settings=settings)
-    _, (lecture,) = teach(tmp_path / "m", write_pictures(tmp_path / "two", "cat"), settings={})
-    assert len(lecture.dropped) == 1
-    assert lecture.dropped[0] in ("ant", "bee", "cat")
+    _, (result,) = teach(tmp_path / "m", write_pictures(tmp_path / "two", "cat"), settings={})
+    assert len(result.dropped_classes) == 1
+    assert result.dropped_classes[0] in ("ant", "bee", "cat")
 
 
 def test_later_lessons_keep_to_the_users_settings(tmp_path: Path) -> None:

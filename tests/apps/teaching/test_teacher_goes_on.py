@@ -41,9 +41,9 @@ def test_the_same_command_goes_on_to_the_same_bits(
     with pytest.raises(PlugPulled):
         teach(tmp_path / "m", *folders, callback=pull_the_plug(at, tmp_path / "m"))
     assert model(tmp_path / "m").pending is not None
-    _, lectures = teach(tmp_path / "m", *folders)
-    assert [lecture.learned for lecture in lectures] == [at[0] == 1, True]
-    assert lectures[1].new == ["cat"]  # though it had its output before the interruption
+    _, results = teach(tmp_path / "m", *folders)
+    assert [result.learned for result in results] == [at[0] == 1, True]
+    assert results[1].new_classes == ["cat"]  # though it had its output before the interruption
     whole, resumed = model(tmp_path / "whole"), model(tmp_path / "m")
     assert not differing(photograph(whole.learner), photograph(resumed.learner))
     drop = ("date", "seconds")
@@ -75,8 +75,8 @@ def test_a_finished_folder_that_changed_in_between_is_not_begun_before_the_unfin
 ) -> None:
     folders = stopped(tmp_path, monkeypatch)
     write_pictures(folders[0], "ant", each=3, seed=4)
-    _, lectures = teach(tmp_path / "m", *folders)
-    assert [lecture.learned for lecture in lectures] == [False, True]
+    _, results = teach(tmp_path / "m", *folders)
+    assert [result.learned for result in results] == [False, True]
     assert len(model(tmp_path / "m").learner.tasks) == 2
 
 
@@ -86,8 +86,8 @@ def test_another_command_does_not_disturb_an_unfinished_one(tmp_path: Path, monk
         teach(tmp_path / "m", write_pictures(tmp_path / "new", "cat"))
     with pytest.raises(UserError, match=r"in the middle of learning bee with specialist.lr=0.05; finish that first"):
         teach(tmp_path / "m", *folders, settings={"specialist.lr": 0.01})
-    _, (lecture,) = teach(tmp_path / "m", folders[1])  # the unfinished folder alone goes on, too
-    assert lecture.learned
+    _, (result,) = teach(tmp_path / "m", folders[1])  # the unfinished folder alone goes on, too
+    assert result.learned
 
 
 def test_an_unfinished_learn_goes_on_as_it_was_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,8 +96,8 @@ def test_an_unfinished_learn_goes_on_as_it_was_begun(tmp_path: Path, monkeypatch
         teach(tmp_path / "m", *folders, test=False)
     with pytest.raises(UserError, match=r"in the middle of learning bee with a memory of 12 images; finish that first"):
         teach(tmp_path / "m", *folders, buffer=30)
-    _, lectures = teach(tmp_path / "m", *folders, buffer=12)
-    assert [lecture.learned for lecture in lectures] == [False, True]
+    _, results = teach(tmp_path / "m", *folders, buffer=12)
+    assert [result.learned for result in results] == [False, True]
 
 
 def test_an_unfinished_learn_goes_on_where_the_model_alone_has_moved(
@@ -109,8 +109,8 @@ def test_an_unfinished_learn_goes_on_where_the_model_alone_has_moved(
     (tmp_path / "m").rename(elsewhere)
     with pytest.raises(UserError, match="in the middle of learning bee; go on with that first"):  # the name alone
         teach(elsewhere, write_pictures(tmp_path / "other" / "bee", "cat"))
-    _, lectures = teach(elsewhere, *folders)
-    assert [lecture.learned for lecture in lectures] == [False, True]
+    _, results = teach(elsewhere, *folders)
+    assert [result.learned for result in results] == [False, True]
 
 
 def test_a_request_to_stop_saves_and_the_same_command_goes_on(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_a_request_to_stop_saves_and_the_same_command_goes_on(tmp_path: Path) ->
         return len(asked) > 11  # after 10 images were read and a round was learned
 
     teacher = Teacher(tmp_path / "m", folders, QUICK)
-    first, second = teacher.due()
+    first, second = teacher.lesson_results()
     teacher.teach(first)
     with pytest.raises(KeyboardInterrupt):
         teacher.teach(second, stop=stop)
@@ -149,7 +149,7 @@ def test_an_undo_of_the_first_learn_that_was_cut_short_is_no_obstacle(tmp_path: 
     asked = iter([*[False] * 11, True])
     teacher = Teacher(tmp_path / "m", [write_pictures(tmp_path / "ant", "ant")], QUICK)
     with pytest.raises(KeyboardInterrupt):
-        teacher.teach(teacher.due()[0], stop=lambda: next(asked))
+        teacher.teach(teacher.lesson_results()[0], stop=lambda: next(asked))
     shutil.copytree(tmp_path / "m" / "generation-000001", tmp_path / "m" / "generation-000002")
     (tmp_path / "m" / "CURRENT").unlink()
     teach(tmp_path / "m", tmp_path / "ant")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from itl.apps.teaching import Teacher, TeachingOptions, plan
+from itl.apps.teaching import Teacher, TeachingOptions, plan_lessons
 from itl.apps.teaching import estimate as estimating
 from itl.apps.teaching.default_settings import batch_of, for_lesson, network
 from itl.presets import settings_for
@@ -47,7 +47,7 @@ def test_a_plan_counts_and_learns_nothing(tmp_path: Path) -> None:
     one = write_pictures(tmp_path / "one", "ant", each=40)
     write_pictures(one, "bee", each=8)
     (one / "stray.png").write_bytes(b"x")
-    said = plan(Teacher(tmp_path / "m", [one, write_pictures(tmp_path / "two", "ant")], QUICK))
+    said = plan_lessons(Teacher(tmp_path / "m", [one, write_pictures(tmp_path / "two", "ant")], QUICK))
     assert not (tmp_path / "m").exists()
     first, second = said["lessons"]
     assert [(row["class"], row["train"] + row["test"], row["known"]) for row in first["classes"]] == [

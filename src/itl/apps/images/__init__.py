@@ -1,24 +1,32 @@
-"""Image files of any kind as pixels of one size, and folders of them as classes."""
+"""Read image files and image folders: scanning, splitting off test images, decoding to one size, caching."""
 
 from itl.apps.images.decoded_cache import clear_cache
+from itl.apps.images.holdout import split_held_out
 from itl.apps.images.parallel_read import read_images
-from itl.apps.images.read import KINDS, MAX_PIXELS, Problem, UnreadableImage, dimensions, read_image, shown
-from itl.apps.images.scan import Scan, find_images, is_model, scan
-from itl.apps.images.split import hold_out
+from itl.apps.images.read import (
+    FORMAT_NAMES,
+    MAX_PIXELS,
+    SkippedPath,
+    UnreadableImage,
+    image_dimensions,
+    printable_path,
+    read_image,
+)
+from itl.apps.images.scan import ImageFolder, find_images, is_model_folder, scan_folder
 
 __all__ = [
-    "KINDS",
+    "FORMAT_NAMES",
     "MAX_PIXELS",
-    "Problem",
-    "Scan",
+    "ImageFolder",
+    "SkippedPath",
     "UnreadableImage",
     "clear_cache",
-    "dimensions",
     "find_images",
-    "hold_out",
-    "is_model",
+    "image_dimensions",
+    "is_model_folder",
+    "printable_path",
     "read_image",
     "read_images",
-    "scan",
-    "shown",
+    "scan_folder",
+    "split_held_out",
 ]

@@ -14,13 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from itl.apps.images import decoded_cache
-from itl.apps.images.read import Pixels, Problem, UnreadableImage, decode, silence
+from itl.apps.images.read import Pixels, SkippedPath, UnreadableImage, decode, silence
 from itl.errors import UserError
 from itl.streams import cache as store
 
 Progress = Callable[[int, int | None], None]
 Index = npt.NDArray[np.int64]
-Read = tuple[Pixels, Index, list[Problem]]
+Read = tuple[Pixels, Index, list[SkippedPath]]
 
 WORTH_KEEPING = 64  # images: fewer are decoded as fast as a cache is opened
 PIECE = 256  # images handed to the disk at once
@@ -47,7 +47,7 @@ def read_images(
     decoded = _Decoded(files, size, workers, progress)
     good = list(decoded)
     pixels = np.stack(good) if good else np.zeros((0, 3, size, size), np.uint8)
-    return pixels, np.array(decoded.kept, np.int64), decoded.problems
+    return pixels, np.array(decoded.kept, np.int64), decoded.skipped
 
 
 class _Decoded:
@@ -57,7 +57,7 @@ class _Decoded:
         self.files, self.size, self.progress = files, size, progress
         self.workers = max(1, workers if workers is not None else processors())
         self.kept: list[int] = []
-        self.problems: list[Problem] = []
+        self.skipped: list[SkippedPath] = []
 
     def __iter__(self) -> Iterator[Pixels]:
         with silence(), ThreadPoolExecutor(self.workers) as pool:
@@ -73,11 +73,11 @@ class _Decoded:
                 pool.shutdown(cancel_futures=True)
 
     def _take(self, future: Future[Pixels]) -> Iterator[Pixels]:
-        index = len(self.kept) + len(self.problems)
+        index = len(self.kept) + len(self.skipped)
         try:
             pixels = future.result()
         except UnreadableImage as error:
-            self.problems.append(Problem(self.files[index], error.why))
+            self.skipped.append(SkippedPath(self.files[index], error.reason))
         else:
             self.kept.append(index)
             yield pixels
@@ -102,7 +102,7 @@ def _open(place: Path, name: str, files: Sequence[Path], size: int) -> Read | No
     for _ in bad:
         return None  # good now: all are decoded again
     decoded_cache.touch(place, name)
-    return arrays["pixels"].numpy()[: len(kept)], kept, bad.problems
+    return arrays["pixels"].numpy()[: len(kept)], kept, bad.skipped
 
 
 def _keep(
@@ -119,7 +119,7 @@ def _keep(
         while piece := list(itertools.islice(good, PIECE)):
             yield np.stack(piece)
         # The file's length is declared before anyone knows what is good: places are left over at its end.
-        yield np.zeros((len(decoded.problems), *shape[1:]), np.uint8)
+        yield np.zeros((len(decoded.skipped), *shape[1:]), np.uint8)
 
     try:
         # `kept` is complete when the notes are written: after the pieces.

@@ -25,7 +25,7 @@ from itl.streams.pillow_images import as_rgb
 
 Pixels = npt.NDArray[np.uint8]
 
-KINDS = ("JPEG", "PNG", "WebP", "BMP", "GIF", "TIFF", "PPM")  # as people call them
+FORMAT_NAMES = ("JPEG", "PNG", "WebP", "BMP", "GIF", "TIFF", "PPM")  # as people call them
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")  # as Pillow does
 MAX_PIXELS = 1 << 27  # a camera's 100 million, not a decompression bomb's billions
 LARGE = 1 << 24  # pixels: images above this are decoded one at a time, or threads would fill the memory
@@ -45,25 +45,25 @@ _one_large = threading.Lock()
 
 
 @dataclass(frozen=True)
-class Problem:
+class SkippedPath:
     """A file or folder that is left out, and why, in one line."""
 
     path: Path
-    why: str
+    reason: str
 
     def __str__(self) -> str:
-        return f"{shown(self.path)}: {self.why}"
+        return f"{printable_path(self.path)}: {self.reason}"
 
 
 class UnreadableImage(UserError):
     """A file that no image can be made of."""
 
-    def __init__(self, path: str | os.PathLike[str], why: str) -> None:
-        self.path, self.why = Path(path), why
-        super().__init__(str(Problem(self.path, why)))
+    def __init__(self, path: str | os.PathLike[str], reason: str) -> None:
+        self.path, self.reason = Path(path), reason
+        super().__init__(str(SkippedPath(self.path, reason)))
 
 
-def shown(path: str | os.PathLike[str]) -> str:
+def printable_path(path: str | os.PathLike[str]) -> str:
     """A path as it can be printed: bytes that are no UTF-8 and control characters as escapes."""
     text = os.fsencode(path).decode("utf-8", "backslashreplace")
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
@@ -96,7 +96,7 @@ def decode(path: str | os.PathLike[str], size: int) -> Pixels:
         return _square(image, size)
 
 
-def dimensions(path: str | os.PathLike[str]) -> tuple[int, int]:
+def image_dimensions(path: str | os.PathLike[str]) -> tuple[int, int]:
     """Width and height as the file's header has them, without decoding it. Raises `UnreadableImage`."""
     with silence(), _opened(path) as image:
         return image.size
@@ -127,7 +127,7 @@ def _opened(path: str | os.PathLike[str]) -> Iterator[Image.Image]:
     except Image.DecompressionBombError:
         raise UnreadableImage(path, _too_large("it")) from None
     except UnidentifiedImageError:
-        raise UnreadableImage(path, f"it is no image of a kind that is read ({', '.join(KINDS)})") from None
+        raise UnreadableImage(path, f"it is no image of a kind that is read ({', '.join(FORMAT_NAMES)})") from None
     except OSError as error:
         raise UnreadableImage(path, error.strerror or f"it is damaged ({_words(error)})") from None
     except MemoryError:

@@ -58,7 +58,7 @@ class EvaluationResult:
                 out.append({"class": name, **facts})
         return out
 
-    def as_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """All of it for a machine."""
         return {
             "images": self.images,
@@ -72,7 +72,7 @@ class EvaluationResult:
         }
 
 
-def judge(classes: Sequence[str], probabilities: np.ndarray, labels: Sequence[str]) -> EvaluationResult:
+def evaluate_predictions(classes: Sequence[str], probabilities: np.ndarray, labels: Sequence[str]) -> EvaluationResult:
     """Judge probabilities `[n, classes]` against the names of the right classes `[n]`."""
     places = {name: place for place, name in enumerate(classes)}
     truth = np.array([places[name] for name in labels], np.int64)

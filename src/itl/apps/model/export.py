@@ -25,7 +25,7 @@ ABOUT = "itl.json"  # the name under which a torch.export program carries its de
 INPUT, OUTPUT = "pixels", "probabilities"
 
 
-class Program(nn.Module):
+class ExportModule(nn.Module):
     """Pixels uint8 `[n, channels, size, size]` to probabilities float32 `[n, classes]`; all that is needed, no more."""
 
     def __init__(self, model: Model) -> None:
@@ -115,7 +115,9 @@ def _exported(model: Model) -> torch.export.ExportedProgram:
     example = torch.zeros((3, *shape), dtype=torch.uint8)  # not 1: a size of one would be taken for a constant
     batch = torch.export.Dim("batch", min=1, max=1 << 20)
     with torch.no_grad():
-        program = torch.export.export(Program(model), (example,), dynamic_shapes={"pixels": {0: batch}}, strict=False)
+        program = torch.export.export(
+            ExportModule(model), (example,), dynamic_shapes={"pixels": {0: batch}}, strict=False
+        )
     for node in program.graph.nodes:
         node.meta.pop("stack_trace", None)  # names of this machine's files
     return program

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from itl import __version__
-from itl.apps.model.memory_images import MODES, Album
+from itl.apps.model.memory_images import PILLOW_MODES, MemoryImageFiles
 from itl.callbacks.base import Callback, CallbackList
 from itl.checkpoint import learner_state, store
 from itl.checkpoint.generations import FORMAT, UNDO, about_of, finished, newest_learned, pictures_of, with_way_back
@@ -49,7 +49,7 @@ class Model:
         self.pending: dict[str, Any] | None = about["pending"]
         self.undo: int = about["undo"]
         self.generation: str | None = None
-        self._album = Album()
+        self._album = MemoryImageFiles()
 
     # ------------------------------------------------------------------ making and finding one
 
@@ -123,7 +123,7 @@ class Model:
         settings: dict[str, Any] | None,
         net: nn.Module | None,
     ) -> Model:
-        about, album = about_of(path, state), Album()
+        about, album = about_of(path, state), MemoryImageFiles()
         if "memory.pixels" not in tensors:
             tensors["memory.pixels"] = pictures_of(path / name, album, tensors, state, about["names"])
         learner = learner_state.unpack(path, tensors, state, device=device, settings=settings, net=net)
@@ -156,7 +156,7 @@ class Model:
         self.learner.notes["model"] = self._notes()
         tensors, state = learner_state.pack(self.learner)
         beside = None
-        if self.learner.memory.pixels.shape[1] in MODES:
+        if self.learner.memory.pixels.shape[1] in PILLOW_MODES:
             pixels, labels = tensors.pop("memory.pixels"), self.learner.memory.labels
             held = len(labels)
             beside = lambda draft: self._album.write(draft, pixels[:held], labels, self.names)  # noqa: E731
@@ -261,7 +261,11 @@ class Model:
         return list(dict.fromkeys(self.names))
 
     def predict(self, images: Any) -> np.ndarray:
-        """Probabilities `[n, classes]` of images `[n, c, h, w]` uint8, in the order of `classes`.
+        """Return the most probable class name of each image: `[n]` of str."""
+        return np.asarray(np.array(self.classes)[self.predict_proba(images).argmax(1)])
+
+    def predict_proba(self, images: Any) -> np.ndarray:
+        """Return class probabilities `[n, classes]` float64, in the order of `classes`.
 
         Whatever a learner takes is taken: arrays, tensors, `Images`, a list of Pillow images.
         """

@@ -17,7 +17,7 @@ from itl.checkpoint.store import sums
 from itl.errors import UserError
 
 FOLDER = "memory"
-MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}  # by channels; images of others stay among the tensors
+PILLOW_MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}  # by channels; images of others stay among the tensors
 LONGEST = 60  # characters of a folder's name
 
 
@@ -40,7 +40,7 @@ def path_of(directories: Sequence[str], label: int, slot: int) -> str:
     return f"{FOLDER}/{directories[label]}/{slot:04d}.png"
 
 
-class Album:
+class MemoryImageFiles:
     """The pictures of one generation: what is written again for the next is linked where it has not changed."""
 
     def __init__(self) -> None:
@@ -104,7 +104,7 @@ def _decode(path: Path, shape: tuple[int, ...]) -> np.ndarray:
     """A picture as pixels `[c, h, w]`; its declared size is looked at before anything of that size is made."""
     try:
         with Image.open(path, formats=["PNG"]) as picture:
-            if (picture.size, picture.mode) != ((shape[2], shape[1]), MODES[shape[0]]):
+            if (picture.size, picture.mode) != ((shape[2], shape[1]), PILLOW_MODES[shape[0]]):
                 raise UserError(f"{path} is not a picture of this memory ({picture.mode}, {picture.size})")
             array = np.array(picture)
     except FileNotFoundError:

@@ -1,9 +1,21 @@
-"""Teaching a model folder from folders of images: what is in them, what suits them, learning, and how well it went."""
+"""Teach a model folder from image folders: choose settings, train, evaluate on held-out images, record history."""
 
-from itl.apps.teaching.lesson import Lesson, Material
+from itl.apps.teaching.held_out_evaluation import GroupAccuracy, HeldOutEvaluation, HeldOutScores
+from itl.apps.teaching.lesson import LabeledImages, Lesson, LessonImages
 from itl.apps.teaching.lesson_result import LessonResult
 from itl.apps.teaching.options import TeachingOptions
-from itl.apps.teaching.plan import plan
+from itl.apps.teaching.plan import plan_lessons
 from itl.apps.teaching.teacher import Teacher
 
-__all__ = ["Lesson", "LessonResult", "Material", "Teacher", "TeachingOptions", "plan"]
+__all__ = [
+    "GroupAccuracy",
+    "HeldOutEvaluation",
+    "HeldOutScores",
+    "LabeledImages",
+    "Lesson",
+    "LessonImages",
+    "LessonResult",
+    "Teacher",
+    "TeachingOptions",
+    "plan_lessons",
+]

@@ -12,7 +12,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from itl.apps.images import Problem, Scan, UnreadableImage, dimensions, is_model, read_images, scan, shown
+from itl.apps.images import (
+    ImageFolder,
+    SkippedPath,
+    UnreadableImage,
+    image_dimensions,
+    is_model_folder,
+    printable_path,
+    read_images,
+    scan_folder,
+)
 from itl.errors import UserError
 from itl.streams import Progress
 
@@ -20,7 +29,7 @@ PROBED = 32  # images looked at to tell the size of a folder's
 
 
 @dataclass(frozen=True)
-class Part:
+class LabeledImages:
     """Images uint8 `[n, 3, size, size]` and the class name of each."""
 
     pixels: Tensor
@@ -33,19 +42,19 @@ class Part:
         """How many images of each class."""
         return dict(Counter(self.labels))
 
-    def of(self, names: set[str]) -> Part:
+    def of(self, names: set[str]) -> LabeledImages:
         """The images of these classes."""
         rows = [row for row, name in enumerate(self.labels) if name in names]
-        return self if len(rows) == len(self) else Part(self.pixels[rows], [self.labels[row] for row in rows])
+        return self if len(rows) == len(self) else LabeledImages(self.pixels[rows], [self.labels[row] for row in rows])
 
 
 @dataclass(frozen=True)
-class Material:
+class LessonImages:
     """A lesson's images, decoded."""
 
-    train: Part
-    test: Part
-    problems: list[Problem] = field(default_factory=list)
+    train: LabeledImages
+    test: LabeledImages
+    skipped: list[SkippedPath] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -53,7 +62,7 @@ class Lesson:
     """A folder that is a task. Nothing is decoded before `read`."""
 
     folder: Path
-    found: Scan
+    files: ImageFolder
 
     @classmethod
     def of(
@@ -62,56 +71,60 @@ class Lesson:
         test: bool = True,
         learned: Mapping[str, Collection[str]] | None = None,
     ) -> Lesson:
-        """The lesson in a folder; without `test`, all of it is learned from. `learned`: as in `Scan.held_out`."""
+        """The lesson in a folder; without `test`, all of it is learned from. See `ImageFolder.with_held_out`."""
         if not os.fspath(folder):
             raise UserError("a folder's name is empty; give folders of images to learn from")
-        if is_model(Path(folder)):
-            raise UserError(f"{shown(Path(folder))} is a model folder; give folders of images to learn from")
-        found = scan(folder)
+        if is_model_folder(Path(folder)):
+            raise UserError(f"{printable_path(Path(folder))} is a model folder; give folders of images to learn from")
+        found = scan_folder(folder)
         if test:
-            return cls(Path(folder), found.held_out(learned))
-        return cls(Path(folder), Scan(found.folder, found.train, {}, found.problems, found.has_test))
+            return cls(Path(folder), found.with_held_out(learned))
+        return cls(Path(folder), ImageFolder(found.folder, found.train, {}, found.skipped, found.has_test))
 
     @property
     def name(self) -> str:
         """What to call it."""
-        return shown(self.folder.name or self.folder.resolve().name)
+        return printable_path(self.folder.name or self.folder.resolve().name)
 
     @property
     def held_out(self) -> bool:
         """Whether the test images were taken out of the folder's own, which brings none."""
-        return bool(self.found.test) and not self.found.has_test
+        return bool(self.files.test) and not self.files.has_test
 
     def side(self) -> int | None:
         """The middle one of its images' shorter sides, by a few of them; None where none can be read."""
-        files = [file for files in self.found.train.values() for file in files]
+        files = [file for files in self.files.train.values() for file in files]
         sides = []
         for place in np.linspace(0, len(files) - 1, min(PROBED, len(files))).round().astype(int):
             try:
-                sides.append(min(dimensions(files[place])))
+                sides.append(min(image_dimensions(files[place])))
             except UnreadableImage:
                 continue
         return int(np.median(sides)) if sides else None
 
-    def read(self, size: int, progress: Progress | None = None) -> Material:
+    def read(self, size: int, progress: Progress | None = None) -> LessonImages:
         """All its images. Bad ones are listed; a lesson without a single good one is refused."""
-        problems = list(self.found.problems)
-        train, bad = _read(self.found.train, size, progress)
+        problems = list(self.files.skipped)
+        train, bad = _read(self.files.train, size, progress)
         problems += bad
-        for name in self.found.train.keys() - set(train.labels):
-            problems.append(Problem(self.folder / name, "no image of this class can be read; it is left out"))
+        for name in self.files.train.keys() - set(train.labels):
+            problems.append(SkippedPath(self.folder / name, "no image of this class can be read; it is left out"))
         if not len(train):
-            raise UserError(f"{shown(self.folder)} holds no image that can be read; the first problem is {problems[0]}")
-        test, bad = _read(self.found.test, size, progress)
-        return Material(train, test, problems + bad)
+            raise UserError(
+                f"{printable_path(self.folder)} holds no image that can be read; the first problem is {problems[0]}"
+            )
+        test, bad = _read(self.files.test, size, progress)
+        return LessonImages(train, test, problems + bad)
 
-    def read_test(self, size: int) -> Part:
+    def read_test(self, size: int) -> LabeledImages:
         """Its test images alone."""
-        return _read(self.found.test, size, None)[0]
+        return _read(self.files.test, size, None)[0]
 
 
-def _read(classes: dict[str, list[Path]], size: int, progress: Progress | None) -> tuple[Part, list[Problem]]:
+def _read(
+    classes: dict[str, list[Path]], size: int, progress: Progress | None
+) -> tuple[LabeledImages, list[SkippedPath]]:
     """The images of some classes, one class after another, and what is wrong with the others."""
     files = [(name, file) for name, files in classes.items() for file in files]
     pixels, kept, problems = read_images([file for _, file in files], size, progress=progress)
-    return Part(torch.from_numpy(pixels), [files[k][0] for k in kept]), problems
+    return LabeledImages(torch.from_numpy(pixels), [files[k][0] for k in kept]), problems

@@ -58,7 +58,7 @@ class TeachingOptions:
             raise UserError(f"cannot read --weights {self.weights}: No such file or directory")
 
 
-def check_path(given: str | os.PathLike[str]) -> None:
+def check_model_path(given: str | os.PathLike[str]) -> None:
     """Refuse to make a model in a folder that holds other things: it may be somebody's photographs."""
     path = Path(given)
     if not os.fspath(given):
@@ -77,7 +77,7 @@ def check_path(given: str | os.PathLike[str]) -> None:
         raise UserError(f"{path} is a file; a model is a folder")
 
 
-def check_model(model: Model, options: TeachingOptions) -> None:
+def check_options(model: Model, options: TeachingOptions) -> None:
     """Refuse options that contradict what a model is."""
     learner, saved = model.learner, flatten(model.learner.settings.model_dump())
     if model.image["channels"] != 3:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from itl.apps.images import shown
+from itl.apps.images import printable_path
 from itl.apps.teaching.default_settings import for_lesson, for_new, own_settings
 from itl.apps.teaching.estimate import estimate
 from itl.apps.teaching.lesson import Lesson
@@ -13,14 +13,14 @@ from itl.presets import settings_for
 from itl.settings import Settings, build, flatten
 
 
-def plan(teacher: Teacher) -> dict[str, Any]:
+def plan_lessons(teacher: Teacher) -> dict[str, Any]:
     """As JSON. Files are counted, not opened: one that is no image is found out when it is read."""
     options, model = teacher.options, teacher.model
     known = list(model.classes) if model else []
     lessons = []
     for lesson in teacher.lessons:
         lessons.append(_lesson(lesson, known))
-        known += [name for name in lesson.found.train if name not in known]
+        known += [name for name in lesson.files.train if name not in known]
     settings = [(_settings(teacher, entry["images"]), entry["images"]) for entry in lessons]
     buffer = max(options.buffer or 0, model.learner.memory.size) if model else options.room
     held = len(model.learner.memory) if model else 0
@@ -39,16 +39,16 @@ def plan(teacher: Teacher) -> dict[str, Any]:
 
 
 def _lesson(lesson: Lesson, known: list[str]) -> dict[str, Any]:
-    train = {name: len(files) for name, files in lesson.found.train.items()}
-    test = {name: len(files) for name, files in lesson.found.test.items()}
+    train = {name: len(files) for name, files in lesson.files.train.items()}
+    test = {name: len(files) for name, files in lesson.files.test.items()}
     rows = [{"class": c, "train": n, "test": test.get(c, 0), "known": c in known} for c, n in train.items()]
     return {
-        "folder": shown(lesson.folder),
+        "folder": printable_path(lesson.folder),
         "images": sum(train.values()),
         "held_out": lesson.held_out,
         "classes": rows,
         "imbalance": max(train.values()) / min(train.values()),
-        "problems": [{"path": shown(p.path), "why": p.why} for p in lesson.found.problems],
+        "problems": [{"path": printable_path(p.path), "why": p.reason} for p in lesson.files.skipped],
     }
 
 

@@ -8,14 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from itl.apps.images import Problem, shown
+from itl.apps.images import SkippedPath, printable_path
 from itl.apps.model import Model
 from itl.apps.model.folder import fingerprint
 from itl.apps.teaching.default_settings import OWN, for_lesson, for_new, own_settings
-from itl.apps.teaching.held_out import HeldOutEvaluation, Report, learned_at, where
-from itl.apps.teaching.lesson import Lesson, Material
+from itl.apps.teaching.held_out_evaluation import HeldOutEvaluation, HeldOutScores, relative_folder, train_only_hashes
+from itl.apps.teaching.lesson import Lesson, LessonImages
 from itl.apps.teaching.lesson_result import LessonResult
-from itl.apps.teaching.options import SIZES, TeachingOptions, check_model, check_path
+from itl.apps.teaching.options import SIZES, TeachingOptions, check_model_path, check_options
 from itl.callbacks.base import Callback, CallbackList
 from itl.engine.device import choose_engine
 from itl.errors import UserError
@@ -34,14 +34,14 @@ class Teacher:
     def __init__(
         self, path: str | os.PathLike[str], folders: Sequence[str | os.PathLike[str]], options: TeachingOptions
     ) -> None:
-        check_path(path)
+        check_model_path(path)
         self.path, self.options = Path(path), options
         choose_engine(options.device)  # no such device: said before anything is read
-        self.exams = HeldOutEvaluation()
+        self.evaluation = HeldOutEvaluation()
         self.model: Model | None = None
         if self._exists():
             self.model = Model.open(self.path, device=options.device)
-            check_model(self.model, options)
+            check_options(self.model, options)
         else:
             settings_for(options.way, None, options.room, options.settings)  # a mistake in them is said now
         self.lessons = [self._lesson(folder) for folder in folders]
@@ -49,7 +49,7 @@ class Teacher:
 
     def _lesson(self, folder: str | os.PathLike[str]) -> Lesson:
         """What is to be learned of a folder: what was learned of it before is not held out now."""
-        known = learned_at(self.model, where(self.model, folder)) if self.model else {}
+        known = train_only_hashes(self.model, relative_folder(self.model, folder)) if self.model else {}
         return Lesson.of(folder, self.options.test, known)
 
     def _exists(self) -> bool:
@@ -62,16 +62,16 @@ class Teacher:
 
     # ------------------------------------------------------------------ learning
 
-    def due(self) -> list[LessonResult]:
+    def lesson_results(self) -> list[LessonResult]:
         """The lessons in their order; those that an interrupted command has done already say so."""
         out = [LessonResult(lesson) for lesson in self.lessons]
         pending = self.model.pending if self.model else None
         if self.model is None or pending is None:
             return out
-        places = [where(self.model, lecture.lesson.folder) for lecture in out]
+        places = [relative_folder(self.model, result.lesson.folder) for result in out]
         if _alike(pending.get("plan"), places):
-            for lecture in out[: pending["at"]]:
-                lecture.why = "learned before the interruption"
+            for result in out[: pending["at"]]:
+                result.skip_reason = "learned before the interruption"
         elif not _alike([str(pending.get("folder"))], places[:1]):
             raise self._in_the_middle(pending)
         return out
@@ -84,7 +84,7 @@ class Teacher:
 
     def teach(
         self,
-        lecture: LessonResult,
+        result: LessonResult,
         callback: Callback | None = None,
         progress: Progress | None = None,
         stop: Callable[[], bool] = lambda: False,
@@ -94,9 +94,9 @@ class Teacher:
         `stop` is asked after every image read and every round: where it says so, what was learned is saved and
         `KeyboardInterrupt` raised.
         """
-        if lecture.why:
+        if result.skip_reason:
             return
-        begun, lesson = time.monotonic(), lecture.lesson
+        begun, lesson = time.monotonic(), result.lesson
 
         def reads(done: int, total: int | None) -> None:
             if stop():
@@ -105,46 +105,48 @@ class Teacher:
                 progress(done, total)
 
         material = lesson.read(self.size, reads)
-        lecture.problems = material.problems
-        lecture.train, lecture.test = material.train.counts(), material.test.counts()
+        result.skipped = material.skipped
+        result.train_counts, result.test_counts = material.train.counts(), material.test.counts()
         pixels, labels = material.train.pixels, material.train.labels
         model = self._model(material)
-        if not self._is_due(model, lecture, fingerprint(pixels, labels)):
+        if not self._is_due(model, result, fingerprint(pixels, labels)):
             return
         callbacks = CallbackList([_Stopper(model, stop), *([callback] if callback else [])])
-        model.teach(pixels, labels, self._about(model, lecture), callback=callbacks)
-        self._look_back(model, lecture)
-        place = where(model, lesson.folder)
-        self.exams.bring(place, material.test)
-        report = self.exams.hold(model, (place, lesson.name))
-        lecture.seconds = time.monotonic() - begun
-        model.finish(self._entry(model, lecture, place, report))
+        model.teach(pixels, labels, self._about(model, result), callback=callbacks)
+        self._look_back(model, result)
+        place = relative_folder(model, lesson.folder)
+        self.evaluation.bring(place, material.test)
+        report = self.evaluation.hold(model, (place, lesson.name))
+        result.seconds = time.monotonic() - begun
+        model.finish(self._entry(model, result, place, report))
         self.model = model
 
-    def report(self) -> Report:
+    def evaluate(self) -> HeldOutScores:
         """How well everything learned so far is known."""
         assert self.model is not None
-        return self.exams.hold(self.model)
+        return self.evaluation.hold(self.model)
 
-    def _is_due(self, model: Model, lecture: LessonResult, mark: str) -> bool:
+    def _is_due(self, model: Model, result: LessonResult, mark: str) -> bool:
         """Whether these images are to be learned: not if they were, and not if others were begun in their place."""
         if model.pending is not None:
             if model.pending["fingerprint"] == mark:
                 return True
-            if model.pending.get("folder") != where(model, lecture.lesson.folder):  # of the same name, but another
+            if model.pending.get("folder") != relative_folder(
+                model, result.lesson.folder
+            ):  # of the same name, but another
                 raise self._in_the_middle(model.pending)
             raise UserError(
-                f"{shown(lecture.lesson.folder)} has changed since {self.path} began to learn it; "
+                f"{printable_path(result.lesson.folder)} has changed since {self.path} began to learn it; "
                 f"put it back as it was, or undo what was begun: itl undo {self.path}"
             )
         dates = [entry["date"] for entry in model.history if entry.get("fingerprint") == mark]
         if dates and not self.options.again:
-            lecture.why = f"learned already, {dates[-1]}; --again learns it once more"
-        return not lecture.why
+            result.skip_reason = f"learned already, {dates[-1]}; --again learns it once more"
+        return not result.skip_reason
 
     # ------------------------------------------------------------------ the model for a lesson
 
-    def _model(self, material: Material) -> Model:
+    def _model(self, material: LessonImages) -> Model:
         """The model with the settings that suit this lesson; what is unfinished keeps its own."""
         device, images = self.options.device, len(material.train)
         if not self._exists():
@@ -162,7 +164,7 @@ class Teacher:
         model.learner.notes[OWN] = own
         return model
 
-    def _new(self, material: Material) -> Model:
+    def _new(self, material: LessonImages) -> Model:
         o = self.options
         model = Model.create(
             self.path,
@@ -182,48 +184,48 @@ class Teacher:
 
     # ------------------------------------------------------------------ what is noted
 
-    def _about(self, model: Model, lecture: LessonResult) -> dict[str, Any]:
+    def _about(self, model: Model, result: LessonResult) -> dict[str, Any]:
         """What an unfinished learn must know to be gone on with, and to say in the end what it has changed."""
         return {
-            "what": lecture.lesson.name,
-            "given": shown(lecture.lesson.folder),
-            "folder": where(model, lecture.lesson.folder),
-            "plan": [where(model, lesson.folder) for lesson in self.lessons],
-            "at": next(k for k, lesson in enumerate(self.lessons) if lesson is lecture.lesson),
-            "new": [name for name in lecture.train if name not in model.names],
+            "what": result.lesson.name,
+            "given": printable_path(result.lesson.folder),
+            "folder": relative_folder(model, result.lesson.folder),
+            "plan": [relative_folder(model, lesson.folder) for lesson in self.lessons],
+            "at": next(k for k, lesson in enumerate(self.lessons) if lesson is result.lesson),
+            "new": [name for name in result.train_counts if name not in model.names],
             "room": model.learner.buffer,
             "buffer": self.options.buffer,
             "tested": self.options.test,
         }
 
-    def _look_back(self, model: Model, lecture: LessonResult) -> None:
+    def _look_back(self, model: Model, result: LessonResult) -> None:
         """What a lesson has changed, once it is learned."""
         assert model.pending is not None
         memory, room = model.learner.memory, model.pending["room"]
         held = {model.names[label] for label in set(memory.labels.tolist())}
-        lecture.learned, lecture.new = True, model.pending["new"]
-        lecture.dropped = [name for name in model.classes if name not in held] if memory.size else []
-        lecture.grown = (room, memory.size) if room < memory.size else None
-        for name in [name for name in lecture.test if name not in model.names]:
-            del lecture.test[name]
+        result.learned, result.new_classes = True, model.pending["new"]
+        result.dropped_classes = [name for name in model.classes if name not in held] if memory.size else []
+        result.memory_growth = (room, memory.size) if room < memory.size else None
+        for name in [name for name in result.test_counts if name not in model.names]:
+            del result.test_counts[name]
             why = "a class to test on that was never learned; it is left out"
-            lecture.problems.append(Problem(lecture.lesson.folder / "test" / name, why))
+            result.skipped.append(SkippedPath(result.lesson.folder / "test" / name, why))
 
-    def _entry(self, model: Model, lecture: LessonResult, place: str, report: Report) -> dict[str, Any]:
+    def _entry(self, model: Model, result: LessonResult, place: str, report: HeldOutScores) -> dict[str, Any]:
         """The history's."""
-        memory, classes = model.learner.memory, {g.name: g.now for g in report.classes if g.now is not None}
+        memory, classes = model.learner.memory, {g.name: g.accuracy for g in report.classes if g.accuracy is not None}
         return {
             "folder": place,
-            "name": lecture.lesson.name,
-            "classes": lecture.train,
-            "test": lecture.test,
+            "name": result.lesson.name,
+            "classes": result.train_counts,
+            "test": result.test_counts,
             "tested": self.options.test,
-            "held_out": lecture.lesson.held_out,
-            "beyond": lecture.lesson.found.beyond(),
-            "accuracy": {"all": report.accuracy, "task": report.tasks[-1].now, "classes": classes},
+            "held_out": result.lesson.held_out,
+            "beyond": result.lesson.files.beyond(),
+            "accuracy": {"all": report.accuracy, "task": report.tasks[-1].accuracy, "classes": classes},
             "memory": {"images": len(memory), "size": memory.size},
-            "problems": len(lecture.problems),
-            "seconds": round(lecture.seconds, 3),
+            "problems": len(result.skipped),
+            "seconds": round(result.seconds, 3),
         }
 
 

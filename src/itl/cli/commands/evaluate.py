@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import numpy as np
     from rich.console import RenderableType
 
-    from itl.apps.images import Problem
+    from itl.apps.images import SkippedPath
     from itl.apps.model import Model
     from itl.apps.model.evaluation import EvaluationResult
 
@@ -34,28 +34,28 @@ def evaluate(model: str, folder: str, held_out: bool, as_json: bool, device: str
 
     By class, which class is taken for which, and calibration: how far confidence and accuracy are apart.
     """
-    from itl.apps.images import scan
+    from itl.apps.images import scan_folder
     from itl.apps.model import Model
-    from itl.apps.model.evaluation import judge
-    from itl.apps.teaching.held_out import learned_at, where
+    from itl.apps.model.evaluation import evaluate_predictions
+    from itl.apps.teaching.held_out_evaluation import relative_folder, train_only_hashes
 
     opened = Model.open(model, device=device, learned=True)
-    found = scan(folder)
+    found = scan_folder(folder)
     if held_out:
-        found = found.held_out(learned_at(opened, where(opened, found.folder)))
+        found = found.with_held_out(train_only_hashes(opened, relative_folder(opened, found.folder)))
     classes = found.test if held_out or found.has_test else found.train
     strange = sorted(set(classes) - set(opened.classes))
     pairs = [(path, name) for name, files in classes.items() if name not in strange for path in files]
     if not pairs:
         raise UserError(f"{folder} has no images of the classes that {model} knows: {', '.join(opened.classes)}")
-    problems = list(found.problems)
+    problems = list(found.skipped)
     probabilities, labels = _predicted(opened, pairs, problems)
     if not labels:
         raise UserError(f"no image in {folder} could be read; the first: {problems[0]}")
-    verdict = judge(opened.classes, probabilities, labels)
+    verdict = evaluate_predictions(opened.classes, probabilities, labels)
     if as_json:
         wrong = [str(problem) for problem in problems]
-        click.echo(json.dumps({**verdict.as_json(), "unknown_classes": strange, "problems": wrong}, indent=1))
+        click.echo(json.dumps({**verdict.to_dict(), "unknown_classes": strange, "problems": wrong}, indent=1))
         return
     for problem in problems:
         click.echo(f"itl: {problem}", err=True)
@@ -65,7 +65,7 @@ def evaluate(model: str, folder: str, held_out: bool, as_json: bool, device: str
 
 
 def _predicted(
-    model: Model, pairs: Sequence[tuple[Path, str]], problems: list[Problem]
+    model: Model, pairs: Sequence[tuple[Path, str]], problems: list[SkippedPath]
 ) -> tuple[np.ndarray, list[str]]:
     """Probabilities `[n, classes]` and right classes of the images that can be read."""
     import numpy as np
@@ -79,7 +79,7 @@ def _predicted(
         pixels, kept, wrong = read_images([path for path, _ in part], model.image["size"])
         problems += wrong
         if len(kept):
-            out.append(model.predict(in_channels(torch.from_numpy(pixels), model)))
+            out.append(model.predict_proba(in_channels(torch.from_numpy(pixels), model)))
             labels += [part[index][1] for index in kept.tolist()]
     return np.concatenate(out), labels
 

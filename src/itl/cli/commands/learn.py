@@ -48,8 +48,8 @@ def learn(model: str, folders: tuple[str, ...], **given: Any) -> None:
         raise UserError("give --json or --quiet, not both")
     own = options.settings(given["pairs"], given["epochs"])
 
-    from itl.apps.teaching import Teacher, TeachingOptions, plan
-    from itl.apps.teaching.options import check_path
+    from itl.apps.teaching import Teacher, TeachingOptions, plan_lessons
+    from itl.apps.teaching.options import check_model_path
     from itl.checkpoint.lock import lock
 
     chosen = TeachingOptions(
@@ -65,9 +65,9 @@ def learn(model: str, folders: tuple[str, ...], **given: Any) -> None:
         device=given["device"],
     )
     if given["dry_run"]:
-        _show_plan(plan(Teacher(model, folders, chosen)), given["as_json"])
+        _show_plan(plan_lessons(Teacher(model, folders, chosen)), given["as_json"])
         return
-    check_path(model)  # before a lock is laid into somebody's photographs
+    check_model_path(model)  # before a lock is laid into somebody's photographs
     with lock(model, given["wait"]):
         teacher = Teacher(model, folders, chosen)
         console = None if given["as_json"] or given["quiet"] else terminal()
@@ -79,38 +79,38 @@ def _teach(teacher: Teacher, console: Console | None) -> list[LessonResult]:
     from itl.cli.display.lesson_progress import Lessons, Stop
     from itl.cli.display.lesson_tables import told
 
-    lectures = teacher.due()
+    results = teacher.lesson_results()
     try:
         with Stop(console) as stop:
-            for number, lecture in enumerate(lectures, 1):
-                which = f"{number} of {len(lectures)}, " if len(lectures) > 1 else ""
-                display = None if console is None else Lessons(console, teacher, lecture, which)
+            for number, result in enumerate(results, 1):
+                which = f"{number} of {len(results)}, " if len(results) > 1 else ""
+                display = None if console is None else Lessons(console, teacher, result, which)
                 with display or nullcontext():
-                    teacher.teach(lecture, display, None if display is None else display.loads, stop)
+                    teacher.teach(result, display, None if display is None else display.loads, stop)
                 if console is not None:
-                    console.print(told(lecture))
+                    console.print(told(result))
     except KeyboardInterrupt:
         kept = (teacher.path / "CURRENT").exists()
         line = f"{teacher.path} keeps what was learned" if kept else "nothing was saved yet"
         raise KeyboardInterrupt(f"interrupted; {line}, and the same command goes on") from None
-    return lectures
+    return results
 
 
-def _show(teacher: Teacher, lectures: list[LessonResult], given: dict[str, Any], told: bool) -> None:
+def _show(teacher: Teacher, results: list[LessonResult], given: dict[str, Any], told: bool) -> None:
     """The end: tables, one JSON object, or the model's folder. `told`: each lesson had its line already."""
     if given["quiet"]:
         click.echo(str(teacher.path))
         return
-    report = teacher.report()
+    report = teacher.evaluate()
     if given["as_json"]:
-        lessons = [lecture.asdict() for lecture in lectures]
-        click.echo(json.dumps({"model": str(teacher.path), "lessons": lessons, **report.asdict()}, indent=1))
+        lessons = [result.to_dict() for result in results]
+        click.echo(json.dumps({"model": str(teacher.path), "lessons": lessons, **report.to_dict()}, indent=1))
         return
     from rich.console import Console
 
     from itl.cli.display.lesson_tables import view
 
-    Console(highlight=False).print(view(teacher, lectures, report, told))
+    Console(highlight=False).print(view(teacher, results, report, told))
 
 
 def _show_plan(planned: dict[str, Any], as_json: bool) -> None:

@@ -17,7 +17,7 @@ from itl.errors import UserError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from itl.apps.images import Problem
+    from itl.apps.images import SkippedPath
     from itl.apps.model import Model
 
 AT_ONCE = 512  # images in memory
@@ -56,12 +56,12 @@ def predict(model: str, paths: tuple[str, ...], top: int, as_json: bool, as_csv:
         raise UserError("none of these images could be read")
 
 
-def find(paths: Sequence[str]) -> tuple[list[Path], list[Problem]]:
+def find(paths: Sequence[str]) -> tuple[list[Path], list[SkippedPath]]:
     """The image files that are meant, folders looked through."""
     from itl.apps.images import find_images
 
     files: list[Path] = []
-    problems: list[Problem] = []
+    problems: list[SkippedPath] = []
     for path in _given(paths):
         if path.is_dir():
             found, wrong = find_images(path)
@@ -86,11 +86,11 @@ def _given(paths: Sequence[str]) -> Iterator[Path]:
             yield from (Path(line) for line in (line.rstrip("\r\n") for line in sys.stdin) if line)
 
 
-def predictions(model: Model, files: Sequence[Path], problems: list[Problem], top: int) -> list[dict[str, Any]]:
+def predictions(model: Model, files: Sequence[Path], problems: list[SkippedPath], top: int) -> list[dict[str, Any]]:
     """A row for each image that can be read: its path and its likeliest classes. Others are added to `problems`."""
     import torch
 
-    from itl.apps.images import read_images, shown
+    from itl.apps.images import printable_path, read_images
 
     out = []
     for first in range(0, len(files), AT_ONCE):
@@ -99,11 +99,11 @@ def predictions(model: Model, files: Sequence[Path], problems: list[Problem], to
         problems += wrong
         if not len(kept):
             continue
-        probabilities = model.predict(in_channels(torch.from_numpy(pixels), model))
+        probabilities = model.predict_proba(in_channels(torch.from_numpy(pixels), model))
         order = (-probabilities).argsort(1, kind="stable")[:, :top]
         for index, best, row in zip(kept.tolist(), order, probabilities, strict=True):
             likely = [{"class": model.classes[k], "confidence": float(row[k])} for k in best]
-            out.append({"path": shown(part[index]), **likely[0], "top": likely})
+            out.append({"path": printable_path(part[index]), **likely[0], "top": likely})
     return out
 
 
@@ -117,10 +117,10 @@ def in_channels(pixels: Tensor, model: Model) -> Tensor:
     return ((red * 19595 + green * 38470 + blue * 7471 + (1 << 15)) >> 16).to(pixels.dtype).unsqueeze(1)
 
 
-def _json(rows: list[dict[str, Any]], problems: Sequence[Problem]) -> None:
-    from itl.apps.images import shown
+def _json(rows: list[dict[str, Any]], problems: Sequence[SkippedPath]) -> None:
+    from itl.apps.images import printable_path
 
-    wrong = [{"path": shown(problem.path), "why": problem.why} for problem in problems]
+    wrong = [{"path": printable_path(problem.path), "why": problem.reason} for problem in problems]
     click.echo(json.dumps({"predictions": rows, "problems": wrong}, indent=1))
 
 

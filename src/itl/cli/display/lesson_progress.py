@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 class Lessons(Progress):
     """Shows one lesson on a terminal."""
 
-    def __init__(self, console: Console, teacher: Teacher, lecture: LessonResult, which: str) -> None:
-        heading = Text.assemble((str(teacher.path), "bold"), f" learns {which}", (lecture.lesson.name, "bold"))
-        super().__init__(console, heading, f"reading {lecture.lesson.name}")
-        self.images = sum(len(files) for files in lecture.lesson.found.train.values())
+    def __init__(self, console: Console, teacher: Teacher, result: LessonResult, which: str) -> None:
+        heading = Text.assemble((str(teacher.path), "bold"), f" learns {which}", (result.lesson.name, "bold"))
+        super().__init__(console, heading, f"reading {result.lesson.name}")
+        self.images = sum(len(files) for files in result.lesson.files.train.values())
 
     def legs(self, learner: Learner) -> list[StageEstimate]:
         """The stages of the present task; what came before it is taken to have filled the memory."""

@@ -13,62 +13,65 @@ from itl.cli.display.run_tables import clock, percent, plain_table
 
 if TYPE_CHECKING:
     from itl.apps.teaching import LessonResult, Teacher
-    from itl.apps.teaching.held_out import Grade, Report
+    from itl.apps.teaching.held_out_evaluation import GroupAccuracy, HeldOutScores
 
 SHOWN = 10  # problems and classes of a list that are named; --json names all
 NAME = 40  # letters of a name
 
 
-def told(lecture: LessonResult) -> Text:
+def told(result: LessonResult) -> Text:
     """One lesson in a line."""
-    out = Text.assemble((short(lecture.lesson.name), "bold"), ": ")
-    if not lecture.learned:
-        return out.append(lecture.why)
-    images, classes = sum(lecture.train.values()), len(lecture.train)
+    out = Text.assemble((short(result.lesson.name), "bold"), ": ")
+    if not result.learned:
+        return out.append(result.skip_reason)
+    images, classes = sum(result.train_counts.values()), len(result.train_counts)
     out.append(f"{images} image{'s' * (images != 1)} of {classes} class{'es' * (classes != 1)}")
-    out.append(f" ({len(lecture.new)} new)")
-    if lecture.test:
-        out.append(f", {sum(lecture.test.values())} more to test on")
-    return out.append(f", {clock(lecture.seconds)}")
+    out.append(f" ({len(result.new_classes)} new)")
+    if result.test_counts:
+        out.append(f", {sum(result.test_counts.values())} more to test on")
+    return out.append(f", {clock(result.seconds)}")
 
 
-def view(teacher: Teacher, lectures: Sequence[LessonResult], report: Report, brief: bool = False) -> RenderableType:
+def view(
+    teacher: Teacher, results: Sequence[LessonResult], report: HeldOutScores, brief: bool = False
+) -> RenderableType:
     """The end of a learn: what was learned (not if `brief`), how well it is known, what was lost, what is wrong."""
-    parts: list[RenderableType] = [] if brief else [told(lecture) for lecture in lectures]
-    for lecture in lectures:
-        parts += _remarks(lecture)
+    parts: list[RenderableType] = [] if brief else [told(result) for result in results]
+    for result in results:
+        parts += _remarks(result)
     if report.accuracy is not None:
         parts += ["", _grades("task", report.tasks), "", _grades("class", report.classes), ""]
         parts.append(Text.assemble("accuracy ", (f"{percent(report.accuracy)} %", "bold green"), _lost(report)))
-        if any(grade.now is None and grade.was is not None for grade in report.tasks):
+        if any(grade.accuracy is None and grade.accuracy_when_taught is not None for grade in report.tasks):
             parts.append("–: its folder is not where it was; what is left of it is not known")
     model = teacher.model
     if model is not None:
         memory = model.learner.memory
         held = f", {len(memory)} of {memory.size} images in memory" if memory.size else ", no memory"
-        done = "wrote" if any(lecture.learned for lecture in lectures) else "nothing new for"
+        done = "wrote" if any(result.learned for result in results) else "nothing new for"
         line = f"{done} {teacher.path} ({len(model.classes)} classes{held})"
         parts.append(Text(line, no_wrap=True, overflow="ignore"))
     return Group(*parts)
 
 
-def _remarks(lecture: LessonResult) -> list[RenderableType]:
+def _remarks(result: LessonResult) -> list[RenderableType]:
     """What the user should know beside the numbers."""
     out: list[RenderableType] = []
-    if lecture.grown is not None:
-        out.append(f"the memory has grown from {lecture.grown[0]} to {lecture.grown[1]} images, to hold every class")
-    if lecture.dropped:
-        out.append(Text(f"the memory holds no image of {listed(lecture.dropped)} any more"))
-    if lecture.problems:
-        count = len(lecture.problems)
-        out.append(Text(f"{count} thing{'s' * (count != 1)} left out of {short(lecture.lesson.name)}:"))
-        out += [Text(f"  {problem}", overflow="fold") for problem in lecture.problems[:SHOWN]]
+    if result.memory_growth is not None:
+        before, after = result.memory_growth
+        out.append(f"the memory has grown from {before} to {after} images, to hold every class")
+    if result.dropped_classes:
+        out.append(Text(f"the memory holds no image of {listed(result.dropped_classes)} any more"))
+    if result.skipped:
+        count = len(result.skipped)
+        out.append(Text(f"{count} thing{'s' * (count != 1)} left out of {short(result.lesson.name)}:"))
+        out += [Text(f"  {problem}", overflow="fold") for problem in result.skipped[:SHOWN]]
         if count > SHOWN:
             out.append(f"  … and {count - SHOWN} more (--json lists all)")
     return out
 
 
-def _grades(what: str, grades: Sequence[Grade]) -> Table:
+def _grades(what: str, grades: Sequence[GroupAccuracy]) -> Table:
     """A row a task or class: accuracy now, when it was last taught, and what was lost."""
     table = plain_table()
     table.add_column(what, overflow="fold")
@@ -76,11 +79,17 @@ def _grades(what: str, grades: Sequence[Grade]) -> Table:
         table.add_column(heading, justify="right", style="bold" if heading == "accuracy" else None)
     for grade in grades:
         images = str(grade.images) if grade.images else "–"
-        table.add_row(Text(short(grade.name)), images, percent(grade.now), percent(grade.was), percent(grade.forgotten))
+        table.add_row(
+            Text(short(grade.name)),
+            images,
+            percent(grade.accuracy),
+            percent(grade.accuracy_when_taught),
+            percent(grade.forgotten),
+        )
     return table
 
 
-def _lost(report: Report) -> str:
+def _lost(report: HeldOutScores) -> str:
     """What was forgotten, on average over the tasks that can tell."""
     lost = [grade.forgotten for grade in report.tasks if grade.forgotten is not None]
     return f"   forgotten {sum(lost) / len(lost):.1f}" if len(lost) > 1 else ""

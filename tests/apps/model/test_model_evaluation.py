@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import accuracy_score, confusion_matrix
 
-from itl.apps.model.evaluation import BINS, judge
+from itl.apps.model.evaluation import BINS, evaluate_predictions
 
 CLASSES = ["ant", "bee", "cow", "doe"]
 
@@ -22,7 +22,7 @@ def opinions(n: int = 400, seed: int = 0) -> tuple[np.ndarray, list[str]]:
 def test_accuracy_and_confusion_are_scikit_learns() -> None:
     probabilities, labels = opinions()
     found = [CLASSES[k] for k in probabilities.argmax(1)]
-    verdict = judge(CLASSES, probabilities, labels)
+    verdict = evaluate_predictions(CLASSES, probabilities, labels)
     assert (verdict.confusion == confusion_matrix(labels, found, labels=CLASSES)).all()
     assert verdict.accuracy == pytest.approx(100 * accuracy_score(labels, found))
     for row in verdict.per_class():
@@ -45,14 +45,14 @@ def test_calibration_error_is_its_definition() -> None:
         here = (confidence > k / BINS) & (confidence <= (k + 1) / BINS)
         if here.any():
             error += here.mean() * abs(confidence[here].mean() - right[here].mean())
-    verdict = judge(CLASSES, probabilities, labels)
+    verdict = evaluate_predictions(CLASSES, probabilities, labels)
     assert verdict.calibration_error == pytest.approx(100 * error)
     assert verdict.confidence == pytest.approx(100 * confidence.mean())
     assert 5 < verdict.calibration_error < 60
 
 
 def test_one_who_is_always_right_and_sure_is_calibrated() -> None:
-    verdict = judge(CLASSES, np.eye(4), CLASSES)
+    verdict = evaluate_predictions(CLASSES, np.eye(4), CLASSES)
     assert (verdict.accuracy, verdict.calibration_error) == (100.0, 0.0)
     assert all(row["taken_for"] is None for row in verdict.per_class())
-    assert judge(CLASSES, np.eye(4)[[1, 1]], ["ant", "ant"]).calibration_error == 100.0
+    assert evaluate_predictions(CLASSES, np.eye(4)[[1, 1]], ["ant", "ant"]).calibration_error == 100.0

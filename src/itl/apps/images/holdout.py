@@ -12,7 +12,7 @@ ENOUGH = 4  # images: a class of fewer holds none out
 ALL = "*"  # beside a class's marks: all that it had then is learned, also what no name would have held out
 
 
-def hold_out(
+def split_held_out(
     files: Sequence[Path], root: Path, share: float = SHARE, learned: Collection[str] = ()
 ) -> tuple[list[Path], list[Path]]:
     """The files of one class as (to learn from, held out), in their order.
