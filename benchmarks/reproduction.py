@@ -26,11 +26,11 @@ from pages import put  # noqa: E402
 
 from itl.experiments.config import Config  # noqa: E402
 from itl.presets import settings_for  # noqa: E402
-from itl.results.cells import Mean, settings_of  # noqa: E402
-from itl.results.published import Published, published  # noqa: E402
+from itl.results.published import PublishedResult, published  # noqa: E402
 from itl.results.render import NAMES, markdown  # noqa: E402
-from itl.results.runs import Run, find  # noqa: E402
-from itl.results.table import MEASURES, Row, build  # noqa: E402
+from itl.results.runs import Run, find_runs  # noqa: E402
+from itl.results.seed_groups import MeanStd, run_settings  # noqa: E402
+from itl.results.table import MEASURES, TableRow, build  # noqa: E402
 from itl.settings import flatten  # noqa: E402
 
 PAGE = HOME / "docs" / "reproduction.md"
@@ -60,43 +60,43 @@ class Found:
         self.cells = [row for section in sections if section.kind in cells for row in section.rows]
         self.variants = [row for section in sections if section.kind == "variant" for row in section.rows]
 
-    def row(self, method: str, buffer: int | None, variant: str | None = None) -> Row | None:
+    def row(self, method: str, buffer: int | None, variant: str | None = None) -> TableRow | None:
         """That of a method and buffer (None: any), a table's before the ablation's; today's, then the fuller."""
         rows = self.cells if variant is None else self.variants
         mine = [row for row in rows if row.method == method and buffer in (None, row.buffer)]
         if variant is not None:
-            mine = [row for row in mine if row.ours and row.ours.facts.get("variant") == variant]
+            mine = [row for row in mine if row.ours and row.ours.metadata.get("variant") == variant]
         return max(mine, key=lambda row: (of_today(row), seeds(row)), default=None)
 
 
-def of_today(row: Row) -> bool:
+def of_today(row: TableRow) -> bool:
     """Whether our runs have the settings chosen for their cell, or those that their command gives now."""
     if row.ours is None:
         return False
-    run, had = row.ours.runs[0], settings_of(row.ours.runs[0])
-    buffer, variant = int(run.facts["buffer"]), run.facts.get("variant")
-    if outdated(Config(STREAM, row.method, buffer, variant=variant), run.facts):
+    run, had = row.ours.runs[0], run_settings(row.ours.runs[0])
+    buffer, variant = int(run.metadata["buffer"]), run.metadata.get("variant")
+    if outdated(Config(STREAM, row.method, buffer, variant=variant), run.metadata):
         return False
     now = settings_for(row.method, STREAM, buffer, run.config.get("settings")).model_dump(mode="json")
     return all(had.get(name, value) == value for name, value in flatten(now).items())
 
 
-def seeds(row: Row | None) -> int:
+def seeds(row: TableRow | None) -> int:
     """How many of ours."""
     return 0 if row is None or row.ours is None else len(row.ours.seeds)
 
 
-def counted(row: Row | None) -> str:
+def counted(row: TableRow | None) -> str:
     """The same in a table."""
     return str(seeds(row)) if seeds(row) else "–"
 
 
-def reached(row: Row | None, measure: str) -> str:
+def our_text(row: TableRow | None, measure: str) -> str:
     """Our mean ± standard deviation, a dash where nothing was run."""
-    return "–" if row is None else row.reached(measure).text()
+    return "–" if row is None else row.our_score(measure).text()
 
 
-def needed(row: Published, measure: str) -> float | None:
+def needed(row: PublishedResult, measure: str) -> float | None:
     """The least that our mean must be."""
     mean, std = getattr(row, measure), getattr(row, f"{measure}_std")
     if mean is None or row.method not in (*ITL, *HELD):
@@ -104,7 +104,7 @@ def needed(row: Published, measure: str) -> float | None:
     return float(mean - (3.0 if row.method in HELD else max(std or 0.0, 1.0)))
 
 
-def verdict(row: Row) -> str:
+def verdict(row: TableRow) -> str:
     """Whether a cell has reached what it must."""
     if row.ours is None:
         return "not run yet"
@@ -115,7 +115,7 @@ def verdict(row: Row) -> str:
         return ""
     short = []
     for measure, least in asked.items():
-        mean = row.reached(measure).mean
+        mean = row.our_score(measure).mean
         if least is not None and mean is not None and mean < least:
             short.append(f"{NAMES[measure]} {least - mean:.2f} short")
     word = f"**not reached**: {', '.join(short)}" if short else "reached"
@@ -133,26 +133,26 @@ def against(found: Found, methods: Iterable[str], buffers: Iterable[int | None])
             continue
         words = [f"`{method}`", "–" if buffer is None else str(buffer)]
         for m in MEASURES:
-            words += [row.reported(m).text(), reached(row, m)]
+            words += [row.published_score(m).text(), our_text(row, m)]
         rows.append(f"| {' | '.join([*words, counted(row), verdict(row)])} |")
     return rows
 
 
 def ablation(found: Found) -> list[str]:
     """The paper's ablation beside ours, and whether its order is ours."""
-    reported = {row.method: row.class_il for row in published() if row.source == "ablation"}
+    published_score = {row.method: row.class_il for row in published() if row.source == "ablation"}
     rows = ["| | Class-IL, published | ours | Task-IL, ours | seeds |", "|---|---|---|---|---|"]
     for method in (*ABLATION, "itl"):
         row = found.row(method, 200)
-        words = [*(reached(row, m) for m in MEASURES), counted(row)]
-        rows.append(f"| `{method}` | {reported[method]:.2f} | {' | '.join(words)} |")
+        words = [*(our_text(row, m) for m in MEASURES), counted(row)]
+        rows.append(f"| `{method}` | {published_score[method]:.2f} | {' | '.join(words)} |")
     lines = [f"- {line}" for line in (ordered(found, low, high) for low, high in ORDER) if line]
     return [*rows, *(["", *lines] if lines else [])]
 
 
-def gain(below: Row | None, above: Row | None) -> tuple[float, float | None] | None:
+def gain(below: TableRow | None, above: TableRow | None) -> tuple[float, float | None] | None:
     """By how much Class-IL is above, and the difference's standard error; none of it where one was not run."""
-    low, high = (Mean(None, None, 0) if row is None else row.reached("class_il") for row in (below, above))
+    low, high = (MeanStd(None, None, 0) if row is None else row.our_score("class_il") for row in (below, above))
     if low.mean is None or high.mean is None:
         return None
     if low.std is None or high.std is None:
@@ -180,7 +180,7 @@ def variants(found: Found, named: Mapping[str, Iterable[str]]) -> list[str]:
         for variant, words in {None: "its defaults", **{name: WORDS[name] for name in names}}.items():
             row = found.row(method, 200, variant)
             more = "" if variant is None else told(gain(plain, row))
-            numbers = [reached(row, "class_il"), more, reached(row, "task_il")]
+            numbers = [our_text(row, "class_il"), more, our_text(row, "task_il")]
             rows.append(f"| `{method}` | {' | '.join([words, *numbers, counted(row)])} |")
     return rows
 
@@ -200,7 +200,7 @@ def seconds(found: Found) -> list[str]:
         row = found.row(method, buffer)
         if row is None or row.ours is None:
             continue
-        spent, share = row.ours.seconds(), row.ours.share()
+        spent, share = row.ours.seconds(), row.ours.generalist_share()
         words = [f"{spent.get(name, 0.0):.1f}" for name in ("specialist", "tangent", "projection", "total")]
         rows.append(f"| `{method}` | {buffer} | {' | '.join(words)} | {100 * (share or 0):.1f} % |")
     return rows if len(rows) > 2 else ["No run yet."]
@@ -282,7 +282,9 @@ def beyond(found: Found) -> list[str]:
         for name in names:
             row = found.row(method, 200, name)
             if plain is not None and seeds(row):
-                numbers = (f"{NAMES[m]} {reached(row, m)} (published {plain.reported(m).text()})" for m in MEASURES)
+                numbers = (
+                    f"{NAMES[m]} {our_text(row, m)} (published {plain.published_score(m).text()})" for m in MEASURES
+                )
                 lines.append(f"- `{method}`, {WORDS[name]}: {', '.join(numbers)}; seeds: {seeds(row)}")
     return ["", "Past the paper, with 200 images:", "", *lines] if lines else []
 
@@ -294,7 +296,7 @@ def whole(found: Found) -> str:
 
 def recorded() -> Found:
     """What the repository holds."""
-    return Found(find([RESULTS / "test"])[0] if (RESULTS / "test").exists() else [])
+    return Found(find_runs([RESULTS / "test"])[0] if (RESULTS / "test").exists() else [])
 
 
 def main() -> None:

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from itl.results.cells import Mean
 from itl.results.published import published
-from itl.results.runs import find
-from itl.results.table import Row
+from itl.results.runs import find_runs
+from itl.results.seed_groups import MeanStd
+from itl.results.table import TableRow
 from support.run_records import fake_run
 
 HOME = Path(__file__).parents[2]
@@ -29,8 +29,8 @@ def row(method: str, buffer: int | None = 200) -> Any:
 def cell(class_il: list[float], task_il: list[float] | None = None) -> Any:
     """Ours, with these accuracies, a seed each."""
     values = {"class_il": class_il, "task_il": task_il or [99.0] * len(class_il)}
-    run = SimpleNamespace(facts={"buffer": 200, "settings": {}}, result={}, config={})
-    return SimpleNamespace(mean=lambda name: Mean.of(values[name]), seeds=list(range(len(class_il))), runs=[run])
+    run = SimpleNamespace(metadata={"buffer": 200, "settings": {}}, result={}, config={})
+    return SimpleNamespace(mean=lambda name: MeanStd.of(values[name]), seeds=list(range(len(class_il))), runs=[run])
 
 
 class Fake(NAMES["Found"]):  # type: ignore[misc]
@@ -61,7 +61,7 @@ class Fake(NAMES["Found"]):  # type: ignore[misc]
     ],
 )
 def test_a_cell_is_held_against_what_was_asked(method: str, ours: Any, says: str) -> None:
-    assert NAMES["verdict"](Row("seq-cifar10", method, 200, row(method), ours)) == says
+    assert NAMES["verdict"](TableRow("seq-cifar10", method, 200, row(method), ours)) == says
 
 
 def test_a_baseline_that_the_paper_does_not_report_is_shown_without_a_memory() -> None:
@@ -88,7 +88,7 @@ def test_a_variants_gain_over_the_defaults_has_its_error_and_the_readme_what_is_
         fake_run(tmp_path / f"open{seed}", seed=seed, class_il=class_il + 3, variant="reservoir")
     fake_run(tmp_path / "alone", class_il=60.0, variant="joined")
     fake_run(tmp_path / "past", class_il=70.0, task_il=93.0, variant="fine-tuned")
-    found = NAMES["Found"](find([tmp_path])[0])
+    found = NAMES["Found"](find_runs([tmp_path])[0])
     lines = NAMES["variants"](found, {"itl": ("reservoir", "joined", "plain")})
     cells = [[word.strip() for word in line.split("|")[3:5]] for line in lines[2:]]
     assert cells == [["66.00 ± 1.00", ""], ["69.00 ± 1.00", "+3.0 ± 0.8"], ["60.00", "-6.0"], ["–", "–"]]
@@ -113,7 +113,7 @@ def test_of_two_sets_of_settings_a_cell_shows_todays_and_a_variant_is_found_besi
         result = json.loads((path / "result.json").read_text())
         result["settings"] |= {} if "then" in name else {"specialist": {"lr": 0.1}}
         (path / "result.json").write_text(json.dumps(result))
-    found = NAMES["Found"](find([tmp_path])[0])
+    found = NAMES["Found"](find_runs([tmp_path])[0])
     assert [found.row("itl", 200, variant).ours.seeds for variant in (None, "reservoir")] == [[0], [0]]
     assert found.row("itl", 200).ours.runs[0].path.name == "now"
 

@@ -45,6 +45,6 @@ def test_a_sweep_does_not_begin(tmp_path: Path) -> None:
 def test_a_run_goes_on(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     before = handles()
-    with RunFolder(tmp_path).held():
+    with RunFolder(tmp_path).lock():
         (tmp_path / "metrics.jsonl").write_text("")
     assert handles() == before

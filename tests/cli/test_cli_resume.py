@@ -104,7 +104,7 @@ def test_a_run_that_is_going_on_is_not_gone_on_with(itl, tmp_path, halted):
     shutil.copytree(halted[0] / "runs", tmp_path / "runs")
     place = tmp_path / "runs" / NAME
     before = {path: path.read_bytes() for path in place.rglob("*") if path.is_file()}
-    with RunFolder(place).held():
+    with RunFolder(place).lock():
         outcome = itl("run", *tiny("tangent.steps=400"), "--resume")
     assert (outcome.code, outcome.err) == (2, f"itl: another process is at work on runs/{NAME}; wait for it to end\n")
     assert before == {path: path.read_bytes() for path in place.rglob("*") if path.is_file()}

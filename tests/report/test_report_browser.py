@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from itl.report import write_report
-from itl.results import RunFolder, find
+from itl.results import RunFolder, find_runs
 from support.browser import Sheet, browser, needs_browser
 from support.run_records import STAGES, fake_run
 
@@ -33,7 +33,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
             fake_run(place / f"{method}-{seed}", method=method, seed=seed, pictures=8, each=8)
     fake_run(place / "larger", buffer=500, pictures=32)
     fake_run(place / "short", seed=5, stop=3)
-    write_report(find([place])[0], place / "report.html")
+    write_report(find_runs([place])[0], place / "report.html")
     return place
 
 
@@ -55,9 +55,9 @@ def of(runs: Path, name: str = "itl-0") -> dict[str, Any]:
     return dict(RunFolder(runs / name).read("result.json"))
 
 
-def lines(runs: Path, *kinds: str, name: str = "itl-0", **facts: Any) -> list[dict[str, Any]]:
+def lines(runs: Path, *kinds: str, name: str = "itl-0", **metadata: Any) -> list[dict[str, Any]]:
     every = [line for line in RunFolder(runs / name).lines() if line["kind"] in kinds]
-    return [line for line in every if all(line[key] == value for key, value in facts.items())]
+    return [line for line in every if all(line[key] == value for key, value in metadata.items())]
 
 
 def choose(sheet: Sheet, **values: str) -> None:
@@ -98,7 +98,7 @@ def test_matrices_show_a_number_for_every_cell(sheet: Sheet, runs: Path) -> None
     grids = sheet.page.locator("[role=tabpanel]:not([hidden]) .grid .plot").all()
     assert [len(plot.locator(".textpoint").all()) for plot in grids] == [15, 15, 15, 15, 3]
     choose(sheet, run="itl, |B| 200, seed 0")
-    predicted = RunFolder(runs / "itl-0").arrays("predictions.npz")
+    predicted = RunFolder(runs / "itl-0").read_arrays("predictions.npz")
     assert predicted is not None
     pairs = set(zip(predicted["label"].tolist(), predicted["class_il"].tolist(), strict=True))
     assert sheet.marks("confusion/") == [len(pairs)]

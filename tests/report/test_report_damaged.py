@@ -12,9 +12,9 @@ import pytest
 
 from itl import UserError
 from itl.report import page
-from itl.report.run_selection import subject
+from itl.report.run_selection import report_data
 from itl.results import RunFolder, render
-from itl.results.runs import find
+from itl.results.runs import find_runs
 from itl.results.table import build
 from support.run_records import fake_run
 
@@ -30,8 +30,8 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def outcome(path: Path) -> str:
     """Make the report and the table: nothing, or the line that says what is wrong."""
     try:
-        runs, _ = find([path])
-        page.page(subject(runs))
+        runs, _ = find_runs([path])
+        page.page(report_data(runs))
         render.markdown(build(runs), with_seconds=True)
     except UserError as error:
         return str(error)
@@ -85,11 +85,11 @@ def test_arrays_that_are_cut_off_or_of_another_shape(small: Path, name: str) -> 
     (small / name).write_bytes(content[: len(content) // 2])
     assert f"{name} is damaged" in outcome(small)
     (small / name).write_bytes(content)
-    arrays = RunFolder(small).arrays(name)
+    arrays = RunFolder(small).read_arrays(name)
     assert arrays is not None
     for part in arrays:
         for wrong in (np.zeros((0,)), np.full((3, 2), 7.5), np.array(["a"]), np.full(len(arrays[part]), 9999)):
-            RunFolder(small).put_arrays(name, **{**arrays, part: wrong})
+            RunFolder(small).write_arrays(name, **{**arrays, part: wrong})
             outcome(small)
-        RunFolder(small).put_arrays(name, **{key: value for key, value in arrays.items() if key != part})
+        RunFolder(small).write_arrays(name, **{key: value for key, value in arrays.items() if key != part})
         outcome(small)

@@ -16,9 +16,9 @@ from itl.report import compare, draw_stages, figure_files, write_figures
 from itl.report.chart import Chart
 from itl.report.figure_files import figures
 from itl.report.matplotlib_figures import COLUMN, PAGE, draw
-from itl.report.run_selection import subject
+from itl.report.run_selection import report_data
 from itl.report.stages import stages
-from itl.results import RunFolder, find
+from itl.results import RunFolder, find_runs
 from support.run_records import fake_run
 
 pytest.importorskip("matplotlib")
@@ -49,7 +49,7 @@ def test_a_folder_that_is_no_run_gets_one_line(tmp_path: Path) -> None:
 
 def test_matplotlib_draws_the_numbers_of_the_page(tmp_path: Path) -> None:
     fake_run(tmp_path / "run")
-    chart = stages(subject(find([tmp_path])[0]).runs[0])
+    chart = stages(report_data(find_runs([tmp_path])[0]).runs[0])
     assert chart is not None
     axes = draw(chart).axes[0]
     named = {line.get_label(): line for line in axes.get_lines()}
@@ -64,10 +64,10 @@ NAMES = ("$a_{b$", "US$", "A$", r"\$", "$x$ $", "^", "_", "%", "{", r"\alpha")
 
 def says(chart: Chart) -> set[str]:
     """The names in a chart that a figure of it must show."""
-    shown = {*chart.x.categories, *chart.y.categories, *(name for _, name in (*chart.x.ticks, *chart.y.ticks))}
-    shown |= {one.name for one in chart.series} if len(chart.series) > 1 else set()
-    shown |= {f"{name}: {level:.2f} %" for level, name in chart.levels}
-    return shown if chart.heat is None else {*chart.heat.columns, *chart.heat.rows}
+    report_run = {*chart.x.categories, *chart.y.categories, *(name for _, name in (*chart.x.ticks, *chart.y.ticks))}
+    report_run |= {one.name for one in chart.series} if len(chart.series) > 1 else set()
+    report_run |= {f"{name}: {level:.2f} %" for level, name in chart.levels}
+    return report_run if chart.heatmap is None else {*chart.heatmap.columns, *chart.heatmap.rows}
 
 
 @pytest.mark.parametrize("tex", [False, True])  # as a user may have set up matplotlib
@@ -80,7 +80,7 @@ def test_names_are_drawn_as_they_are_and_not_as_formulas(tex: bool, tmp_path: Pa
     for policy, t in (("$p_{$", 1.0), ("$p_{$", 2.0), ("$q$", 3.0)):
         own = {"memory.policy": policy, "memory.temperature": t}
         fake_run(tmp_path / f"{policy}{t}", variant=f"$_{{${t:g}", settings=own, class_names=list(NAMES), tasks=2)
-    charts = {re.sub(r"[\d/].*", "", key): chart for key, chart in figures(subject(find([tmp_path])[0]))}
+    charts = {re.sub(r"[\d/].*", "", key): chart for key, chart in figures(report_data(find_runs([tmp_path])[0]))}
     kinds = ("confusion", "pairs", "held", "arrivals", "bars", "buffers", "policies", "seconds")
     for chart in (charts[kind] for kind in kinds):
         with matplotlib.rc_context({"text.usetex": tex}):
@@ -104,9 +104,9 @@ def test_no_figure_takes_the_place_of_another(tmp_path: Path, monkeypatch: pytes
     fake_run(tmp_path / "runs/b-seed0", method="er", variant="a b", tasks=2)  # as another is called with its folder
     fake_run(tmp_path / "runs/er", method="er", variant="A_b", tasks=2)
     monkeypatch.setattr(figure_files, "draw", lambda chart: figure_files.pyplot_for_files().figure(figsize=(1, 1)))
-    runs, _ = find([tmp_path / "runs"])
+    runs, _ = find_runs([tmp_path / "runs"])
     written = write_figures(runs, tmp_path / "figures")
-    assert len(written) == 2 * len(list(figures(subject(runs))))
+    assert len(written) == 2 * len(list(figures(report_data(runs))))
     assert sorted(written) == sorted((tmp_path / "figures").iterdir())
     names = {path.stem for path in written}
     assert {name.removeprefix("pairs-") for name in names if name.startswith("pairs-")} == {
@@ -125,9 +125,9 @@ def test_every_figure_is_a_png_and_a_pdf_with_fonts_inside(tmp_path: Path) -> No
         fake_run(tmp_path / f"runs/itl-{buffer}", buffer=buffer)
     fake_run(tmp_path / "runs/b", method="b")
     fake_run(tmp_path / "runs/short", seed=7, stop=2)
-    runs, _ = find([tmp_path / "runs"])
+    runs, _ = find_runs([tmp_path / "runs"])
     written = write_figures(runs, tmp_path / "figures")
-    keys = [key for key, _ in figures(subject(runs))]
+    keys = [key for key, _ in figures(report_data(runs))]
     assert len(written) == 2 * len(keys) == len(list((tmp_path / "figures").iterdir()))
     kinds = {"stages", "breakdown", "matrix", "confusion", "pairs", "held", "arrivals", "bars", "buffers", "seconds"}
     assert {re.match("[a-z]+", key)[0] for key in keys} == kinds  # type: ignore[index]
@@ -146,7 +146,7 @@ def test_every_figure_is_a_png_and_a_pdf_with_fonts_inside(tmp_path: Path) -> No
 def test_long_names_are_folded_and_do_not_touch(tmp_path: Path) -> None:
     for k in range(5):
         fake_run(tmp_path / f"{k}", variant=f"a-name-of-many-words-that-somebody-chose-{k}", tasks=2)
-    made = subject(find([tmp_path])[0])
+    made = report_data(find_runs([tmp_path])[0])
     spent = compare.seconds(made)
     assert spent is not None
     axes = draw(spent).axes[0]

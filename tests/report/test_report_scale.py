@@ -127,9 +127,9 @@ def check_many_classes(sheet: Sheet, page: Path) -> None:
 def check_many_tasks(sheet: Sheet, page: Path) -> None:
     sheet.open("Tasks")
     given = RunFolder(page.parent / "runs/run").read("result.json")["class_il_matrix"]
-    shown = sheet.plot("matrix/").evaluate("(p) => p.data[0].z")
-    assert len(shown) == 50
-    assert f"{shown[49][7]:.2f}" == f"{given[49][7]:.2f}"
+    report_run = sheet.plot("matrix/").evaluate("(p) => p.data[0].z")
+    assert len(report_run) == 50
+    assert f"{report_run[49][7]:.2f}" == f"{given[49][7]:.2f}"
     sheet.open("Stages")
     assert len(sheet.plot("breakdown/").evaluate("(p) => p.data.map((t) => t.name)")) == 51
 

@@ -11,26 +11,26 @@ import pytest
 from itl import UserError
 from itl.presets import METHODS
 from itl.results import render
-from itl.results.cells import Mean
 from itl.results.published import SOURCES, published
-from itl.results.runs import find, read_run
-from itl.results.table import Row, Table, build
+from itl.results.runs import find_runs, read_run
+from itl.results.seed_groups import MeanStd
+from itl.results.table import Table, TableRow, build
 from support.run_records import fake_run
 
 LATER = {"joint", "agem", "gss", "er-t", "gmed", "metasp", "der", "co2l", "gcr", "cls-er", "er-ace", "x-der"}
 
 
 def table(place: Path, **options: object) -> Table:
-    runs, wrong = find([place])
+    runs, wrong = find_runs([place])
     return build(runs, wrong=wrong, **options)  # type: ignore[arg-type]
 
 
-def rows(found: Table, kind: str = "published", **facts: object) -> list[Row]:
+def rows(found: Table, kind: str = "published", **metadata: object) -> list[TableRow]:
     every = [row for section in found.sections if section.kind == kind for row in section.rows]
-    return [row for row in every if all(getattr(row, name) == value for name, value in facts.items())]
+    return [row for row in every if all(getattr(row, name) == value for name, value in metadata.items())]
 
 
-def ours(found: Table) -> list[Row]:
+def ours(found: Table) -> list[TableRow]:
     return [row for section in found.sections for row in section.rows if row.ours is not None]
 
 
@@ -40,7 +40,7 @@ def test_mean_and_deviation_are_numpys_over_the_runs_own_numbers(tmp_path: Path)
     (row, ablation) = [row for row in ours(table(tmp_path)) if row.published is not None]
     assert (row.published.source, ablation.published.source) == ("table 1", "ablation")
     numbers = [json.loads((tmp_path / f"run{seed}" / "result.json").read_text())["class_il"] for seed in range(3)]
-    got = row.reached("class_il")
+    got = row.our_score("class_il")
     assert (got.mean, got.std, got.count) == (
         pytest.approx(np.mean(numbers)),
         pytest.approx(np.std(numbers, ddof=1)),
@@ -55,9 +55,9 @@ def test_mean_and_deviation_are_numpys_over_the_runs_own_numbers(tmp_path: Path)
 
 
 def test_one_seed_has_no_deviation_and_one_task_no_forgetting() -> None:
-    assert Mean.of([3.0]).text() == "3.00"
-    assert Mean.of([None]).text() == "–"
-    assert Mean.of([None, 1.0, 2.0]).text() == "1.50 ± 0.71"
+    assert MeanStd.of([3.0]).text() == "3.00"
+    assert MeanStd.of([None]).text() == "–"
+    assert MeanStd.of([None, 1.0, 2.0]).text() == "1.50 ± 0.71"
 
 
 def test_variants_splits_settings_buffers_and_orders_are_never_averaged_together(tmp_path: Path) -> None:
@@ -71,9 +71,9 @@ def test_variants_splits_settings_buffers_and_orders_are_never_averaged_together
         {"stream": "seq-tinyimagenet"},
         {"order_seed": 3},
     ]
-    for number, facts in enumerate(others):
+    for number, metadata in enumerate(others):
         for seed in (0, 1):
-            fake_run(tmp_path / f"{number}-{seed}", seed=seed, **facts)
+            fake_run(tmp_path / f"{number}-{seed}", seed=seed, **metadata)
     found = [*ours(table(tmp_path)), *ours(table(tmp_path, split="validation"))]
     cells = {tuple(sorted(str(run.path.name) for run in row.ours.runs)) for row in found}
     assert cells == {(f"{number}-0", f"{number}-1") for number in range(len(others))}
@@ -182,14 +182,14 @@ def test_a_damaged_run_is_one_line_and_hides_no_other(tmp_path: Path, name: str)
     changes, words = DAMAGES[name]
     fake_run(tmp_path / "good")
     bad = damage(fake_run(tmp_path / "bad", seed=1), **changes)
-    runs, wrong = find([tmp_path])
+    runs, wrong = find_runs([tmp_path])
     assert [run.path.name for run in runs] == ["good"]
     (line,) = wrong
     assert words in line
     assert str(bad) in line
     assert line in build(runs, wrong=wrong).notes
     with pytest.raises(UserError, match=r"bad/result\.json"):
-        find([bad])
+        find_runs([bad])
 
 
 def test_a_file_cut_off_a_foreign_folder_and_no_folder_are_refused(tmp_path: Path) -> None:
@@ -203,9 +203,9 @@ def test_a_file_cut_off_a_foreign_folder_and_no_folder_are_refused(tmp_path: Pat
         read_run(tmp_path / "foreign")
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match="no run in"):
-        find([tmp_path / "empty"])
+        find_runs([tmp_path / "empty"])
     with pytest.raises(UserError, match="no folder"):
-        find([tmp_path / "nowhere"])
+        find_runs([tmp_path / "nowhere"])
 
 
 def test_a_damaged_line_is_passed_over_at_the_end_alone(tmp_path: Path) -> None:

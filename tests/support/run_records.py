@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from itl import metrics
-from itl.results import RunFolder, reached
-from itl.results.image_selection import mistakes, spread
+from itl.results import RunFolder, stage_scores
+from itl.results.image_selection import balanced_subset, select_mistakes
 
 STAGES = ("specialist", "tangent", "projection")
 
@@ -117,7 +117,7 @@ def _result(config: dict[str, Any], lines: list[dict[str, Any]], cut: list[list[
         "forgetting": metrics.forgetting(whole),
         "forgetting_task_il": metrics.forgetting(masked),
         "average_incremental": metrics.average_incremental(whole),
-        "stages": [reached(lines, task + 1) for task in range(len(experts))],
+        "stages": [stage_scores(lines, task + 1) for task in range(len(experts))],
         "class_names": [f"class {number}" for number in range(classes)],
         "tasks": cut,
         "memory": {
@@ -146,7 +146,7 @@ def _predictions(folder: RunFolder, cut: list[list[int]], each: int, rng: Any, c
     label = np.repeat([c for part in cut for c in part], each)
     task = np.repeat([t for t, part in enumerate(cut) for _ in part], each)
     guess = np.where(rng.random(len(label)) < 0.7, label, rng.integers(0, classes, len(label)))
-    folder.put_arrays(
+    folder.write_arrays(
         "predictions.npz",
         label=label.astype(np.int16),
         task=task.astype(np.int16),
@@ -158,8 +158,8 @@ def _predictions(folder: RunFolder, cut: list[list[int]], each: int, rng: Any, c
 
 def _pictures(folder: RunFolder, side: int, rng: Any) -> None:
     label = np.array(folder.read("result.json")["memory"]["label"])
-    predicted = folder.arrays("predictions.npz") or {}
-    slot = spread(label)
-    row = mistakes(predicted["label"], predicted["class_il"], predicted["confidence"])
+    predicted = folder.read_arrays("predictions.npz") or {}
+    slot = balanced_subset(label)
+    row = select_mistakes(predicted["label"], predicted["class_il"], predicted["confidence"])
     images = rng.integers(0, 256, (len(slot) + len(row), 3, side, side)).astype(np.uint8)
-    folder.put_arrays("pictures.npz", memory=images[: len(slot)], slot=slot, wrong=images[len(slot) :], row=row)
+    folder.write_arrays("pictures.npz", memory=images[: len(slot)], slot=slot, wrong=images[len(slot) :], row=row)

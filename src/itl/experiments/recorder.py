@@ -9,8 +9,8 @@ import torch
 
 from itl import metrics
 from itl.callbacks.base import Callback
-from itl.results import FORMAT, RunFolder, environment, reached
-from itl.results.image_selection import mistakes, spread
+from itl.results import FORMAT, RunFolder, environment, stage_scores
+from itl.results.image_selection import balanced_subset, select_mistakes
 from itl.streams import Images, Stream
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Recorder(Callback):
     def opens(self, learner: Learner) -> None:
         """Take up the record where the saved state knows of it; a new run measures the untrained network first."""
         known = int(learner.notes.get("lines", 0))
-        self.lines = self.folder.keep_lines(known)
+        self.lines = self.folder.truncate_lines(known)
         for line in self.lines:
             self.listener.recorded(line)
         if not self.lines:
@@ -130,7 +130,7 @@ class Recorder(Callback):
             "forward_transfer_task_il": metrics.forward_transfer(masked, untrained["task_il_tasks"]),
             "average_incremental": metrics.average_incremental(whole),
             "average_incremental_task_il": metrics.average_incremental(masked),
-            "stages": [reached(self.lines, t + 1) for t in range(len(experts))],
+            "stages": [stage_scores(self.lines, t + 1) for t in range(len(experts))],
             "class_names": list(self.stream.class_names),
             "tasks": [list(task.classes) for task in self.stream],
             "memory": {
@@ -198,15 +198,15 @@ class Recorder(Callback):
                 columns[name].append(value.numpy().astype(np.int16))
             columns["confidence"].append(confidence.numpy().astype(np.float16))
         arrays = {name: np.concatenate(parts) for name, parts in columns.items()}
-        self.folder.put_arrays("predictions.npz", **arrays)
+        self.folder.write_arrays("predictions.npz", **arrays)
         return arrays
 
     def _pictures(self, learner: Learner, predicted: dict[str, np.ndarray]) -> None:
         """Some of the memory's images (with their slots) and some mistakes (with their rows of predictions.npz)."""
-        slots = spread(learner.memory.labels)
-        rows = mistakes(predicted["label"], predicted["class_il"], predicted["confidence"])
+        slots = balanced_subset(learner.memory.labels)
+        rows = select_mistakes(predicted["label"], predicted["class_il"], predicted["confidence"])
         test = Images.join([task.test for task in self.stream])
-        self.folder.put_arrays(
+        self.folder.write_arrays(
             "pictures.npz",
             memory=learner.memory.gather(torch.from_numpy(slots)).cpu().numpy(),
             slot=slots,

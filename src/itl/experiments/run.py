@@ -43,7 +43,7 @@ def run(
     resume = resume and (folder.path / "config.json").exists()
     with ExitStack() as held:
         if resume:
-            held.enter_context(folder.held())
+            held.enter_context(folder.lock())
             _check_same(config, folder)
             if (folder.path / "result.json").exists():
                 return dict(folder.read("result.json"))
@@ -51,7 +51,7 @@ def run(
         keeper = _CheckpointCallback(config, folder, save)
         learner = _learner(config, stream, folder, device, CallbackList([recorder, *callbacks, keeper]), resume)
         if not resume:
-            held.enter_context(folder.held())
+            held.enter_context(folder.lock())
         recorder.opens(learner)
         begun = len(learner.tasks) - (learner.position[0] != "done")
         learner.recall(stream.tasks[:begun])

@@ -6,18 +6,18 @@ import json
 import statistics
 from typing import Any
 
-from itl.report.run_selection import Group, Shown, Subject
-from itl.results.cells import Cell, settings_of
+from itl.report.run_selection import ReportData, ReportGroup, ReportRun
 from itl.results.render import difference
+from itl.results.seed_groups import SeedGroup, run_settings
 
 Fact = tuple[str, str, str]  # name, value, small print
 
 
-def title(subject: Subject) -> str:
+def title(report: ReportData) -> str:
     """What the report is about."""
-    facts = [shown.facts for shown in subject.runs]
+    metadata = [report_run.metadata for report_run in report.runs]
     streams, methods, buffers = (
-        list(dict.fromkeys(one.get(n) for one in facts)) for n in ("stream", "method", "buffer")
+        list(dict.fromkeys(one.get(n) for one in metadata)) for n in ("stream", "method", "buffer")
     )
     method = str(methods[0]) if len(methods) == 1 else f"{len(methods)} methods"
     stream = str(streams[0]) if len(streams) == 1 else f"{len(streams)} streams"
@@ -25,34 +25,34 @@ def title(subject: Subject) -> str:
     return f"{method} on {stream}{memory}"
 
 
-def subtitle(subject: Subject) -> str:
+def subtitle(report: ReportData) -> str:
     """How many runs, of which seeds, on what."""
-    done = [group.cell for group in subject.groups]
-    runs = len(subject.runs)
+    done = [group.seed_group for group in report.groups]
+    runs = len(report.runs)
     words = ["1 run" if runs == 1 else f"{runs} runs"]
     if runs == 1:
-        words[0] += f", seed {subject.runs[0].facts['seed']}"
+        words[0] += f", seed {report.runs[0].metadata['seed']}"
     if len(done) > 1:
         words.append(f"{len(done)} cells")
-    if subject.unfinished:
-        words.append(f"{len(subject.unfinished)} cut short")
-    splits = {shown.facts.get("split", "test") for shown in subject.runs}
+    if report.unfinished:
+        words.append(f"{len(report.unfinished)} cut short")
+    splits = {report_run.metadata.get("split", "test") for report_run in report.runs}
     words += [f"{split} split" for split in sorted(splits) if split != "test"]
     words += list(dict.fromkeys(cell.hardware for cell in done))
     return " · ".join(words)
 
 
-def cards(group: Group) -> list[Fact]:
+def cards(group: ReportGroup) -> list[Fact]:
     """The four numbers that count."""
-    cell, row = group.cell, group.row
+    cell, row = group.seed_group, group.row
     seeds = f"over {len(cell.seeds)} seeds" if len(cell.seeds) > 1 else ""
     out = []
-    for name, heading, about in (
+    for name, heading, report in (
         ("class_il", "Class-IL", "right among all classes"),
         ("task_il", "Task-IL", "right when told the task"),
     ):
-        theirs = row.reported(name)
-        small = about if theirs.mean is None else f"published {theirs.text()} ({difference(row, name)})"
+        theirs = row.published_score(name)
+        small = report if theirs.mean is None else f"published {theirs.text()} ({difference(row, name)})"
         out.append((heading, f"{cell.mean(name).text()} %", small))
     forgot = cell.mean("forgetting")
     out.append(
@@ -69,9 +69,9 @@ def cards(group: Group) -> list[Fact]:
     return out
 
 
-def story(group: Group) -> list[str]:
+def story(group: ReportGroup) -> list[str]:
     """What happened, in sentences; every number is one of the record."""
-    cell = group.cell
+    cell = group.seed_group
     tasks = len(cell.results[0]["class_il_matrix"])
     classes = len(cell.results[0].get("class_names") or [])
     among = f" among {classes} classes" if classes else ""
@@ -92,34 +92,36 @@ def story(group: Group) -> list[str]:
             f"({last[worst]:.1f} %); on earlier tasks it lost {cell.mean('forgetting').text()} points since its best "
             f"(forgetting)."
         )
-    share = cell.share()
+    share = cell.generalist_share()
     if share:
         out.append(f"Tangent learning and projection took {100 * share:.1f} % of the specialist's time.")
     return out
 
 
-def unfinished(shown: Shown) -> str:
+def unfinished(report_run: ReportRun) -> str:
     """How far a run came that was cut short."""
-    lines = shown.run.lines
+    lines = report_run.run.lines
     if not lines:
-        return f"{shown.name}: cut short before anything was measured."
+        return f"{report_run.name}: cut short before anything was measured."
     last = lines[-1]
     done = sum(line.get("kind") == "expert" for line in lines)
     where = f"task {last['task']}" + (f", {last['stage']}, epoch {last['epoch']}" if last.get("stage") else "")
-    return f"{shown.name}: cut short at {where}, {done} task{'' if done == 1 else 's'} done. Its figures end there."
+    return (
+        f"{report_run.name}: cut short at {where}, {done} task{'' if done == 1 else 's'} done. Its figures end there."
+    )
 
 
-def table(subject: Subject) -> list[dict[str, str]]:
+def table(report: ReportData) -> list[dict[str, str]]:
     """A row for each cell: what `itl table` says of it."""
     out = []
-    for group in subject.groups:
-        cell, row = group.cell, group.row
+    for group in report.groups:
+        cell, row = group.seed_group, group.row
         spent = cell.seconds()["total"]
         one = {"cell": group.name}
         for name, heading in (("class_il", "Class-IL"), ("task_il", "Task-IL")):
             one[heading] = cell.mean(name).text()
-            if any(g.row.published is not None for g in subject.groups):
-                theirs = row.reported(name)
+            if any(g.row.published is not None for g in report.groups):
+                theirs = row.published_score(name)
                 one[f"{heading} published"] = theirs.text() + (
                     "" if theirs.mean is None else f" ({difference(row, name)})"
                 )
@@ -130,23 +132,23 @@ def table(subject: Subject) -> list[dict[str, str]]:
     return out
 
 
-def settings(subject: Subject) -> list[tuple[str, list[str]]]:
+def settings(report: ReportData) -> list[tuple[str, list[str]]]:
     """Every setting by name, with its value in each cell."""
-    every = [settings_of(group.cell.runs[0]) for group in subject.groups] or [
-        settings_of(s.run) for s in subject.runs[:1]
+    every = [run_settings(group.seed_group.runs[0]) for group in report.groups] or [
+        run_settings(s.run) for s in report.runs[:1]
     ]
     names = list(dict.fromkeys(name for one in every for name in one))
     return [(name, [_value(one.get(name)) for one in every]) for name in names]
 
 
-def commands(subject: Subject) -> list[str]:
+def commands(report: ReportData) -> list[str]:
     """What repeats the runs."""
-    return [group.cell.command for group in subject.groups] + [
-        str(shown.run.config.get("command", "")) for shown in subject.unfinished
+    return [group.seed_group.command for group in report.groups] + [
+        str(report_run.run.config.get("command", "")) for report_run in report.unfinished
     ]
 
 
-def _stages(cell: Cell) -> dict[str, float]:
+def _stages(cell: SeedGroup) -> dict[str, float]:
     """Class-IL that each stage reached, averaged over tasks and runs."""
     every: dict[str, list[float]] = {}
     for result in cell.results:

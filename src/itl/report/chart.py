@@ -56,7 +56,7 @@ class Band:
 
 
 @dataclass(frozen=True)
-class Heat:
+class HeatMap:
     """A matrix: `values[row][column]`, None where there is none. `kind` is percent or count."""
 
     columns: tuple[str, ...]
@@ -78,7 +78,7 @@ class Chart:
     bands: tuple[Band, ...] = ()
     rules: tuple[float, ...] = ()
     levels: tuple[tuple[float, str], ...] = ()
-    heat: Heat | None = None
+    heatmap: HeatMap | None = None
     xs: tuple[float, ...] = ()
     places: tuple[str, ...] = ()
     horizontal: bool = False
@@ -97,7 +97,7 @@ class Chart:
         return list(self.places[series.start : series.start + len(series.y)])
 
 
-class Pool:
+class SharedLists:
     """Lists that several charts share (where marks stand, what they say), kept once: `{"$": place}` stands for one."""
 
     SHORT = 12  # entries that are not worth it

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from itl.report.chart import Axis, Chart, Series
-from itl.report.run_selection import Group, Subject
+from itl.report.run_selection import ReportData, ReportGroup
 from itl.report.stages import MEASURES
 from itl.results.published import SOURCES, published
 
@@ -13,14 +13,14 @@ LADDER = ("b", "b+lf", "b+ff", "b+hp+lf", "b+hp+ff+pd", "itl")  # the ablation, 
 SECTIONS = ("specialist", "memory", "tangent", "projection", "evaluation")
 
 
-def side_by_side(groups: Sequence[Group]) -> list[tuple[str, list[Group]]]:
+def side_by_side(groups: Sequence[ReportGroup]) -> list[tuple[str, list[ReportGroup]]]:
     """What may stand in one chart of bars, with its title: the ablation's rungs, and else all methods and variants, of
     one stream, split and buffer. A cell alone is shown only where there is nothing else.
     """
-    alike: dict[tuple[str, str, int], list[Group]] = {}
+    alike: dict[tuple[str, str, int], list[ReportGroup]] = {}
     for group in groups:
-        facts = group.cell.facts
-        alike.setdefault((facts["stream"], facts["split"], facts["buffer"]), []).append(group)
+        metadata = group.metadata
+        alike.setdefault((metadata["stream"], metadata["split"], metadata["buffer"]), []).append(group)
     out = []
     for (stream, split, buffer), some in alike.items():
         where = f"{stream}, {buffer} images" + ("" if split == "test" else f", {split} split")
@@ -32,12 +32,12 @@ def side_by_side(groups: Sequence[Group]) -> list[tuple[str, list[Group]]]:
     return out
 
 
-def bars(groups: Sequence[Group], measure: str = "class_il") -> Chart | None:
+def bars(groups: Sequence[ReportGroup], measure: str = "class_il") -> Chart | None:
     """A bar for each cell of one stream and buffer, its deviation over seeds, and what is published."""
     ladder = all(_rung(group) < len(LADDER) for group in groups)
-    order = sorted(groups, key=lambda g: (_rung(g) if ladder else 0, g.cell.mean("class_il").mean or 0.0))
+    order = sorted(groups, key=lambda g: (_rung(g) if ladder else 0, g.seed_group.mean("class_il").mean or 0.0))
     names = _unique([_line(group) for group in order])
-    means = [group.cell.mean(measure) for group in order]
+    means = [group.seed_group.mean(measure) for group in order]
     ours = Series(
         "ours",
         [mean.mean for mean in means],
@@ -46,7 +46,8 @@ def bars(groups: Sequence[Group], measure: str = "class_il") -> Chart | None:
         role="a",
         error=[mean.std for mean in means],
         hover=[
-            f"{name}, seeds {', '.join(map(str, group.cell.seeds))}" for name, group in zip(names, order, strict=True)
+            f"{name}, seeds {', '.join(map(str, group.seed_group.seeds))}"
+            for name, group in zip(names, order, strict=True)
         ],
     )
     theirs = []
@@ -55,7 +56,9 @@ def bars(groups: Sequence[Group], measure: str = "class_il") -> Chart | None:
         rows = {
             group.key: row for group in order for row in group.rows if row.published and row.published.source == source
         }
-        marks = [(name, rows[g.key].reported(measure)) for name, g in zip(names, order, strict=True) if g.key in rows]
+        marks = [
+            (name, rows[g.key].published_score(measure)) for name, g in zip(names, order, strict=True) if g.key in rows
+        ]
         marks = [(name, mean) for name, mean in marks if mean.mean is not None]
         if marks:
             theirs.append(
@@ -72,7 +75,7 @@ def bars(groups: Sequence[Group], measure: str = "class_il") -> Chart | None:
     known = [value for one in (ours, *theirs) for value in one.y if value is not None]
     if not known:
         return None
-    stream, split, buffer = (order[0].cell.facts[name] for name in ("stream", "split", "buffer"))
+    stream, split, buffer = (order[0].metadata[name] for name in ("stream", "split", "buffer"))
     return Chart(
         f"{stream}, {buffer} images in memory" + ("" if split == "test" else f", {split} split"),
         x=Axis(categories=tuple(names)),
@@ -81,29 +84,29 @@ def bars(groups: Sequence[Group], measure: str = "class_il") -> Chart | None:
     )
 
 
-def buffers(groups: Sequence[Group], stream: str, measure: str = "class_il") -> Chart | None:
+def buffers(groups: Sequence[ReportGroup], stream: str, measure: str = "class_il") -> Chart | None:
     """Accuracy against the memory's size: ours with deviations, and the published points of the same methods."""
     here = [
         g
         for g in groups
-        if g.cell.facts["stream"] == stream and g.cell.facts["split"] == "test" and g.cell.facts["buffer"] > 0
+        if g.metadata["stream"] == stream and g.metadata["split"] == "test" and g.metadata["buffer"] > 0
     ]
-    sizes = {method: {g.cell.facts["buffer"] for g in here if _line(g) == method} for method in map(_line, here)}
+    sizes = {method: {g.metadata["buffer"] for g in here if _line(g) == method} for method in map(_line, here)}
     known = {cell.method for cell in published() if cell.stream == stream}
     methods = [name for name, own in sizes.items() if len(own) > 1] or [name for name in sizes if name in known]
     series = []
     for number, method in enumerate(methods):
-        mine = sorted((g for g in here if _line(g) == method), key=lambda g: g.cell.facts["buffer"])
-        means = [group.cell.mean(measure) for group in mine]
+        mine = sorted((g for g in here if _line(g) == method), key=lambda g: g.metadata["buffer"])
+        means = [group.seed_group.mean(measure) for group in mine]
         role = "abcdefgh"[number % 8]
         series.append(
             Series(
                 method,
                 [mean.mean for mean in means],
-                [group.cell.facts["buffer"] for group in mine],
+                [group.metadata["buffer"] for group in mine],
                 role=role,
                 error=[mean.std for mean in means],
-                hover=[f"{method}, |B| {g.cell.facts['buffer']}, {len(g.cell.seeds)} seeds" for g in mine],
+                hover=[f"{method}, |B| {g.metadata['buffer']}, {len(g.seed_group.seeds)} seeds" for g in mine],
                 width=2.0,
             )
         )
@@ -135,13 +138,13 @@ def buffers(groups: Sequence[Group], stream: str, measure: str = "class_il") -> 
     )
 
 
-def seconds(subject: Subject) -> Chart | None:
+def seconds(report: ReportData) -> Chart | None:
     """Where the time of a run went, a bar a cell."""
-    groups = list(reversed(subject.groups))
+    groups = list(reversed(report.groups))
     if not groups:
         return None
     names = tuple(_unique([group.name for group in groups]))
-    spent = [group.cell.seconds() for group in groups]
+    spent = [group.seed_group.seconds() for group in groups]
     sections = [*SECTIONS, *dict.fromkeys(s for one in spent for s in one if s not in (*SECTIONS, "total"))]
     series = tuple(
         Series(
@@ -168,14 +171,14 @@ def seconds(subject: Subject) -> Chart | None:
     )
 
 
-def _rung(group: Group) -> int:
-    method = group.cell.facts["method"]
-    return LADDER.index(method) if method in LADDER and not group.cell.facts.get("variant") else len(LADDER)
+def _rung(group: ReportGroup) -> int:
+    method = group.metadata["method"]
+    return LADDER.index(method) if method in LADDER and not group.metadata.get("variant") else len(LADDER)
 
 
-def _line(group: Group) -> str:
+def _line(group: ReportGroup) -> str:
     """A cell's name among those of its stream and buffer: its method, its variant, its own settings."""
-    return " ".join([str(group.cell.facts["method"]), *([group.row.label] if group.row.label else [])])
+    return " ".join([str(group.metadata["method"]), *([group.row.label] if group.row.label else [])])
 
 
 def _unique(names: Sequence[str]) -> list[str]:

@@ -13,7 +13,7 @@ from itl.report import compare, tasks
 from itl.report.chart import Chart
 from itl.report.matplotlib_figures import STYLE, draw, pyplot_for_files
 from itl.report.policies import policies
-from itl.report.run_selection import Group, Shown, Subject, subject
+from itl.report.run_selection import ReportData, ReportGroup, ReportRun, report_data
 from itl.report.tabs import MEASURES, charts_of
 from itl.results import Run
 
@@ -21,12 +21,12 @@ from itl.results import Run
 def write_figures(runs: Sequence[Run], folder: str | os.PathLike[str]) -> list[Path]:
     """Draw every figure of the report into `folder`, each as PNG and PDF; returns what was written."""
     pyplot = pyplot_for_files()
-    about = subject(runs)
-    names = _names(about)
+    report = report_data(runs)
+    names = _names(report)
     out = []
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
-        for key, chart in figures(about):
+        for key, chart in figures(report):
             file = "-".join(names.get(part, part) for part in key.split("/"))
             figure = draw(chart)
             for ending in ("png", "pdf"):
@@ -40,40 +40,40 @@ def write_figures(runs: Sequence[Run], folder: str | os.PathLike[str]) -> list[P
     return out
 
 
-def figures(subject: Subject) -> Iterator[tuple[str, Chart]]:
+def figures(report: ReportData) -> Iterator[tuple[str, Chart]]:
     """The charts for a paper: those of cells, and of each cell's first run."""
-    first: list[tuple[Group | None, Shown]] = [(group, subject.first(group)) for group in subject.groups]
-    first += [(None, shown) for shown in subject.unfinished]
-    for group, shown in first:
-        for key, chart in charts_of(shown):
+    first: list[tuple[ReportGroup | None, ReportRun]] = [(group, report.first(group)) for group in report.groups]
+    first += [(None, report_run) for report_run in report.unfinished]
+    for group, report_run in first:
+        for key, chart in charts_of(report_run):
             if chart is not None:
                 yield key, chart
         if group is not None:
-            mine = [one for one in subject.runs if any(one.run is run for run in group.cell.runs)]
+            mine = [one for one in report.runs if any(one.run is run for run in group.seed_group.runs)]
             for measure, _ in MEASURES:
                 chart = tasks.matrix(mine, measure)
                 if chart is not None:
                     yield f"matrix/{group.key}/{measure}", chart
-    for number, (_, alike) in enumerate(compare.side_by_side(subject.groups)):
+    for number, (_, alike) in enumerate(compare.side_by_side(report.groups)):
         for measure, _ in MEASURES:
             chart = compare.bars(alike, measure)
             if chart is not None:
                 yield f"bars{number}/{measure}", chart
-    for number, stream in enumerate(dict.fromkeys(group.cell.facts["stream"] for group in subject.groups)):
-        chart = compare.buffers(subject.groups, stream)
+    for number, stream in enumerate(dict.fromkeys(group.metadata["stream"] for group in report.groups)):
+        chart = compare.buffers(report.groups, stream)
         if chart is not None:
             yield f"buffers{number}/class_il", chart
-    for number, chart in enumerate(policies(subject.groups)):
+    for number, chart in enumerate(policies(report.groups)):
         yield f"policies{number}/class_il", chart
-    spent = compare.seconds(subject)
+    spent = compare.seconds(report)
     if spent is not None:
         yield "seconds", spent
 
 
-def _names(about: Subject) -> dict[str, str]:
+def _names(report: ReportData) -> dict[str, str]:
     """What runs and cells are called in files' names, by key; no two alike, in capitals or not."""
-    names = dict(zip((one.key for one in about.runs), _folders([one.run.path for one in about.runs]), strict=True))
-    for group in about.groups:
+    names = dict(zip((one.key for one in report.runs), _folders([one.run.path for one in report.runs]), strict=True))
+    for group in report.groups:
         names[group.key] = "mean-" + "".join(c if c.isalnum() or c in "+-." else "_" for c in group.name)
     taken: set[str] = set()
     for key, name in names.items():

@@ -11,16 +11,16 @@ import numpy as np
 from PIL import Image
 
 from itl.experiments.config import Config
-from itl.report.run_selection import Shown
+from itl.report.run_selection import ReportRun
 from itl.results import RunFolder
-from itl.results.image_selection import mistakes, spread
+from itl.results.image_selection import balanced_subset, select_mistakes
 from itl.results.validation import check_pictures
 
 EXACT = 16  # pixels; smaller images are kept to the last bit, larger ones by a lossy codec
 
 
 @dataclass(frozen=True)
-class Pictures:
+class RunImages:
     """Images uint8 `[n, channels, height, width]`: of the memory with their slots, of mistakes with their rows."""
 
     memory: np.ndarray
@@ -29,41 +29,44 @@ class Pictures:
     row: np.ndarray
 
 
-class Album:
+class ImageLoader:
     """Finds a run's images: in its record, else in the dataset, where one is told where that lies."""
 
     def __init__(self, data: str | None) -> None:
         self.data = data
         self.streams: dict[str, Any] = {}
 
-    def of(self, shown: Shown) -> Pictures | None:
+    def of(self, report_run: ReportRun) -> RunImages | None:
         """A finished run's images; None where there are none to be had."""
-        arrays = RunFolder(shown.run.path).arrays("pictures.npz")
-        if arrays is not None and shown.result is not None and shown.predictions is not None:
-            slots, rows = len(shown.result.get("memory", {}).get("label", ())), len(shown.predictions["label"])
-            check_pictures(arrays, slots, rows, shown.run.path / "pictures.npz")
-            return Pictures(*(arrays[name] for name in ("memory", "slot", "wrong", "row")))
-        if self.data is None or shown.result is None or shown.predictions is None:
+        arrays = RunFolder(report_run.run.path).read_arrays("pictures.npz")
+        if arrays is not None and report_run.result is not None and report_run.predictions is not None:
+            slots, rows = (
+                len(report_run.result.get("memory", {}).get("label", ())),
+                len(report_run.predictions["label"]),
+            )
+            check_pictures(arrays, slots, rows, report_run.run.path / "pictures.npz")
+            return RunImages(*(arrays[name] for name in ("memory", "slot", "wrong", "row")))
+        if self.data is None or report_run.result is None or report_run.predictions is None:
             return None
-        config = Config.of(shown.run.config)
+        config = Config.of(report_run.run.config)
         key = repr((config.stream, config.tasks, config.order, config.order_seed, config.split))
         if key not in self.streams:  # read once for all runs over it
             self.streams[key] = config.load_stream(self.data)
-        return _again(shown, self.streams[key])
+        return _again(report_run, self.streams[key])
 
 
-def _again(shown: Shown, stream: Any) -> Pictures:
+def _again(report_run: ReportRun, stream: Any) -> RunImages:
     """The same images as the recorder would have kept, from the dataset."""
     import torch
 
-    memory, predicted = (shown.result or {})["memory"], shown.predictions or {}
-    slot = spread(np.array(memory["label"], int))
+    memory, predicted = (report_run.result or {})["memory"], report_run.predictions or {}
+    slot = balanced_subset(np.array(memory["label"], int))
     shape = stream.shape
     held = [stream.tasks[memory["task"][k]].train.gather(torch.tensor([memory["row"][k]]))[0].numpy() for k in slot]
-    row = mistakes(predicted["label"], predicted["class_il"], predicted["confidence"])
+    row = select_mistakes(predicted["label"], predicted["class_il"], predicted["confidence"])
     pixels = type(stream.tasks[0].test).join([task.test for task in stream])
     wrong = pixels.gather(torch.from_numpy(row)).numpy()
-    return Pictures(np.array(held, np.uint8).reshape(-1, *shape), slot, wrong, row)
+    return RunImages(np.array(held, np.uint8).reshape(-1, *shape), slot, wrong, row)
 
 
 def sheet(images: np.ndarray) -> dict[str, Any]:
@@ -83,10 +86,10 @@ def sheet(images: np.ndarray) -> dict[str, Any]:
     return {"uri": uri, "columns": columns, "rows": rows}
 
 
-def memory_gallery(shown: Shown, pictures: Pictures, limit: int) -> dict[str, Any] | None:
+def memory_gallery(report_run: ReportRun, pictures: RunImages, limit: int) -> dict[str, Any] | None:
     """The memory's images by class, each with the task it came with and the step it was taken in at."""
-    slots = (shown.result or {}).get("memory") or {}
-    chosen = spread(np.array(slots["label"], int)[pictures.slot], limit)
+    slots = (report_run.result or {}).get("memory") or {}
+    chosen = balanced_subset(np.array(slots["label"], int)[pictures.slot], limit)
     if not len(chosen):
         return None
     groups: dict[int, list[dict[str, str | int]]] = {}
@@ -94,24 +97,28 @@ def memory_gallery(shown: Shown, pictures: Pictures, limit: int) -> dict[str, An
         slot = int(pictures.slot[k])
         label, task, step = (int(slots[name][slot]) for name in ("label", "task", "written"))
         groups.setdefault(label, []).append(
-            {"tile": tile, "note": f"task {task + 1}", "says": f"{_name(shown, label)}, task {task + 1}, step {step}"}
+            {
+                "tile": tile,
+                "note": f"task {task + 1}",
+                "says": f"{_name(report_run, label)}, task {task + 1}, step {step}",
+            }
         )
     held = np.bincount(np.array(slots["label"], int))
     titled = [
-        {"title": _name(shown, label), "more": _of(len(items), int(held[label])), "items": items}
+        {"title": _name(report_run, label), "more": _of(len(items), int(held[label])), "items": items}
         for label, items in sorted(groups.items())
     ]
     return {"sheet": sheet(pictures.memory[chosen]), "groups": titled}
 
 
-def mistake_gallery(shown: Shown, pictures: Pictures, limit: int) -> dict[str, Any] | None:
+def mistake_gallery(report_run: ReportRun, pictures: RunImages, limit: int) -> dict[str, Any] | None:
     """Wrong predictions worth a look: what it is, what it was taken for, how sure the network was."""
-    predicted = shown.predictions
+    predicted = report_run.predictions
     if predicted is None or not len(pictures.row):
         return None
     items: list[dict[str, str | int]] = []
     for tile, row in enumerate(pictures.row[:limit].tolist()):
-        label, guess = (_name(shown, int(predicted[name][row])) for name in ("label", "class_il"))
+        label, guess = (_name(report_run, int(predicted[name][row])) for name in ("label", "class_il"))
         sure = f"{100 * float(predicted['confidence'][row]):.0f} %"
         items.append({"tile": tile, "note": f"{label} → {guess}", "says": f"{label}, taken for {guess}, {sure} sure"})
     wrong = int((predicted["label"] != predicted["class_il"]).sum())
@@ -123,6 +130,6 @@ def _of(count: int, held: int) -> str:
     return f"{held} held" if count == held else f"{held} held, {count} here"
 
 
-def _name(shown: Shown, label: int) -> str:
-    names = shown.class_names
+def _name(report_run: ReportRun, label: int) -> str:
+    names = report_run.class_names
     return names[label] if label < len(names) else str(label)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from itl.errors import UserError
 from itl.report.chart import Axis, Chart, Series
-from itl.report.run_selection import Shown
+from itl.report.run_selection import ReportRun
 from itl.report.stages import stages
 from itl.results import read_run
 
@@ -37,13 +37,13 @@ STYLE |= {"xtick.major.width": 0.6, "ytick.major.width": 0.6, "axes.spines.top":
 def draw_stages(run: str | os.PathLike[str], path: str | os.PathLike[str]) -> None:
     """Draw the accuracy through the stages of one run into a file: the README's picture."""
     pyplot = pyplot_for_files()
-    shown = Shown("r0", "", read_run(run))
-    chart = stages(shown)
+    report_run = ReportRun("r0", "", read_run(run))
+    chart = stages(report_run)
     if chart is None:
         raise UserError(f"{run} has measured nothing within its stages yet; there is nothing to draw")
     figure = draw(chart, size=(9.0, 3.6), scale=1.35)
-    facts = shown.facts
-    title = f"{facts['method']} on {facts['stream']}, {facts['buffer']} images in memory"
+    metadata = report_run.metadata
+    title = f"{metadata['method']} on {metadata['stream']}, {metadata['buffer']} images in memory"
     with pyplot.rc_context(STYLE):
         figure.axes[0].set_title(title, loc="left", fontsize=10, pad=22)
         figure.savefig(path, dpi=150)
@@ -60,7 +60,7 @@ def draw(chart: Chart, size: tuple[float, float] | None = None, scale: float = 1
     with pyplot.rc_context(style):
         figure: Figure
         figure, axes = pyplot.subplots(figsize=size or _size(chart), layout="constrained")
-        if chart.heat is not None:
+        if chart.heatmap is not None:
             _heat(figure, axes, chart)
         else:
             _series(axes, chart, labels=size is not None)
@@ -73,9 +73,9 @@ def draw(chart: Chart, size: tuple[float, float] | None = None, scale: float = 1
 
 
 def _size(chart: Chart) -> tuple[float, float]:
-    if chart.heat is not None:
-        side = COLUMN if len(chart.heat.columns) <= 25 else PAGE
-        return side, max(1.4, min(side, side * 0.9 * len(chart.heat.rows) / max(5, len(chart.heat.columns))))
+    if chart.heatmap is not None:
+        side = COLUMN if len(chart.heatmap.columns) <= 25 else PAGE
+        return side, max(1.4, min(side, side * 0.9 * len(chart.heatmap.rows) / max(5, len(chart.heatmap.columns))))
     if chart.bands:
         return PAGE, 2.3
     if chart.horizontal:
@@ -180,22 +180,22 @@ def _axis(axes: Axes, axis: Axis, which: str, horizontal: bool) -> None:
 def _heat(figure: Figure, axes: Axes, chart: Chart) -> None:
     import numpy as np
 
-    heat = chart.heat
-    assert heat is not None
-    values = np.array([[np.nan if v is None else v for v in row] for row in heat.values], float)
-    image = axes.imshow(values, cmap="Blues", vmin=0, vmax=heat.high, aspect="auto")
-    for names, which in ((heat.columns, "x"), (heat.rows, "y")):
+    heatmap = chart.heatmap
+    assert heatmap is not None
+    values = np.array([[np.nan if v is None else v for v in row] for row in heatmap.values], float)
+    image = axes.imshow(values, cmap="Blues", vmin=0, vmax=heatmap.high, aspect="auto")
+    for names, which in ((heatmap.columns, "x"), (heatmap.rows, "y")):
         every = -(-len(names) // 25)
         ticks = range(0, len(names), every)
         rotated = which == "x" and sum(map(len, names)) > 40
         getattr(axes, f"set_{which}ticks")(list(ticks), [names[k] for k in ticks], rotation=60 if rotated else 0)
     if values.size <= 225:
         for (row, column), value in np.ndenumerate(values):
-            if not np.isnan(value) and not (heat.kind == "count" and value == 0):
-                words = f"{value:.0f}" if heat.kind == "count" or len(heat.columns) > 10 else f"{value:.1f}"
-                ink = "white" if value > 0.55 * heat.high else "black"
+            if not np.isnan(value) and not (heatmap.kind == "count" and value == 0):
+                words = f"{value:.0f}" if heatmap.kind == "count" or len(heatmap.columns) > 10 else f"{value:.1f}"
+                ink = "white" if value > 0.55 * heatmap.high else "black"
                 axes.text(column, row, words, ha="center", va="center", fontsize=5.5, color=ink)
-    figure.colorbar(image, ax=axes, shrink=0.8, label="images" if heat.kind == "count" else "%")
+    figure.colorbar(image, ax=axes, shrink=0.8, label="images" if heatmap.kind == "count" else "%")
 
 
 def pyplot_for_files() -> Any:

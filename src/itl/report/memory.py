@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import numpy as np
 
-from itl.report.chart import Axis, Chart, Heat, Series
-from itl.report.run_selection import Shown
-from itl.results.image_selection import spread
+from itl.report.chart import Axis, Chart, HeatMap, Series
+from itl.report.run_selection import ReportRun
+from itl.results.image_selection import balanced_subset
 
 MARKS = 2000  # of the images held, in the chart of when they came in
 
 
-def held(shown: Shown) -> Chart | None:
+def held(report_run: ReportRun) -> Chart | None:
     """Images of each class (row) after each task (column)."""
-    if shown.result is not None:
-        history = shown.result.get("memory_history") or []
+    if report_run.result is not None:
+        history = report_run.result.get("memory_history") or []
     else:
-        history = [line.get("memory") for line in shown.run.lines if line.get("kind") == "expert"]
+        history = [line.get("memory") for line in report_run.run.lines if line.get("kind") == "expert"]
     history = [one for one in history if one]
     if not history or not np.any(history):
         return None
-    names = shown.class_names or [str(number) for number in range(len(history[0]))]
+    names = report_run.class_names or [str(number) for number in range(len(history[0]))]
     values = tuple(tuple(int(one[row]) or None for one in history) for row in range(len(history[0])))
     return Chart(
         "Images of each class in memory",
         x=Axis("after task"),
         y=Axis("class"),
-        heat=Heat(
+        heatmap=HeatMap(
             tuple(str(task + 1) for task in range(len(history))),
             tuple(names[: len(values)]),
             values,
@@ -38,14 +38,14 @@ def held(shown: Shown) -> Chart | None:
     )
 
 
-def arrivals(shown: Shown) -> Chart | None:
+def arrivals(report_run: ReportRun) -> Chart | None:
     """When each image now in memory was taken in."""
-    slots = (shown.result or {}).get("memory") or {}
+    slots = (report_run.result or {}).get("memory") or {}
     label, written, task = (np.array(slots.get(name, []), int) for name in ("label", "written", "task"))
     if not len(label):
         return None
-    chosen = spread(label, MARKS)
-    names = shown.class_names
+    chosen = balanced_subset(label, MARKS)
+    names = report_run.class_names
     hover = [f"{_name(names, label[k])}, task {task[k] + 1}, step {written[k]}" for k in chosen]
     note = "" if len(chosen) == len(label) else f" ({len(chosen)} of {len(label)} shown)"
     classes = sorted(set(label.tolist()))

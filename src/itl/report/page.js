@@ -84,7 +84,7 @@
   }
 
   function heatTraces(chart, width) {
-    const { columns, rows, values, kind, high, says: [row, column] } = chart.heat;
+    const { columns, rows, values, kind, high, says: [row, column] } = chart.heatmap;
     const low = css("low"), top = css("high");
     const unit = kind === "count" ? "images" : "%";
     const text = values.map((line, r) => line.map((v, c) => (v === null ? "" :
@@ -125,7 +125,7 @@
   }
 
   function layout(chart, width) {
-    const heat = chart.heat, many = (chart.series || []).length > 12;
+    const heat = chart.heatmap, many = (chart.series || []).length > 12;
     const out = { font: { family: getComputedStyle(document.body).fontFamily, color: css("ink"), size: 12 }, paper_bgcolor: "rgba(0,0,0,0)",
       plot_bgcolor: "rgba(0,0,0,0)", margin: { l: 10, r: 10, t: 10, b: 10, pad: 2 }, hovermode: "closest", dragmode: false, showlegend: false,
       legend: { orientation: "h", y: 1.07, yanchor: "bottom", x: 0, traceorder: "normal", font: { color: css("ink"), size: 12 } }, shapes: [], annotations: [] };
@@ -166,7 +166,7 @@
 
   function plot(host, chart, name) {
     const width = host.clientWidth || 600;
-    const traces = chart.heat ? heatTraces(chart, width) : chart.series.map((s) => trace(chart, s, width));
+    const traces = chart.heatmap ? heatTraces(chart, width) : chart.series.map((s) => trace(chart, s, width));
     host.setAttribute("role", "img");
     host.setAttribute("aria-label", `${name}. ${chart.title}. The numbers are in the table below.`);
     return Plotly.react(host, traces, layout(chart, width), { displayModeBar: false, responsive: true, displaylogo: false });
@@ -178,8 +178,8 @@
     const table = element("table"), head = table.createTHead().insertRow(), body = table.createTBody();
     const line = (cells) => { const row = body.insertRow(); cells.forEach((c) => { row.insertCell().textContent = c; }); };
     const heads = (cells) => cells.forEach((c) => { const th = element("th"); th.textContent = c; head.append(th); });
-    if (chart.heat) {
-      const { columns, rows, values, says: [row, column] } = chart.heat;
+    if (chart.heatmap) {
+      const { columns, rows, values, says: [row, column] } = chart.heatmap;
       heads([`${row} \\ ${column}`, ...columns.slice(0, 60)]);
       rows.slice(0, 60).forEach((name, k) => line([name, ...values[k].slice(0, 60).map((v) => (v === null ? "" : String(v)))]));
     } else {

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from itl.errors import UserError
 from itl.report import captions
-from itl.report.run_selection import Subject, subject
-from itl.report.tabs import Contents, contents
+from itl.report.run_selection import ReportData, report_data
+from itl.report.tabs import PageContents, contents
 from itl.results import Run
 
 FEW = 12  # cells whose settings fit side by side
@@ -21,23 +21,23 @@ FEW = 12  # cells whose settings fit side by side
 
 def write_report(runs: Sequence[Run], path: str | os.PathLike[str], data: str | None = None) -> None:
     """Write the report of some runs. `data`: where the datasets lie, for pictures that a record does not have."""
-    html = page(subject(runs), data)
+    html = page(report_data(runs), data)
     try:
         Path(path).write_text(html, encoding="utf-8")
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror or error}; choose another --out") from None
 
 
-def page(about: Subject, data: str | None = None) -> str:
+def page(report: ReportData, data: str | None = None) -> str:
     """The whole page."""
-    made = contents(about, data)
+    made = contents(report, data)
     room = files("itl.report")
     parts = {
-        "title": escape(captions.title(about)),
-        "subtitle": escape(captions.subtitle(about)),
+        "title": escape(captions.title(report)),
+        "subtitle": escape(captions.subtitle(report)),
         "style": room.joinpath("page.css").read_text(encoding="utf-8"),
         "tabs": _tabs(made),
-        "overview": _overview(about, made),
+        "overview": _overview(report, made),
         "payload": _payload(made),
         "library": library(),
         "script": room.joinpath("page.js").read_text(encoding="utf-8"),
@@ -57,7 +57,7 @@ def library() -> str:
     return code.replace("</script", "<\\/script")
 
 
-def _payload(made: Contents) -> str:
+def _payload(made: PageContents) -> str:
     """Everything the page draws, as JSON that no HTML parser stumbles over."""
     tabs = [{"name": tab.name, "views": [asdict(view) for view in tab.views]} for tab in made.tabs]
     lead = [asdict(view) for view in made.lead]
@@ -66,7 +66,7 @@ def _payload(made: Contents) -> str:
     return text.replace("<", "\\u003c")
 
 
-def _tabs(made: Contents) -> str:
+def _tabs(made: PageContents) -> str:
     names = ["Overview", *(tab.name for tab in made.tabs)]
     return "\n".join(
         f'<button role="tab" id="tab-{k}" aria-controls="panel-{k}" aria-selected="{"true" if k == 0 else "false"}"'
@@ -75,29 +75,29 @@ def _tabs(made: Contents) -> str:
     )
 
 
-def _overview(about: Subject, made: Contents) -> str:
+def _overview(report: ReportData, made: PageContents) -> str:
     """The first tab, which needs no script: numbers, sentences, settings."""
     parts = []
-    if len(about.groups) == 1:
-        group = about.groups[0]
+    if len(report.groups) == 1:
+        group = report.groups[0]
         cards = "".join(
             f'<div class="card"><dt>{escape(name)}</dt><dd>{escape(value)}<small>{escape(small)}</small></dd></div>'
             for name, value, small in captions.cards(group)
         )
         parts.append(f'<dl class="cards">{cards}</dl><div id="lead"></div>')
         parts.append("<h2>What happened</h2>" + "".join(f"<p>{escape(line)}</p>" for line in captions.story(group)))
-    elif about.groups:
-        parts.append("<h2>Side by side</h2>" + _table(captions.table(about)))
+    elif report.groups:
+        parts.append("<h2>Side by side</h2>" + _table(captions.table(report)))
         parts.append("<p>Mean ± sample standard deviation over seeds, in percent, after the last task.</p>")
         parts.append('<div id="lead"></div>')
     else:
         parts.append('<div id="lead"></div>')
-    for shown in about.unfinished:
-        parts.append(f'<p class="note">{escape(captions.unfinished(shown))}</p>')
+    for report_run in report.unfinished:
+        parts.append(f'<p class="note">{escape(captions.unfinished(report_run))}</p>')
     parts += [f'<p class="note">{escape(note)}</p>' for note in made.notes]
     parts.append("<h2>How to read it</h2>" + READING)
-    parts.append(_settings(about))
-    lines = "\n".join(captions.commands(about))
+    parts.append(_settings(report))
+    lines = "\n".join(captions.commands(report))
     parts.append(f"<details><summary>Commands that repeat it</summary><pre>{escape(lines)}</pre></details>")
     return "\n".join(parts)
 
@@ -125,9 +125,9 @@ def _broken(text: str) -> str:
     return escape(before) + (f" <br><small>({escape(after)}</small>" if bracket else "")
 
 
-def _settings(about: Subject) -> str:
+def _settings(report: ReportData) -> str:
     """The settings: once where cells agree, by cell where they differ."""
-    rows = captions.settings(about)
+    rows = captions.settings(report)
     same = [(name, values[0]) for name, values in rows if len(set(values)) == 1]
     odd = [(name, values) for name, values in rows if len(set(values)) > 1]
     parts = []
@@ -136,7 +136,7 @@ def _settings(about: Subject) -> str:
         for name, values in odd:
             where = ", ".join(
                 f"{escape(value)} <small>({escape(group.name)})</small>"
-                for value, group in list(zip(values, about.groups, strict=True))[:FEW]
+                for value, group in list(zip(values, report.groups, strict=True))[:FEW]
             )
             items.append(f"<dt>{escape(name)}</dt><dd>{where}</dd>")
         parts.append(f'<h3>Where they differ</h3><dl class="settings">{"".join(items)}</dl><h3>In common</h3>')

@@ -8,19 +8,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from itl.report.chart import Axis, Chart, Series
-from itl.report.run_selection import Group
+from itl.report.run_selection import ReportGroup
 from itl.report.stages import MEASURES
-from itl.results.cells import CUT, agree, given_to, settings_of
+from itl.results.seed_groups import TASK_OPTIONS, agree, run_settings, user_setting_names
 
 FACTS = ("stream", "split", "method", "buffer")
 MEMORY = "memory."  # what the names of the memory's settings begin with
 
 
 @dataclass(frozen=True)
-class Kept:
+class PolicyGroup:
     """A cell by the settings of its memory and by all else but its variant's name. `given`: what the user chose."""
 
-    group: Group
+    group: ReportGroup
     memory: dict[str, Any]
     others: dict[str, Any]
     given: frozenset[str]
@@ -33,24 +33,24 @@ class Kept:
     @property
     def variant(self) -> str | None:
         """The name the user gave it."""
-        return self.group.cell.facts.get("variant")
+        return self.group.metadata.get("variant")
 
-    def fellow(self, other: Kept) -> bool:
+    def fellow(self, other: PolicyGroup) -> bool:
         """Whether both are of one stream, split, method and buffer."""
         return all(self.others[name] == other.others[name] for name in FACTS)
 
-    def compares(self, other: Kept) -> bool:
+    def compares(self, other: PolicyGroup) -> bool:
         """Whether they differ in the memory's settings, and in these alone."""
         alike = self.fellow(other) and agree(self.others, other.others, self.given | other.given)
         return alike and not self.keeps_as(other)
 
-    def keeps_as(self, other: Kept, but: str = "") -> bool:
+    def keeps_as(self, other: PolicyGroup, but: str = "") -> bool:
         """Whether the memories' settings agree, except for one."""
         mine, theirs = ({n: x for n, x in one.memory.items() if n != but} for one in (self, other))
         return agree(mine, theirs, self.given | other.given)
 
 
-def policies(groups: Sequence[Group], measure: str = "class_il") -> list[Chart]:
+def policies(groups: Sequence[ReportGroup], measure: str = "class_il") -> list[Chart]:
     """Accuracy against a memory policy's own number (an entropy's temperature, a coreset's share); a policy without
     one is a level. One chart for each such number, for cells alike in all but the memory's settings.
     """
@@ -69,26 +69,28 @@ def policies(groups: Sequence[Group], measure: str = "class_il") -> list[Chart]:
     return out
 
 
-def _alike(groups: Sequence[Group]) -> list[list[Kept]]:
+def _alike(groups: Sequence[ReportGroup]) -> list[list[PolicyGroup]]:
     """Cells alike in all but the memory's settings, whatever their variants are called.
 
     Where these settings do not tell two variants apart something else does: then each keeps its cells to itself.
     """
     cells = [[_kept(group)] for group in groups]
     named = _gather(cells, lambda one, other: one.variant == other.variant and one.compares(other))
-    return _gather(named, Kept.compares)
+    return _gather(named, PolicyGroup.compares)
 
 
-def _lines(number: str, some: Sequence[Kept]) -> list[list[Kept]]:
+def _lines(number: str, some: Sequence[PolicyGroup]) -> list[list[PolicyGroup]]:
     """The policies that were tried with several values of `number` and nothing else, with their cells in its order."""
     having = [[one] for one in some if _number(one.memory.get(number)) is not None]
     lines = _gather(having, lambda one, other: one.keeps_as(other, but=number))
     return [sorted(line, key=lambda one: float(one.memory[number])) for line in lines if len(line) > 1]
 
 
-def _gather(parts: Sequence[list[Kept]], fits: Callable[[Kept, Kept], bool]) -> list[list[Kept]]:
+def _gather(
+    parts: Sequence[list[PolicyGroup]], fits: Callable[[PolicyGroup, PolicyGroup], bool]
+) -> list[list[PolicyGroup]]:
     """Every part goes to the first before it of which all cells fit all its own."""
-    out: list[list[Kept]] = []
+    out: list[list[PolicyGroup]] = []
     for part in parts:
         home = next((some for some in out if all(fits(one, other) for one in some for other in part)), None)
         if home is None:
@@ -98,10 +100,12 @@ def _gather(parts: Sequence[list[Kept]], fits: Callable[[Kept, Kept], bool]) -> 
     return out
 
 
-def _policy_chart(number: str, lines: Sequence[list[Kept]], rest: Sequence[Kept], title: str, measure: str) -> Chart:
+def _policy_chart(
+    number: str, lines: Sequence[list[PolicyGroup]], rest: Sequence[PolicyGroup], title: str, measure: str
+) -> Chart:
     series = []
     for k, (name, line) in enumerate(zip(_names([line[0] for line in lines], number), lines, strict=True)):
-        means = [one.group.cell.mean(measure) for one in line]
+        means = [one.group.seed_group.mean(measure) for one in line]
         at = [float(one.memory[number]) for one in line]
         series.append(
             Series(
@@ -113,7 +117,7 @@ def _policy_chart(number: str, lines: Sequence[list[Kept]], rest: Sequence[Kept]
                 hover=[f"{name}, {number} {x:g}" for x in at],
             )
         )
-    levels = [(one.group.cell.mean(measure).mean, name) for one, name in zip(rest, _names(rest), strict=True)]
+    levels = [(one.group.seed_group.mean(measure).mean, name) for one, name in zip(rest, _names(rest), strict=True)]
     known = [v for one in series for v in one.y if v is not None] + [v for v, _ in levels if v is not None]
     return Chart(
         f"{title}: {MEASURES[measure]} by memory policy",
@@ -124,7 +128,7 @@ def _policy_chart(number: str, lines: Sequence[list[Kept]], rest: Sequence[Kept]
     )
 
 
-def _title(some: Sequence[Kept], firsts: Sequence[Kept]) -> str:
+def _title(some: Sequence[PolicyGroup], firsts: Sequence[PolicyGroup]) -> str:
     """What the cells of a chart are, and what tells them from those of the other charts, of which each has a first."""
     one = some[0]
     rivals = [other for other in firsts if other is not one and other.fellow(one)]
@@ -136,7 +140,7 @@ def _title(some: Sequence[Kept], firsts: Sequence[Kept]) -> str:
     return ", ".join([*words, *odd])
 
 
-def _names(some: Sequence[Kept], but: str = "") -> list[str]:
+def _names(some: Sequence[PolicyGroup], but: str = "") -> list[str]:
     """Policies' names; those of one policy with the settings that tell them apart."""
     out = []
     for one in some:
@@ -151,15 +155,15 @@ def _odd(mine: Mapping[str, Any], others: Sequence[Mapping[str, Any]], but: str 
     return [f"{name.removeprefix(MEMORY)} {_words(mine[name])}" for name in odd]
 
 
-def _kept(group: Group) -> Kept:
-    run, facts = group.cell.runs[0], group.cell.facts
-    settings = settings_of(run)
-    others = {name: facts[name] for name in FACTS} | {name: run.config.get(name) for name in CUT}
-    return Kept(
+def _kept(group: ReportGroup) -> PolicyGroup:
+    run, metadata = group.seed_group.runs[0], group.metadata
+    settings = run_settings(run)
+    others = {name: metadata[name] for name in FACTS} | {name: run.config.get(name) for name in TASK_OPTIONS}
+    return PolicyGroup(
         group,
         {name: value for name, value in settings.items() if name.startswith(MEMORY)},
         others | {name: value for name, value in settings.items() if not name.startswith(MEMORY)},
-        given_to(run),
+        user_setting_names(run),
     )
 
 

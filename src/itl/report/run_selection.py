@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 
 from itl.results import Run, RunFolder
-from itl.results.cells import Cell, cells
-from itl.results.table import Row, build
+from itl.results.seed_groups import SeedGroup, group_by_seed
+from itl.results.table import TableRow, build
 from itl.results.validation import check_predictions
 
 FACTS = ("stream", "split", "method", "variant", "buffer", "seed")
 
 
 @dataclass(frozen=True)
-class Shown:
+class ReportRun:
     """A run with its name."""
 
     key: str
@@ -26,9 +26,9 @@ class Shown:
     run: Run
 
     @property
-    def facts(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         """Method, stream and so on."""
-        return self.run.facts
+        return self.run.metadata
 
     @property
     def result(self) -> dict[str, Any] | None:
@@ -38,7 +38,7 @@ class Shown:
     @cached_property
     def predictions(self) -> dict[str, np.ndarray] | None:
         """What predictions.npz holds."""
-        arrays = RunFolder(self.run.path).arrays("predictions.npz")
+        arrays = RunFolder(self.run.path).read_arrays("predictions.npz")
         classes = len((self.result or {}).get("class_names") or ())
         return None if arrays is None else check_predictions(arrays, classes, self.run.path / "predictions.npz")
 
@@ -59,46 +59,51 @@ class Shown:
 
 
 @dataclass(frozen=True)
-class Group:
+class ReportGroup:
     """A cell with its name, and its row beside what is published."""
 
     key: str
     name: str
-    cell: Cell
-    rows: tuple[Row, ...]
+    seed_group: SeedGroup
+    rows: tuple[TableRow, ...]
 
     @property
-    def row(self) -> Row:
+    def metadata(self) -> dict[str, Any]:
+        """Method, stream, split and so on, which all runs of the group share."""
+        return self.seed_group.metadata
+
+    @property
+    def row(self) -> TableRow:
         """The row that `itl table` shows first."""
         return self.rows[0]
 
 
 @dataclass(frozen=True)
-class Subject:
+class ReportData:
     """Everything a report shows."""
 
-    runs: list[Shown]
-    groups: list[Group]
+    runs: list[ReportRun]
+    groups: list[ReportGroup]
 
     @property
-    def unfinished(self) -> list[Shown]:
+    def unfinished(self) -> list[ReportRun]:
         """The runs cut short."""
-        return [shown for shown in self.runs if shown.result is None]
+        return [report_run for report_run in self.runs if report_run.result is None]
 
-    def first(self, group: Group) -> Shown:
+    def first(self, group: ReportGroup) -> ReportRun:
         """A cell's first run, which stands for it where one run must."""
-        return next(shown for shown in self.runs if shown.run is group.cell.runs[0])
+        return next(report_run for report_run in self.runs if report_run.run is group.seed_group.runs[0])
 
 
-def subject(runs: Sequence[Run]) -> Subject:
+def report_data(runs: Sequence[Run]) -> ReportData:
     """The runs in the order they were given, the cells they make in the order of their first runs."""
-    names = _names([run.facts for run in runs], FACTS)
+    names = _names([run.metadata for run in runs], FACTS)
     names = [
         name if names.count(name) == 1 else f"{name} ({run.path.name})" for name, run in zip(names, runs, strict=True)
     ]
-    shown = [Shown(f"r{k}", name, run) for k, (name, run) in enumerate(zip(names, runs, strict=True))]
+    report_run = [ReportRun(f"r{k}", name, run) for k, (name, run) in enumerate(zip(names, runs, strict=True))]
     place = {id(run): k for k, run in enumerate(runs)}
-    made = sorted(cells(runs), key=lambda cell: min(place[id(run)] for run in cell.runs))
+    made = sorted(group_by_seed(runs), key=lambda cell: min(place[id(run)] for run in cell.runs))
     rows = [
         row
         for split in ("test", "validation")
@@ -106,21 +111,21 @@ def subject(runs: Sequence[Run]) -> Subject:
         for row in section.rows
     ]
     groups = []
-    titles = _names([cell.facts for cell in made], FACTS[:-1])
+    titles = _names([cell.metadata for cell in made], FACTS[:-1])
     for k, (cell, title) in enumerate(zip(made, titles, strict=True)):
         mine = tuple(row for row in rows if row.ours is not None and row.ours.runs[0] is cell.runs[0])
         twins = titles.count(title) > 1 and mine[0].label
-        groups.append(Group(f"c{k}", f"{title} [{mine[0].label}]" if twins else title, cell, mine))
-    return Subject(shown, groups)
+        groups.append(ReportGroup(f"c{k}", f"{title} [{mine[0].label}]" if twins else title, cell, mine))
+    return ReportData(report_run, groups)
 
 
-def _names(facts: Sequence[dict[str, Any]], parts: Sequence[str]) -> list[str]:
+def _names(metadata: Sequence[dict[str, Any]], parts: Sequence[str]) -> list[str]:
     """Names of the method and whatever else differs."""
-    differ = [part for part in parts if len({str(one.get(part)) for one in facts}) > 1]
+    differ = [part for part in parts if len({str(one.get(part)) for one in metadata}) > 1]
     words = {"buffer": "|B| {}", "seed": "seed {}", "split": "{} split", "stream": "on {}"}
     order = ("method", "variant", "buffer", "stream", "split", "seed")
     out = []
-    for one in facts:
+    for one in metadata:
         kept = [p for p in order if p == "method" or (p in differ and (one.get(p) is not None) and p in parts)]
         out.append(", ".join(words.get(part, "{}").format(one.get(part)) for part in kept))
     return out

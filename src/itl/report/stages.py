@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Any
 
 from itl.report.chart import Axis, Band, Chart, Series
-from itl.report.run_selection import Shown
+from itl.report.run_selection import ReportRun
 
 WIDTHS = {"specialist": 2.0}  # of a stage on the x axis; the others: 1
 LIMIT = 12_000  # numbers in one chart; beyond, curves are thinned
@@ -20,7 +20,7 @@ def role(stage: str) -> str:
     return stage if stage in ("specialist", "projection") else "tangent"
 
 
-class Spans:
+class StageTimeline:
     """Where each stage of a run stands on the x axis, and what was measured in it."""
 
     def __init__(self, lines: Sequence[dict[str, Any]], points: int | None = None) -> None:
@@ -68,9 +68,9 @@ class Spans:
         }
 
 
-def stages(shown: Shown, measure: str = "class_il") -> Chart | None:
+def stages(report_run: ReportRun, measure: str = "class_il") -> Chart | None:
     """Accuracy over the tasks seen against training; a horizontal line is a stage's end, on the whole test set."""
-    spans = Spans(shown.run.lines)
+    spans = StageTimeline(report_run.run.lines)
     if not spans.bands:
         return None
     names = list(dict.fromkeys(stage for _, stage, *_ in spans.bands))
@@ -104,12 +104,12 @@ def stages(shown: Shown, measure: str = "class_il") -> Chart | None:
     )
 
 
-def breakdown(shown: Shown, measure: str = "class_il") -> Chart | None:
+def breakdown(report_run: ReportRun, measure: str = "class_il") -> Chart | None:
     """Every task's accuracy through training, and their mean in bold."""
-    lines = shown.run.lines
+    lines = report_run.run.lines
     tasks = max((line["task"] for line in lines), default=0)
     numbers = sum(len(line.get(f"{measure}_tasks", ())) for line in lines if line.get("kind") in CURVE)
-    spans = Spans(lines)
+    spans = StageTimeline(lines)
     if numbers > LIMIT and spans.bands:
         spans.points = max(1, LIMIT // (len(spans.bands) * max(1, tasks // 2)))
     points = [point for _, _, low, high, part in spans.bands for point in spans.curve(low, high, part)]

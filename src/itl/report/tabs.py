@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from itl.report import compare, memory, stages, tasks
-from itl.report.chart import Chart, Pool, plain
-from itl.report.image_sheets import Album, memory_gallery, mistake_gallery
+from itl.report.chart import Chart, SharedLists, plain
+from itl.report.image_sheets import ImageLoader, memory_gallery, mistake_gallery
 from itl.report.policies import policies
-from itl.report.run_selection import Shown, Subject
+from itl.report.run_selection import ReportData, ReportRun
 
 MEASURES = [["class_il", "Class-IL"], ["task_il", "Task-IL"]]
 DETAIL = 3_500_000  # characters of charts of single runs in one page
@@ -21,7 +21,7 @@ TILES = 160  # pictures of one run's memory
 
 
 @dataclass
-class View:
+class FigureSpec:
     """One figure of the page. `key` names its chart by the selectors' values, `{run}/{measure}`."""
 
     key: str
@@ -37,81 +37,81 @@ class Tab:
     """A tab of the page."""
 
     name: str
-    views: list[View]
+    views: list[FigureSpec]
 
 
 @dataclass
-class Contents:
+class PageContents:
     """Tabs, and everything their views can show, as JSON values."""
 
     tabs: list[Tab]
     charts: dict[str, Any]
     notes: list[str]
-    lead: list[View]  # what the first tab begins with
+    lead: list[FigureSpec]  # what the first tab begins with
     first: dict[str, str]  # what selectors begin with
-    pool: Pool  # lists that charts share
+    pool: SharedLists  # lists that charts share
 
 
-def contents(subject: Subject, data: str | None) -> Contents:
+def contents(report: ReportData, data: str | None) -> PageContents:
     """All tabs that these runs have something for."""
     charts: dict[str, Any] = {}
-    pool = Pool()
-    detailed, notes = _detail(subject, charts, pool)
-    runs = [[shown.key, shown.name] for shown in detailed]
-    finished = [[shown.key, shown.name] for shown in detailed if shown.result is not None]
-    pictured = _pictures(subject, detailed, charts, Album(data))
+    pool = SharedLists()
+    detailed, notes = _detail(report, charts, pool)
+    runs = [[report_run.key, report_run.name] for report_run in detailed]
+    finished = [[report_run.key, report_run.name] for report_run in detailed if report_run.result is not None]
+    pictured = _pictures(report, detailed, charts, ImageLoader(data))
     tabs = [
         Tab("Stages", _stages(runs, charts)),
-        Tab("Tasks", _tasks(subject, runs, finished, charts)),
-        Tab("Compare", list(_compare(subject, charts))),
+        Tab("Tasks", _tasks(report, runs, finished, charts)),
+        Tab("Compare", list(_compare(report, charts))),
         Tab("Memory", _memory(runs, finished, charts, pictured)),
         Tab("Mistakes", _mistakes(finished, charts, pictured)),
-        Tab("Time", _time(subject, charts)),
+        Tab("Time", _time(report, charts)),
     ]
     tabs = [tab for tab in tabs if tab.views]
     named = {tab.name: tab.views for tab in tabs}
-    lead = named.get("Compare" if len(subject.groups) > 1 else "Stages", [])[:1]
-    return Contents(tabs, charts, notes, lead, _first(subject, detailed), pool)
+    lead = named.get("Compare" if len(report.groups) > 1 else "Stages", [])[:1]
+    return PageContents(tabs, charts, notes, lead, _first(report, detailed), pool)
 
 
-def _first(subject: Subject, detailed: Sequence[Shown]) -> dict[str, str]:
+def _first(report: ReportData, detailed: Sequence[ReportRun]) -> dict[str, str]:
     """Selectors begin with the cell that reached most, and its first run."""
-    best = max(subject.groups, key=lambda group: group.cell.mean("class_il").mean or 0.0, default=None)
+    best = max(report.groups, key=lambda group: group.seed_group.mean("class_il").mean or 0.0, default=None)
     if best is None:
         return {"run": detailed[0].key} if detailed else {}
-    return {"run": subject.first(best).key, "cell": best.key}
+    return {"run": report.first(best).key, "cell": best.key}
 
 
-def _detail(subject: Subject, charts: dict[str, Any], pool: Pool) -> tuple[list[Shown], list[str]]:
+def _detail(report: ReportData, charts: dict[str, Any], pool: SharedLists) -> tuple[list[ReportRun], list[str]]:
     """The charts of single runs, of as many runs as a page can hold: every cell's first run before its others."""
-    first = [subject.first(group) for group in subject.groups]
-    order = [*first, *(shown for shown in subject.runs if all(shown is not one for one in first))]
-    taken: list[Shown] = []
+    first = [report.first(group) for group in report.groups]
+    order = [*first, *(report_run for report_run in report.runs if all(report_run is not one for one in first))]
+    taken: list[ReportRun] = []
     size = 0
-    for shown in order:
+    for report_run in order:
         known = len(pool.lists)
-        made = {key: pool.share(plain(chart)) for key, chart in charts_of(shown) if chart is not None}
+        made = {key: pool.share(plain(chart)) for key, chart in charts_of(report_run) if chart is not None}
         size += len(json.dumps([made, pool.lists[known:]]))
         if size > DETAIL and taken:
             break
         charts |= made
-        taken.append(shown)
+        taken.append(report_run)
     left = len(order) - len(taken)
     note = f"Figures of single runs are shown for {len(taken)} of {len(order)} runs, to keep the page small."
-    return [shown for shown in subject.runs if any(shown is one for one in taken)], [note] if left else []
+    return [report_run for report_run in report.runs if any(report_run is one for one in taken)], [note] if left else []
 
 
-def charts_of(shown: Shown) -> Iterator[tuple[str, Chart | None]]:
+def charts_of(report_run: ReportRun) -> Iterator[tuple[str, Chart | None]]:
     """The charts of a single run, by key; None where it has nothing for one."""
     for measure, _ in MEASURES:
-        yield f"stages/{shown.key}/{measure}", stages.stages(shown, measure)
-        yield f"breakdown/{shown.key}/{measure}", stages.breakdown(shown, measure)
-        if shown.result is None:
-            yield f"matrix/{shown.key}/{measure}", tasks.matrix([shown], measure)
-    yield f"confusion/{shown.key}", tasks.confusion(shown)
-    yield f"pairs/{shown.key}", tasks.pairs(shown)
-    yield f"held/{shown.key}", memory.held(shown)
-    yield f"arrivals/{shown.key}", memory.arrivals(shown)
+        yield f"stages/{report_run.key}/{measure}", stages.stages(report_run, measure)
+        yield f"breakdown/{report_run.key}/{measure}", stages.breakdown(report_run, measure)
+        if report_run.result is None:
+            yield f"matrix/{report_run.key}/{measure}", tasks.matrix([report_run], measure)
+    yield f"confusion/{report_run.key}", tasks.confusion(report_run)
+    yield f"pairs/{report_run.key}", tasks.pairs(report_run)
+    yield f"held/{report_run.key}", memory.held(report_run)
+    yield f"arrivals/{report_run.key}", memory.arrivals(report_run)
 
 
 def _having(kind: str, runs: Sequence[list[str]], charts: dict[str, Any]) -> list[list[str]]:
@@ -120,12 +120,12 @@ def _having(kind: str, runs: Sequence[list[str]], charts: dict[str, Any]) -> lis
     return [run for run in runs if run[0] in there]
 
 
-def _stages(runs: list[list[str]], charts: dict[str, Any]) -> list[View]:
+def _stages(runs: list[list[str]], charts: dict[str, Any]) -> list[FigureSpec]:
     drawn = _having("stages", runs, charts)
     if not drawn:
         return []
     return [
-        View(
+        FigureSpec(
             "stages/{run}/{measure}",
             "Accuracy through the stages",
             "Each task trains a specialist (S), learns a generalist from the memory alone (tangent plane, T) and "
@@ -134,7 +134,7 @@ def _stages(runs: list[list[str]], charts: dict[str, Any]) -> list[View]:
             "just been redrawn. A short run has few points within its stages unless asked for more (--curves 16).",
             {"run": drawn, "measure": MEASURES},
         ),
-        View(
+        FigureSpec(
             "breakdown/{run}/{measure}",
             "Every task through training",
             "One line for each task from the moment it is learned, the bold line is their mean. Choose a task to "
@@ -150,10 +150,12 @@ def _task_choice(charts: dict[str, Any]) -> list[list[str]]:
     return [["", "all tasks"], *([str(number), f"task {number}"] for number in numbers)]
 
 
-def _tasks(subject: Subject, runs: list[list[str]], finished: list[list[str]], charts: dict[str, Any]) -> list[View]:
+def _tasks(
+    report: ReportData, runs: list[list[str]], finished: list[list[str]], charts: dict[str, Any]
+) -> list[FigureSpec]:
     chosen: list[list[str]] = []
-    for group in subject.groups:
-        mine = [shown for shown in subject.runs if any(shown.run is run for run in group.cell.runs)]
+    for group in report.groups:
+        mine = [report_run for report_run in report.runs if any(report_run.run is run for run in group.seed_group.runs)]
         for measure, _ in MEASURES:
             chart = tasks.matrix(mine, measure)
             if chart is not None:
@@ -167,21 +169,25 @@ def _tasks(subject: Subject, runs: list[list[str]], finished: list[list[str]], c
         "or kept."
     )
     if chosen:
-        views.append(View("matrix/{cell}/{measure}", "Task by task", words, {"cell": chosen, "measure": MEASURES}))
+        views.append(
+            FigureSpec("matrix/{cell}/{measure}", "Task by task", words, {"cell": chosen, "measure": MEASURES})
+        )
     if len(chosen) > 1:
         few = chosen[:GRID]
         more = "" if len(few) == len(chosen) else f" The first {GRID} of {len(chosen)}."
         caption = f"The same, side by side.{more}"
-        views.append(View("matrix/*/{measure}", "Side by side", caption, {"measure": MEASURES, "*": few}, kind="grid"))
+        views.append(
+            FigureSpec("matrix/*/{measure}", "Side by side", caption, {"measure": MEASURES, "*": few}, kind="grid")
+        )
     confused = _having("confusion", finished, charts)
     if confused:
         words = "Row: what an image is. Column: what the final network takes it for, among all classes."
-        views.append(View("confusion/{run}", "Confusion matrix", words, {"run": confused}))
+        views.append(FigureSpec("confusion/{run}", "Confusion matrix", words, {"run": confused}))
     return views
 
 
-def _compare(subject: Subject, charts: dict[str, Any]) -> Iterator[View]:
-    groups = subject.groups
+def _compare(report: ReportData, charts: dict[str, Any]) -> Iterator[FigureSpec]:
+    groups = report.groups
     for number, (title, alike) in enumerate(compare.side_by_side(groups)):
         published = any(row.published for group in alike for row in group.rows)
         drawn = {measure: compare.bars(alike, measure) for measure, _ in MEASURES}
@@ -189,53 +195,59 @@ def _compare(subject: Subject, charts: dict[str, Any]) -> Iterator[View]:
             charts |= {f"bars{number}/{measure}": plain(chart) for measure, chart in drawn.items() if chart is not None}
             caption = "Bars are ours, with the standard deviation over seeds."
             caption += " Open marks are published figures." if published else ""
-            yield View(f"bars{number}/{{measure}}", title, caption, {"measure": MEASURES})
-    for number, stream in enumerate(dict.fromkeys(group.cell.facts["stream"] for group in groups)):
+            yield FigureSpec(f"bars{number}/{{measure}}", title, caption, {"measure": MEASURES})
+    for number, stream in enumerate(dict.fromkeys(group.metadata["stream"] for group in groups)):
         for measure, _ in MEASURES:
             chart = compare.buffers(groups, stream, measure)
             if chart is not None:
                 charts[f"buffers{number}/{measure}"] = plain(chart)
         if f"buffers{number}/class_il" in charts:
             caption = "Lines are ours; open marks are published figures of the same methods. The axis is logarithmic."
-            yield View(f"buffers{number}/{{measure}}", f"The memory's size: {stream}", caption, {"measure": MEASURES})
+            yield FigureSpec(
+                f"buffers{number}/{{measure}}", f"The memory's size: {stream}", caption, {"measure": MEASURES}
+            )
     by_measure = {measure: policies(groups, measure) for measure, _ in MEASURES}
     for number, chart in enumerate(by_measure["class_il"]):
         for measure, _ in MEASURES:
             charts[f"policies{number}/{measure}"] = plain(by_measure[measure][number])
         caption = "Cells that differ in the memory's settings alone."
         caption += " Horizontal lines are policies without such a number." if chart.levels else ""
-        yield View(f"policies{number}/{{measure}}", chart.title, caption, {"measure": MEASURES})
+        yield FigureSpec(f"policies{number}/{{measure}}", chart.title, caption, {"measure": MEASURES})
 
 
-def _memory(runs: list[list[str]], finished: list[list[str]], charts: dict[str, Any], pictured: set[str]) -> list[View]:
+def _memory(
+    runs: list[list[str]], finished: list[list[str]], charts: dict[str, Any], pictured: set[str]
+) -> list[FigureSpec]:
     views = []
     held = _having("held", runs, charts)
     if held:
         words = "How many images of each class the memory holds after each task."
-        views.append(View("held/{run}", "What the memory holds", words, {"run": held}))
+        views.append(FigureSpec("held/{run}", "What the memory holds", words, {"run": held}))
     came = _having("arrivals", finished, charts)
     if came:
         words = "Each mark is an image that is in memory at the end: its class, and the step at which it was taken in."
-        views.append(View("arrivals/{run}", "When its images came in", words, {"run": came}))
+        views.append(FigureSpec("arrivals/{run}", "When its images came in", words, {"run": came}))
     if held or came:
         seen = [run for run in finished if run[0] in pictured and f"sheet/{run[0]}" in charts]
         words = "The images themselves by class, each with the task it came with."
         empty = "The record has no pictures of the memory; itl report --data DIR takes them from the dataset."
         views.append(
-            View("sheet/{run}", "Its images", words, {"run": seen or came or held}, kind="gallery", empty=empty)
+            FigureSpec("sheet/{run}", "Its images", words, {"run": seen or came or held}, kind="gallery", empty=empty)
         )
     return views
 
 
-def _mistakes(finished: list[list[str]], charts: dict[str, Any], pictured: set[str]) -> list[View]:
+def _mistakes(finished: list[list[str]], charts: dict[str, Any], pictured: set[str]) -> list[FigureSpec]:
     paired = _having("pairs", finished, charts)
     if not paired:
         return []
     empty = "The record has no pictures of them; itl report --data DIR takes them from the dataset."
     seen = [run for run in finished if f"wrong/{run[0]}" in charts] or paired
     return [
-        View("pairs/{run}", "The commonest confusions", "Test images of a class, taken for another.", {"run": paired}),
-        View(
+        FigureSpec(
+            "pairs/{run}", "The commonest confusions", "Test images of a class, taken for another.", {"run": paired}
+        ),
+        FigureSpec(
             "wrong/{run}",
             "Wrong predictions worth a look",
             "Of the commonest confusions the ones the network was surest of.",
@@ -246,18 +258,20 @@ def _mistakes(finished: list[list[str]], charts: dict[str, Any], pictured: set[s
     ]
 
 
-def _time(subject: Subject, charts: dict[str, Any]) -> list[View]:
-    chart = compare.seconds(subject)
+def _time(report: ReportData, charts: dict[str, Any]) -> list[FigureSpec]:
+    chart = compare.seconds(report)
     if chart is None:
         return []
     charts["seconds"] = plain(chart)
-    return [View("seconds", "Where the time went", "Mean seconds of a run by what was being done.")]
+    return [FigureSpec("seconds", "Where the time went", "Mean seconds of a run by what was being done.")]
 
 
-def _pictures(subject: Subject, shown: Sequence[Shown], charts: dict[str, Any], album: Album) -> set[str]:
+def _pictures(
+    report: ReportData, report_run: Sequence[ReportRun], charts: dict[str, Any], album: ImageLoader
+) -> set[str]:
     """Sheets of pictures, of as many runs as a page can hold: every cell's first run before its others."""
-    first = {id(subject.first(group)) for group in subject.groups}
-    order = sorted((one for one in shown if one.result is not None), key=lambda one: id(one) not in first)
+    first = {id(report.first(group)) for group in report.groups}
+    order = sorted((one for one in report_run if one.result is not None), key=lambda one: id(one) not in first)
     limit = TILES if len(order) <= 4 else max(40, TILES * 4 // len(order))
     size = 0
     out: set[str] = set()

@@ -6,16 +6,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from itl.report.chart import Axis, Chart, Heat, Series
-from itl.report.run_selection import Shown
+from itl.report.chart import Axis, Chart, HeatMap, Series
+from itl.report.run_selection import ReportRun
 from itl.report.stages import MEASURES
 
 PAIRS = 12
 
 
-def matrix(runs: Sequence[Shown], measure: str = "class_il") -> Chart | None:
+def matrix(runs: Sequence[ReportRun], measure: str = "class_il") -> Chart | None:
     """Row: after learning task t; column: the accuracy on task k ≤ t; the mean over the runs."""
-    every = [shown.matrices[measure] for shown in runs]
+    every = [report_run.matrices[measure] for report_run in runs]
     tasks = min((len(one) for one in every), default=0)
     if not tasks:
         return None
@@ -26,44 +26,44 @@ def matrix(runs: Sequence[Shown], measure: str = "class_il") -> Chart | None:
         f"{MEASURES[measure]} task by task",
         x=Axis("accuracy on task"),
         y=Axis("after task"),
-        heat=Heat(names, names, values, says=("after task", "task")),
+        heatmap=HeatMap(names, names, values, says=("after task", "task")),
     )
 
 
-def counts(shown: Shown) -> np.ndarray | None:
+def counts(report_run: ReportRun) -> np.ndarray | None:
     """How many test images of each class (row) were taken for which (column), among all classes."""
-    if shown.predictions is None:
+    if report_run.predictions is None:
         return None
-    label, guess = (shown.predictions[name].astype(int) for name in ("label", "class_il"))
-    size = max(len(shown.class_names), int(label.max(initial=0)) + 1, int(guess.max(initial=0)) + 1)
+    label, guess = (report_run.predictions[name].astype(int) for name in ("label", "class_il"))
+    size = max(len(report_run.class_names), int(label.max(initial=0)) + 1, int(guess.max(initial=0)) + 1)
     out = np.zeros((size, size), int)
     np.add.at(out, (label, guess), 1)
     return out
 
 
-def confusion(shown: Shown) -> Chart | None:
+def confusion(report_run: ReportRun) -> Chart | None:
     """What the final expert took each class for."""
-    table = counts(shown)
+    table = counts(report_run)
     if table is None:
         return None
-    names = _labels(shown, len(table))
+    names = _labels(report_run, len(table))
     values = tuple(tuple(int(v) for v in row) for row in table)
     high = float(max(1, table.max()))
     return Chart(
         "Confusion matrix",
         x=Axis("taken for"),
         y=Axis("is"),
-        heat=Heat(names, names, values, "count", high, ("is", "taken for")),
+        heatmap=HeatMap(names, names, values, "count", high, ("is", "taken for")),
         unit="images",
     )
 
 
-def pairs(shown: Shown) -> Chart | None:
+def pairs(report_run: ReportRun) -> Chart | None:
     """The commonest confusions, most first."""
-    table = counts(shown)
+    table = counts(report_run)
     if table is None:
         return None
-    names = _labels(shown, len(table))
+    names = _labels(report_run, len(table))
     wrong = table - np.diag(np.diag(table))
     order = [int(k) for k in np.argsort(-wrong, axis=None, kind="stable")[:PAIRS] if wrong.flat[k] > 0]
     if not order:
@@ -80,6 +80,6 @@ def pairs(shown: Shown) -> Chart | None:
     )
 
 
-def _labels(shown: Shown, count: int) -> tuple[str, ...]:
-    names = shown.class_names[:count]
+def _labels(report_run: ReportRun, count: int) -> tuple[str, ...]:
+    names = report_run.class_names[:count]
     return (*names, *(str(number) for number in range(len(names), count)))

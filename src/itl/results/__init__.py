@@ -1,7 +1,7 @@
 """A run's record on disk, and the published numbers it is held against."""
 
-from itl.results.record import FORMAT, RunFolder, environment, reached
-from itl.results.runs import Run, find, read_run
+from itl.results.record import FORMAT, RunFolder, environment, stage_scores
+from itl.results.runs import Run, find_runs, read_run
 from itl.results.validation import read_config
 
-__all__ = ["FORMAT", "Run", "RunFolder", "environment", "find", "reached", "read_config", "read_run"]
+__all__ = ["FORMAT", "Run", "RunFolder", "environment", "find_runs", "read_config", "read_run", "stage_scores"]

@@ -10,7 +10,7 @@ import numpy as np
 MEMORY, MISTAKES = 200, 48  # images kept of each
 
 
-def spread(labels: np.ndarray, count: int = MEMORY) -> np.ndarray:
+def balanced_subset(labels: np.ndarray, count: int = MEMORY) -> np.ndarray:
     """At most `count` places of `labels` `[n]`, in turn from every class, ascending by class and place."""
     order = np.argsort(labels, kind="stable")
     turns = _turns(labels[order])
@@ -24,7 +24,7 @@ def _turns(sorted_labels: np.ndarray) -> np.ndarray:
     return np.arange(len(sorted_labels)) - first[inverse]
 
 
-def mistakes(label: np.ndarray, guess: np.ndarray, confidence: np.ndarray, count: int = MISTAKES) -> np.ndarray:
+def select_mistakes(label: np.ndarray, guess: np.ndarray, confidence: np.ndarray, count: int = MISTAKES) -> np.ndarray:
     """Places of wrong guesses worth looking at: of the commonest confusions the surest first, then their next ones."""
     wrong = np.flatnonzero(label != guess)
     wrong = wrong[np.argsort(-confidence[wrong].astype(np.float64), kind="stable")]

@@ -22,7 +22,7 @@ SOURCES: dict[str, tuple[str, str]] = {
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedResult:
     """One published cell: percent, mean and standard deviation; None where the source gives none.
 
     `buffer` is None for a method without a memory of fixed size (joint training).
@@ -44,15 +44,15 @@ class Published:
 
 
 @cache
-def published() -> tuple[Published, ...]:
+def published() -> tuple[PublishedResult, ...]:
     """Every published cell, in the order of the tables they come from."""
     text = files("itl.results").joinpath("published.csv").read_text(encoding="utf-8")
     return tuple(_cell(row) for row in csv.DictReader(text.splitlines()))
 
 
-def _cell(row: dict[str, str]) -> Published:
+def _cell(row: dict[str, str]) -> PublishedResult:
     numbers = {
         name: float(row[name]) if row[name] else None for name in ("class_il", "class_il_std", "task_il", "task_il_std")
     }
     buffer = int(row["buffer"]) if row["buffer"] else None
-    return Published(row["source"], row["stream"], buffer, row["method"], **numbers, note=row["note"])
+    return PublishedResult(row["source"], row["stream"], buffer, row["method"], **numbers, note=row["note"])

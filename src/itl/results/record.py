@@ -49,7 +49,7 @@ class RunFolder:
             raise UserError(f"cannot write to {self.path}: {error.strerror or error}; choose another --out") from error
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def lock(self) -> Iterator[None]:
         """Nobody else goes on with this run meanwhile. The lock, on config.json, ends with the process that holds it.
 
         A file system that cannot lock is taken as it is.
@@ -106,7 +106,7 @@ class RunFolder:
                     raise UserError(f"{path}, line {number}, is damaged; run it again") from None
         return out
 
-    def keep_lines(self, count: int) -> list[dict[str, Any]]:
+    def truncate_lines(self, count: int) -> list[dict[str, Any]]:
         """Cut metrics.jsonl back to its first `count` lines (those that the saved state knows of) and return them."""
         lines = self.lines(count)
         if len(lines) < count:
@@ -124,13 +124,13 @@ class RunFolder:
             file.flush()
             os.fsync(file.fileno())
 
-    def put_arrays(self, name: str, **arrays: np.ndarray) -> None:
+    def write_arrays(self, name: str, **arrays: np.ndarray) -> None:
         """Replace an .npz file."""
         draft = self.path / f".{name}"
         np.savez_compressed(draft, **arrays)  # type: ignore[arg-type]
         os.replace(draft, self.path / name)
 
-    def arrays(self, name: str) -> dict[str, np.ndarray] | None:
+    def read_arrays(self, name: str) -> dict[str, np.ndarray] | None:
         """What an .npz file holds; None where there is none."""
         if not (self.path / name).exists():
             return None
@@ -141,7 +141,7 @@ class RunFolder:
             raise UserError(f"{self.path / name} is damaged: {error}; run it again") from None
 
 
-def reached(lines: list[dict[str, Any]], task: int) -> dict[str, dict[str, float]]:
+def stage_scores(lines: list[dict[str, Any]], task: int) -> dict[str, dict[str, float]]:
     """What each stage of a task (from 1) reached, by a run's lines: specialist, tangent (or the ablation's), expert."""
     return {
         line["stage"]: {"class_il": line["class_il"], "task_il": line["task_il"]}

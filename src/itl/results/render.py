@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from itl.results.cells import Cell, Mean
-from itl.results.table import MEASURES, Row, Section, Table
+from itl.results.seed_groups import MeanStd, SeedGroup
+from itl.results.table import MEASURES, Table, TableRow, TableSection
 
 NAMES = {"class_il": "Class-IL", "task_il": "Task-IL"}
 NONE = "–"
@@ -18,14 +18,14 @@ DIFFERENCE = "diff."
 
 
 @dataclass(frozen=True)
-class Grid:
+class TextTable:
     """Words in rows. A heading is (group, name): neighbours of one group share it."""
 
     headings: list[tuple[str, str]]
     rows: list[list[str]]
 
 
-def accuracies(section: Section, short: bool = False) -> Grid:
+def accuracies(section: TableSection, short: bool = False) -> TextTable:
     """Published beside ours, with the difference; `short` for a terminal, where hardware and command stand below."""
     beside = section.kind == "published"
     headings = [("", "method"), ("", "|B|")]
@@ -33,17 +33,17 @@ def accuracies(section: Section, short: bool = False) -> Grid:
         headings += [(NAMES[measure], name) for name in (("published", "ours", DIFFERENCE) if beside else ("ours",))]
     headings += [("", "seeds")] if beside else [("", "forgetting"), ("", "seeds")]
     headings += [] if short else [("", "hardware"), ("", "command")]
-    return Grid(headings, [_accuracies(row, beside, short) for row in section.rows])
+    return TextTable(headings, [_accuracies(row, beside, short) for row in section.rows])
 
 
-def _accuracies(row: Row, beside: bool, short: bool) -> list[str]:
-    def mean(value: Mean) -> str:
+def _accuracies(row: TableRow, beside: bool, short: bool) -> list[str]:
+    def mean(value: MeanStd) -> str:
         return value.text().replace(" ± ", "±") if short else value.text()
 
     out = [name_of(row), "" if row.buffer is None else str(row.buffer)]
     for measure in MEASURES:
-        ours = NOT_RUN if row.ours is None else mean(row.reached(measure))
-        out += [mean(row.reported(measure)), ours, difference(row, measure, short)] if beside else [ours]
+        ours = NOT_RUN if row.ours is None else mean(row.our_score(measure))
+        out += [mean(row.published_score(measure)), ours, difference(row, measure, short)] if beside else [ours]
     if not beside and row.ours is not None:
         out.append(mean(row.ours.mean("forgetting")))
     out.append(NONE if row.ours is None else str(len(row.ours.seeds)))
@@ -52,7 +52,7 @@ def _accuracies(row: Row, beside: bool, short: bool) -> list[str]:
     return out
 
 
-def seconds(section: Section, short: bool = False) -> Grid:
+def seconds(section: TableSection, short: bool = False) -> TextTable:
     """Where the time of a run goes, in mean seconds; tangent learning and projection as a share of the specialist's."""
     mine = [row for row in section.rows if row.ours is not None]
     names = list(dict.fromkeys(name for row in mine if row.ours for name in row.ours.seconds()))
@@ -60,7 +60,7 @@ def seconds(section: Section, short: bool = False) -> Grid:
     rows = []
     for row in mine:
         assert row.ours is not None
-        spent, share = row.ours.seconds(), row.ours.share()
+        spent, share = row.ours.seconds(), row.ours.generalist_share()
         digits = 1 if spent["total"] < 100 else 0
         out = [name_of(row), "" if row.buffer is None else str(row.buffer)]
         out += [f"{spent.get(name, 0.0):.{digits}f}" for name in names]
@@ -73,16 +73,16 @@ def seconds(section: Section, short: bool = False) -> Grid:
         ("tg + pd", "of spec."),
         ("", "seeds"),
     ]
-    return Grid(headings if short else [*headings, ("", "hardware")], rows)
+    return TextTable(headings if short else [*headings, ("", "hardware")], rows)
 
 
-def name_of(row: Row) -> str:
+def name_of(row: TableRow) -> str:
     """The method, and what tells this cell of it apart."""
     note = f" ({row.published.note})" if row.published is not None and row.published.note.startswith("buffer") else ""
     return f"{row.method}{note}" + (f" [{row.label}]" if row.label else "")
 
 
-def difference(row: Row, measure: str, short: bool = False) -> str:
+def difference(row: TableRow, measure: str, short: bool = False) -> str:
     """`+1.26, +2.0 σ`: ours less the published mean in points and in published standard deviations."""
     points, deviations = row.difference(measure)
     if points is None:
@@ -92,7 +92,7 @@ def difference(row: Row, measure: str, short: bool = False) -> str:
     return f"{points:+.2f}" + ("" if deviations is None else f", {deviations:+.1f} σ")
 
 
-def commands(section: Section) -> list[tuple[str, str]]:
+def commands(section: TableSection) -> list[tuple[str, str]]:
     """(hardware, command) of each cell of ours, once, in order."""
     mine = [row.ours for row in section.rows if row.ours is not None]
     return list(dict.fromkeys((cell.hardware, cell.command) for cell in mine))
@@ -115,7 +115,7 @@ def markdown(table: Table, with_seconds: bool = False) -> str:
     return "\n".join(parts).rstrip() + "\n"
 
 
-def _markdown(grid: Grid) -> str:
+def _markdown(grid: TextTable) -> str:
     def line(words: Sequence[str]) -> str:
         return "| " + " | ".join(word.replace("|", "\\|") for word in words) + " |\n"
 
@@ -138,7 +138,7 @@ def latex(table: Table, with_seconds: bool = False) -> str:
     return "\n".join(parts) + "\n"
 
 
-def _latex(grid: Grid) -> str:
+def _latex(grid: TextTable) -> str:
     heads = [_escape(f"{group} {name}".strip()) for group, name in grid.headings]
     lines = [" & ".join(heads) + r" \\", r"\midrule"]
     lines += [" & ".join(map(_escape, row)) + r" \\" for row in grid.rows]
@@ -168,14 +168,14 @@ def as_json(table: Table) -> str:
     return json.dumps({"sections": sections, "notes": table.notes}, indent=1, ensure_ascii=False) + "\n"
 
 
-def _json(row: Row) -> dict[str, Any]:
-    def pair(value: Mean) -> dict[str, float | None]:
+def _json(row: TableRow) -> dict[str, Any]:
+    def pair(value: MeanStd) -> dict[str, float | None]:
         return {"mean": value.mean, "std": value.std}
 
     out: dict[str, Any] = {"method": row.method, "buffer": row.buffer, "label": row.label or None}
     out["published"] = None
     if row.published is not None:
-        out["published"] = {measure: pair(row.reported(measure)) for measure in MEASURES}
+        out["published"] = {measure: pair(row.published_score(measure)) for measure in MEASURES}
         out["published"] |= {"source": row.published.source, "note": row.published.note or None}
     out["ours"] = None if row.ours is None else _cell(row.ours)
     out["difference"] = {
@@ -184,16 +184,16 @@ def _json(row: Row) -> dict[str, Any]:
     return out
 
 
-def _cell(cell: Cell) -> dict[str, Any]:
+def _cell(cell: SeedGroup) -> dict[str, Any]:
     numbers = (*MEASURES, "forgetting", "average_incremental")
     return {
         **{name: {"mean": cell.mean(name).mean, "std": cell.mean(name).std} for name in numbers},
-        "variant": cell.facts.get("variant"),
-        "split": cell.facts["split"],
+        "variant": cell.metadata.get("variant"),
+        "split": cell.metadata["split"],
         "seeds": cell.seeds,
         "settings": cell.runs[0].config.get("settings") or {},
         "seconds": cell.seconds(),
-        "generalist_share": cell.share(),
+        "generalist_share": cell.generalist_share(),
         "hardware": cell.hardware,
         "command": cell.command,
         "folders": [str(run.path) for run in cell.runs],

@@ -31,7 +31,7 @@ class Run:
         return lines
 
     @property
-    def facts(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         """Method, stream, split and so on, of a finished run or an unfinished one."""
         return self.result if self.result is not None else self.config
 
@@ -55,7 +55,7 @@ def read_run(path: str | os.PathLike[str]) -> Run:
     return Run(folder.path, config, result)
 
 
-def find(places: Sequence[str | os.PathLike[str]]) -> tuple[list[Run], list[str]]:
+def find_runs(places: Sequence[str | os.PathLike[str]]) -> tuple[list[Run], list[str]]:
     """The runs in and under `places`, in order of path, and a line for each that cannot be read.
 
     A place that is itself a run must be readable; below a folder one damaged run does not hide the others.

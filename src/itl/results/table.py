@@ -6,37 +6,37 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from itl.results.cells import Cell, Mean, cells, settings_of
-from itl.results.published import SOURCES, Published, published
+from itl.results.published import SOURCES, PublishedResult, published
 from itl.results.runs import Run
+from itl.results.seed_groups import MeanStd, SeedGroup, group_by_seed, run_settings
 
 MEASURES = ("class_il", "task_il")
 
 
 @dataclass(frozen=True)
-class Row:
+class TableRow:
     """A published cell, ours, or both. `label` tells our cells of one name apart: variant and settings."""
 
     stream: str
     method: str
     buffer: int | None
-    published: Published | None
-    ours: Cell | None
+    published: PublishedResult | None
+    ours: SeedGroup | None
     label: str = ""
 
-    def reported(self, measure: str) -> Mean:
+    def published_score(self, measure: str) -> MeanStd:
         """The published mean and standard deviation of `class_il` or `task_il`."""
         if self.published is None:
-            return Mean(None, None, 0)
-        return Mean(getattr(self.published, measure), getattr(self.published, f"{measure}_std"), 0)
+            return MeanStd(None, None, 0)
+        return MeanStd(getattr(self.published, measure), getattr(self.published, f"{measure}_std"), 0)
 
-    def reached(self, measure: str) -> Mean:
+    def our_score(self, measure: str) -> MeanStd:
         """Ours."""
-        return Mean(None, None, 0) if self.ours is None else self.ours.mean(measure)
+        return MeanStd(None, None, 0) if self.ours is None else self.ours.mean(measure)
 
     def difference(self, measure: str) -> tuple[float | None, float | None]:
         """Ours less the published mean: in points, and in published standard deviations."""
-        theirs, ours = self.reported(measure), self.reached(measure)
+        theirs, ours = self.published_score(measure), self.our_score(measure)
         if theirs.mean is None or ours.mean is None:
             return None, None
         points = ours.mean - theirs.mean
@@ -44,13 +44,13 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Section:
+class TableSection:
     """Rows that belong together: one stream, one source or one kind of run of ours."""
 
     title: str
     stream: str
     kind: str  # "published", "unpublished", "variant" or "validation"
-    rows: list[Row]
+    rows: list[TableRow]
     reference: str = ""
 
 
@@ -58,7 +58,7 @@ class Section:
 class Table:
     """All sections, and what is in none of them: a line for everything that was found and not counted."""
 
-    sections: list[Section]
+    sections: list[TableSection]
     notes: list[str] = field(default_factory=list)
 
 
@@ -74,13 +74,13 @@ def build(
     without a run of ours; `stream` shows one stream alone. Published cells meet test runs of the method itself only,
     over the stream's usual tasks.
     """
-    every = [cell for cell in cells(runs) if stream in (None, cell.facts["stream"])]
-    chosen = [cell for cell in every if cell.facts["split"] == split]
-    plain = [cell for cell in chosen if not cell.facts.get("variant")]
-    variants = [cell for cell in chosen if cell.facts.get("variant")]
-    sections: list[Section] = []
+    every = [cell for cell in group_by_seed(runs) if stream in (None, cell.metadata["stream"])]
+    chosen = [cell for cell in every if cell.metadata["split"] == split]
+    plain = [cell for cell in chosen if not cell.metadata.get("variant")]
+    variants = [cell for cell in chosen if cell.metadata.get("variant")]
+    sections: list[TableSection] = []
     if split == "test":
-        sections += _published([cell for cell in plain if not cell.recut], stream, missing)
+        sections += _published([cell for cell in plain if not cell.custom_tasks], stream, missing)
         known = {id(row.ours) for section in sections for row in section.rows}
         sections += _ours([cell for cell in plain if id(cell) not in known], "unpublished", "not published")
     else:
@@ -90,78 +90,79 @@ def build(
     return Table(sections, [*wrong, *_notes(runs, every, split)])
 
 
-def _published(plain: Sequence[Cell], stream: str | None, missing: bool) -> list[Section]:
+def _published(plain: Sequence[SeedGroup], stream: str | None, missing: bool) -> list[TableSection]:
     """A section for each stream and source, in the source's order."""
-    out: dict[tuple[str, str], Section] = {}
+    out: dict[tuple[str, str], TableSection] = {}
     for cell in published():
         if stream not in (None, cell.stream):
             continue
-        mine = [c for c in plain if cell.answers(c.facts["stream"], c.facts["method"], c.facts["buffer"])]
+        mine = [c for c in plain if cell.answers(c.metadata["stream"], c.metadata["method"], c.metadata["buffer"])]
         if not mine and not missing:
             continue
         title, reference = SOURCES[cell.source]
         home = out.setdefault(
-            (cell.stream, cell.source), Section(f"{cell.stream}, {title}", cell.stream, "published", [], reference)
+            (cell.stream, cell.source), TableSection(f"{cell.stream}, {title}", cell.stream, "published", [], reference)
         )
         labels = _labels(mine)
         rows = [
-            Row(cell.stream, cell.method, cell.buffer, cell, c, label) for c, label in zip(mine, labels, strict=True)
+            TableRow(cell.stream, cell.method, cell.buffer, cell, c, label)
+            for c, label in zip(mine, labels, strict=True)
         ]
-        home.rows.extend(rows or [Row(cell.stream, cell.method, cell.buffer, cell, None)])
+        home.rows.extend(rows or [TableRow(cell.stream, cell.method, cell.buffer, cell, None)])
     return [out[key] for key in sorted(out, key=lambda key: key[0])]
 
 
-def _ours(mine: Sequence[Cell], kind: str, words: str) -> list[Section]:
+def _ours(mine: Sequence[SeedGroup], kind: str, words: str) -> list[TableSection]:
     """A section a stream for cells that are held against no published one."""
     out = []
-    for stream in sorted({cell.facts["stream"] for cell in mine}):
+    for stream in sorted({cell.metadata["stream"] for cell in mine}):
         here = sorted(
-            (cell for cell in mine if cell.facts["stream"] == stream),
-            key=lambda c: (c.facts["buffer"], c.facts["method"], c.facts.get("variant") or "", c.own),
+            (cell for cell in mine if cell.metadata["stream"] == stream),
+            key=lambda c: (c.metadata["buffer"], c.metadata["method"], c.metadata.get("variant") or "", c.own),
         )
         rows = [
-            Row(stream, c.facts["method"], c.facts["buffer"], None, c, label)
+            TableRow(stream, c.metadata["method"], c.metadata["buffer"], None, c, label)
             for c, label in zip(here, _labels(here), strict=True)
         ]
-        out.append(Section(f"{stream}, {words}", stream, kind, rows))
+        out.append(TableSection(f"{stream}, {words}", stream, kind, rows))
     return out
 
 
-def _labels(mine: Sequence[Cell]) -> list[str]:
+def _labels(mine: Sequence[SeedGroup]) -> list[str]:
     """What tells cells apart beside stream, method and buffer: variant, own settings, other defaults."""
     out = []
     for cell in mine:
         names = ("stream", "split", "method", "variant", "buffer")
-        twins = [c for c in mine if c is not cell and all(c.facts.get(n) == cell.facts.get(n) for n in names)]
-        words = [str(cell.facts["variant"])] if cell.facts.get("variant") else []
+        twins = [c for c in mine if c is not cell and all(c.metadata.get(n) == cell.metadata.get(n) for n in names)]
+        words = [str(cell.metadata["variant"])] if cell.metadata.get("variant") else []
         words += [cell.own] if cell.own and (twins or not words) else []
         if any(twin.own == cell.own for twin in twins):
-            flat = settings_of(cell.runs[0])
-            others = [settings_of(twin.runs[0]) for twin in twins]
+            flat = run_settings(cell.runs[0])
+            others = [run_settings(twin.runs[0]) for twin in twins]
             odd = [name for name in flat if any(name in o and o[name] != flat[name] for o in others)]
             words += [f"{name}={flat[name]}" for name in odd]
         out.append(", ".join(words))
     return out
 
 
-def _notes(runs: Sequence[Run], every: Sequence[Cell], split: str) -> list[str]:
+def _notes(runs: Sequence[Run], every: Sequence[SeedGroup], split: str) -> list[str]:
     """A line for everything that is in no row."""
     notes = []
     for cell in every:
-        for run in cell.twice:
+        for run in cell.duplicates:
             notes.append(
-                f"{run.path} is another run of seed {run.facts['seed']}, beside {_beside(cell, run)}: not counted"
+                f"{run.path} is another run of seed {run.metadata['seed']}, beside {_beside(cell, run)}: not counted"
             )
     for run in runs:
         if run.result is None:
             done = sum(line.get("kind") == "expert" for line in run.lines)
             notes.append(f"{run.path} is unfinished, {done} tasks done: not counted; itl run --resume goes on with it")
-    elsewhere = [cell for cell in every if cell.facts["split"] != split]
-    for name in sorted({cell.facts["split"] for cell in elsewhere}):
-        count = sum(cell.facts["split"] == name for cell in elsewhere)
+    elsewhere = [cell for cell in every if cell.metadata["split"] != split]
+    for name in sorted({cell.metadata["split"] for cell in elsewhere}):
+        count = sum(cell.metadata["split"] == name for cell in elsewhere)
         notes.append(f"{count} cells on the {name} split are not shown: --split {name} shows them")
     return notes
 
 
-def _beside(cell: Cell, run: Run) -> Any:
-    return next(other.path for other in cell.runs if other.facts["seed"] == run.facts["seed"])
+def _beside(cell: SeedGroup, run: Run) -> Any:
+    return next(other.path for other in cell.runs if other.metadata["seed"] == run.metadata["seed"])

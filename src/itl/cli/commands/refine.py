@@ -108,14 +108,14 @@ def _show(folder: RunFolder, tries: Tries, path: Path) -> None:
     from rich.console import Console
 
     from itl.cli.display.run_tables import stage_table
-    from itl.results import reached
+    from itl.results import stage_scores
 
     console = Console(highlight=False)
     for task in sorted({one["task"] for one in tries}):
         mine = [one for one in tries if one["task"] == task]
         mine.sort(key=lambda one: -one["stages"]["expert"]["class_il"] if "stages" in one else 1)
         rows = [(_label(one["settings"]), one.get("stages", {})) for one in mine]
-        run = reached(folder.lines(), task)
+        run = stage_scores(folder.lines(), task)
         rows += [("(the run itself)", run)] if run else []
         console.print(stage_table(rows, f"after task {task}"), "")
     for one in tries:

@@ -21,9 +21,9 @@ def report(places: tuple[str, ...], out: str | None, figures: str | None, data: 
 
     Takes the folders of runs, or folders that hold some.
     """
-    from itl.results import find
+    from itl.results import find_runs
 
-    runs, wrong = find(places)
+    runs, wrong = find_runs(places)
     for line in wrong:
         click.echo(f"itl: {line}", err=True)
     if not runs:

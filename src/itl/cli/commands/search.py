@@ -188,7 +188,7 @@ def _show(trials: Trials, found: Any, rows: list[Any], results: list[Any], files
     from rich.console import Console
 
     from itl.cli.display.run_tables import percent, plain_table
-    from itl.results.cells import Mean
+    from itl.results.seed_groups import MeanStd
 
     console = Console(highlight=False)
     table = plain_table()
@@ -208,6 +208,6 @@ def _show(trials: Trials, found: Any, rows: list[Any], results: list[Any], files
     if failed:
         console.print(f"trial {failed[0]['number']}: {failed[0]['error']}")
     if results:
-        mean = Mean.of([result["class_il"] for result in results])
+        mean = MeanStd.of([result["class_il"] for result in results])
         console.print(f"the best on the test images: Class-IL {mean.text(1)} (seeds: {len(results)})")
     console.print("wrote " + "\n      ".join(str(path) for path in files), soft_wrap=True)

@@ -12,8 +12,8 @@ from itl.errors import UserError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from itl.results.render import Grid
-    from itl.results.table import Section, Table
+    from itl.results.render import TextTable
+    from itl.results.table import Table, TableSection
 
 RESULTS = "results"
 WIDE = 200  # columns, where there is no terminal to fit
@@ -53,14 +53,14 @@ def table(
     are never averaged together.
     """
     from itl.results import render
-    from itl.results.runs import find
+    from itl.results.runs import find_runs
     from itl.results.table import build
 
     if split not in ("test", "validation"):
         raise UserError(f"--split takes test or validation, not '{split}'")
     if not places and not Path(RESULTS).is_dir():
         raise UserError(f"there is no {RESULTS} here; name the runs, or the folders that hold them")
-    runs, wrong = find(places or (RESULTS,))
+    runs, wrong = find_runs(places or (RESULTS,))
     found = build(runs, wrong=wrong, split=split, stream=stream, missing=not hide_missing)
     if stream is not None and not found.sections:
         raise UserError(f"there is no run on '{stream}' and nothing published; itl streams lists the streams")
@@ -108,7 +108,7 @@ def _show(found: Table, seconds: bool) -> None:
         click.echo(f"itl: {note}", err=True)
 
 
-def _grid(console: Console, grid: Grid) -> None:
+def _grid(console: Console, grid: TextTable) -> None:
     from rich.text import Text
 
     from itl.cli.display.run_tables import plain_table
@@ -127,19 +127,19 @@ def _grid(console: Console, grid: Grid) -> None:
     console.print(shown)
 
 
-def _fitting(grid: Grid, width: int) -> Grid:
+def _fitting(grid: TextTable, width: int) -> TextTable:
     """Without the differences, where a terminal is too narrow for them beside the methods' names."""
-    from itl.results.render import DIFFERENCE, Grid
+    from itl.results.render import DIFFERENCE, TextTable
 
     table = [[name for _, name in grid.headings], *grid.rows]
     first, *others = (max(map(len, column)) for column in zip(*table, strict=True))
     if min(first, NAMED[0]) + sum(others) + 2 * len(table[0]) <= width:
         return grid
     kept = [place for place, name in enumerate(table[0]) if name != DIFFERENCE]
-    return Grid([grid.headings[place] for place in kept], [[row[place] for place in kept] for row in grid.rows])
+    return TextTable([grid.headings[place] for place in kept], [[row[place] for place in kept] for row in grid.rows])
 
 
-def _commands(console: Console, section: Section) -> None:
+def _commands(console: Console, section: TableSection) -> None:
     from itl.results.render import commands
 
     repeated: dict[str, list[str]] = {}

@@ -12,7 +12,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from itl.results.cells import Mean
+from itl.results.seed_groups import MeanStd
 
 SUMMARISED = ("class_il", "task_il", "forgetting")
 FILES = ("config.json", "metrics.jsonl", "result.json", "predictions.npz", "pictures.npz")
@@ -90,7 +90,7 @@ def summary(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Mean and sample standard deviation over seeds; null where a result has no such number."""
     out: dict[str, Any] = {"runs": len(results)}
     for name in SUMMARISED:
-        over = Mean.of([result[name] for result in results])
+        over = MeanStd.of([result[name] for result in results])
         out[name] = {"mean": over.mean, "std": over.std}
     return out
 

@@ -10,12 +10,12 @@ from typing import Any
 
 from itl.results.runs import Run
 
-CUT = ("tasks", "order", "order_seed")  # options of a run that change what its tasks are
+TASK_OPTIONS = ("tasks", "order", "order_seed")  # options of a run that change what its tasks are
 GENERALIST = ("tangent", "projection")  # sections of a run's seconds
 
 
 @dataclass(frozen=True)
-class Mean:
+class MeanStd:
     """A mean and the sample standard deviation over `count` runs; None where there is none."""
 
     mean: float | None
@@ -23,7 +23,7 @@ class Mean:
     count: int
 
     @classmethod
-    def of(cls, values: Sequence[float | None]) -> Mean:
+    def of(cls, values: Sequence[float | None]) -> MeanStd:
         """Over what is there; a result may lack a number (one task has no forgetting)."""
         given = [value for value in values if value is not None]
         mean = statistics.fmean(given) if given else None
@@ -37,16 +37,16 @@ class Mean:
 
 
 @dataclass
-class Cell:
+class SeedGroup:
     """Runs of one method, variant, buffer, stream, split and choice of settings. Never two of one seed."""
 
     runs: list[Run] = field(default_factory=list)
-    twice: list[Run] = field(default_factory=list)  # further runs of a seed it has already: told, not counted
+    duplicates: list[Run] = field(default_factory=list)  # further runs of a seed it has already: told, not counted
 
     @property
-    def facts(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         """What its runs share."""
-        return self.runs[0].facts
+        return self.runs[0].metadata
 
     @property
     def results(self) -> list[dict[str, Any]]:
@@ -56,11 +56,11 @@ class Cell:
     @property
     def seeds(self) -> list[int]:
         """The seeds, ascending."""
-        return [int(run.facts["seed"]) for run in self.runs]
+        return [int(run.metadata["seed"]) for run in self.runs]
 
-    def mean(self, name: str) -> Mean:
+    def mean(self, name: str) -> MeanStd:
         """Of a number of the results, such as `class_il`."""
-        return Mean.of([result.get(name) for result in self.results])
+        return MeanStd.of([result.get(name) for result in self.results])
 
     def seconds(self) -> dict[str, float]:
         """Mean seconds of a run by section, `total` last."""
@@ -68,7 +68,7 @@ class Cell:
         names = list(dict.fromkeys(name for one in every for name in one if name != "total"))
         return {name: statistics.fmean(one.get(name, 0.0) for one in every) for name in (*names, "total")}
 
-    def share(self) -> float | None:
+    def generalist_share(self) -> float | None:
         """Tangent learning and projection as a share of the specialist's seconds."""
         seconds = self.seconds()
         specialist = seconds.get("specialist", 0.0)
@@ -88,47 +88,47 @@ class Cell:
         return re.sub(r"--seed \d+", f"--seeds {','.join(map(str, self.seeds))}", first, count=1)
 
     @property
-    def recut(self) -> bool:
+    def custom_tasks(self) -> bool:
         """Whether the stream was cut into other tasks, or its classes taught in another order, than is usual."""
-        return any(self.runs[0].config.get(name) is not None for name in CUT)
+        return any(self.runs[0].config.get(name) is not None for name in TASK_OPTIONS)
 
     @property
     def own(self) -> str:
         """The settings that are the user's own, on top of the method's defaults, and how the stream was cut."""
         config = self.runs[0].config
         words = [f"{name}={value}" for name, value in (config.get("settings") or {}).items()]
-        words += [f"{name}={config[name]}" for name in CUT if config.get(name) is not None]
+        words += [f"{name}={config[name]}" for name in TASK_OPTIONS if config.get(name) is not None]
         return " ".join(words)
 
 
-def hardware(facts: Mapping[str, Any]) -> str:
+def hardware(metadata: Mapping[str, Any]) -> str:
     """A result's hardware in a few words."""
-    if facts.get("gpu"):
-        return str(facts["gpu"])
-    threads = facts.get("threads", "?")
-    return f"{str(facts.get('device', 'cpu')).upper()}, {threads} thread{'' if threads == 1 else 's'}"
+    if metadata.get("gpu"):
+        return str(metadata["gpu"])
+    threads = metadata.get("threads", "?")
+    return f"{str(metadata.get('device', 'cpu')).upper()}, {threads} thread{'' if threads == 1 else 's'}"
 
 
-def cells(runs: Sequence[Run]) -> list[Cell]:
+def group_by_seed(runs: Sequence[Run]) -> list[SeedGroup]:
     """Finished runs by what they share; those of other settings are cells of their own."""
-    out: list[Cell] = []
-    for run in sorted((run for run in runs if run.result is not None), key=lambda run: int(run.facts["seed"])):
+    out: list[SeedGroup] = []
+    for run in sorted((run for run in runs if run.result is not None), key=lambda run: int(run.metadata["seed"])):
         home = next((cell for cell in out if all(_together(other, run) for other in cell.runs)), None)
         if home is None:
-            out.append(Cell([run]))
+            out.append(SeedGroup([run]))
         else:
-            (home.twice if run.facts["seed"] in home.seeds else home.runs).append(run)
+            (home.duplicates if run.metadata["seed"] in home.seeds else home.runs).append(run)
     return out
 
 
 def _together(one: Run, other: Run) -> bool:
     """Whether two runs differ in their seeds alone."""
     names = ("stream", "split", "method", "variant", "buffer")
-    if any(one.facts.get(name) != other.facts.get(name) for name in names):
+    if any(one.metadata.get(name) != other.metadata.get(name) for name in names):
         return False
-    if any(one.config.get(name) != other.config.get(name) for name in CUT):
+    if any(one.config.get(name) != other.config.get(name) for name in TASK_OPTIONS):
         return False
-    return agree(settings_of(one), settings_of(other), given_to(one) | given_to(other))
+    return agree(run_settings(one), run_settings(other), user_setting_names(one) | user_setting_names(other))
 
 
 def agree(one: Mapping[str, Any], other: Mapping[str, Any], given: frozenset[str]) -> bool:
@@ -138,12 +138,12 @@ def agree(one: Mapping[str, Any], other: Mapping[str, Any], given: frozenset[str
     return all(one[name] == other[name] for name in one.keys() & other.keys())
 
 
-def settings_of(run: Run) -> dict[str, Any]:
+def run_settings(run: Run) -> dict[str, Any]:
     """All settings of a run, by dotted name."""
     return _flat((run.result or {}).get("settings") or run.config.get("resolved") or {})
 
 
-def given_to(run: Run) -> frozenset[str]:
+def user_setting_names(run: Run) -> frozenset[str]:
     """The dotted names of the settings that are the user's own."""
     return frozenset(_flat(run.config.get("settings") or {}))
 
