@@ -78,7 +78,7 @@ def layer(channels: int, side: int, groups: int) -> float:
     leaves = [x.requires_grad_(), residual.requires_grad_(), bn.weight, bn.bias]
 
     def both_ways() -> Any:
-        y, again = norm.twice(norm.norm(bn, x, residual))
+        y, again = norm.fork(norm.norm(bn, x, residual))
         return torch.autograd.grad([y, again], leaves, [g, g])
 
     return timed(both_ways)

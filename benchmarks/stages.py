@@ -151,7 +151,7 @@ def ways() -> dict[str, Way]:
         "parts-of-2048": lambda: patch.object(epochs, "AT_ONCE", 2048),
         "parts-of-512": lambda: patch.object(epochs, "AT_ONCE", 512),
         "parts-of-256": lambda: patch.object(epochs, "AT_ONCE", 256),
-        "trunk-by-our-kernel": lambda: patch.object(nets.frozen, "BY_CUDNN", False),
+        "trunk-by-our-kernel": lambda: patch.object(nets.frozen, "USE_CUDNN_FUSION", False),
         "trunk-layer-by-layer": lambda: patch.object(nets.frozen, "supports", lambda _: False),
         "views-by-pytorch": lambda: patch.object(fused, "fits", lambda *_: False),
         "norms-in-two-kernels": lambda: patch.object(nets.norm, "WHOLE", 0),

@@ -209,9 +209,9 @@ def test_gradients_computed_apart_are_the_convolutions(uses: int) -> None:
         leaves = [layer.weight, *images]
         expected = torch.autograd.grad(sum(layer(x).square().sum() for x in images), leaves)
         side.wait_stream(torch.cuda.current_stream())
-        layer.beside, layer.worn, layer.uses = side, layer.weight, 0  # type: ignore[assignment]
+        layer.side_stream, layer.trained_weight, layer.forward_count = side, layer.weight, 0  # type: ignore[assignment]
         found = torch.autograd.grad(sum(conv.convolve(layer, x).square().sum() for x in images), leaves)
         torch.cuda.current_stream().wait_stream(side)
-        layer.beside = layer.worn = None  # type: ignore[assignment]
+        layer.side_stream = layer.trained_weight = None  # type: ignore[assignment]
         for ours, theirs in zip(found, expected, strict=True):
             assert (ours - theirs).norm() <= 1e-5 * theirs.norm()

@@ -63,14 +63,14 @@ def test_a_frozen_network_is_the_network_in_evaluation_mode(
         expected = trunk(x)
         with torch.autocast(device.type, torch.bfloat16):
             usual = away(trunk(x), expected)
-    monkeypatch.setattr(frozen, "BY_CUDNN", way == "cudnn")
+    monkeypatch.setattr(frozen, "USE_CUDNN_FUSION", way == "cudnn")
     if way == "plain":
-        monkeypatch.setattr(frozen, "fused_kernels", lambda *_: None)
-    taken = counted(frozen, "applied", monkeypatch)
+        monkeypatch.setattr(frozen, "fused_kernels_for", lambda *_: None)
+    taken = counted(frozen, "apply_norm", monkeypatch)
     assert frozen.supports(trunk)
-    assert away(frozen.Frozen(trunk, torch.float32)(x), expected) < 1e-5
+    assert away(frozen.FrozenTrunk(trunk, torch.float32)(x), expected) < 1e-5
     before = len(taken)
-    narrow = frozen.Frozen(trunk, torch.bfloat16)(x)
+    narrow = frozen.FrozenTrunk(trunk, torch.bfloat16)(x)
     assert narrow.dtype == torch.bfloat16
     assert away(narrow, expected) < 1.5 * usual
     assert bool(before) is (way != "plain")  # cuDNN is for bf16 alone
@@ -79,7 +79,7 @@ def test_a_frozen_network_is_the_network_in_evaluation_mode(
 
 def test_it_stays_what_it_was(device: torch.device) -> None:
     net, x = seen("resnet8", device), images(False, device)
-    still = frozen.Frozen(net.split(1)[0], torch.float32)
+    still = frozen.FrozenTrunk(net.split(1)[0], torch.float32)
     before = still(x)
     with torch.no_grad():
         for t in net.state_dict().values():

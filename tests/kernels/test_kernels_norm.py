@@ -50,7 +50,7 @@ def test_the_fused_norm_is_pytorchs(
             bn.weight.uniform_(0.5, 1.5, generator=torch.Generator(device).manual_seed(1))
         bn.groups = groups  # type: ignore[assignment]
         a, b = x.clone().requires_grad_(), r.clone().requires_grad_()
-        y, again = norm.twice(norm.norm(bn, a, b if residual else None))
+        y, again = norm.fork(norm.norm(bn, a, b if residual else None))
         assert (again is y) is not fused
         used = {"once": [y], "again": [again], "twice": [y, again]}[layers]
         grads = torch.autograd.grad(used, [a, bn.weight, bn.bias, *([b] if residual else [])], [g, g + 1][: len(used)])
@@ -110,7 +110,8 @@ def test_the_fused_derivative_is_forward_modes(
     monkeypatch.setattr(norm, "fusable", lambda x, bn: False)
     features = model.features(x)
     launched, closed = (
-        counted(function, "apply", monkeypatch) for function in (jvp_rules.DualNorm, pooled_classifier.Head)
+        counted(function, "apply", monkeypatch)
+        for function in (jvp_rules.NormJVP, pooled_classifier.PooledClassifierJVP)
     )
     ours = moved_along(model, w, features, ahead)
     assert len(launched) == 5
@@ -130,7 +131,7 @@ def test_the_fused_head_is_pooling_and_classifier(
     linear = nn.Linear(channels, classes).to(device)
     w, b = torch.randn(classes, channels, device=device), torch.randn(classes, device=device)
     leaves = [t.clone().requires_grad_() for t in (dy, w, b)]
-    value, along = pooled_classifier.Head.apply(y, *leaves, linear)
+    value, along = pooled_classifier.PooledClassifierJVP.apply(y, *leaves, linear)
     (u, du), slope = (t.mean((2, 3)) for t in (y, leaves[0])), g[:, 0, 0, :1].expand_as(along) + along.detach()
     expected = [linear(u), du @ linear.weight.T + u @ leaves[1].T + leaves[2]]
     ways = [torch.autograd.grad(out, leaves, slope, retain_graph=True) for out in (along, expected[1])]
@@ -146,9 +147,9 @@ def test_derivatives_on_a_second_stream_are_the_same(device: torch.device) -> No
     for _ in range(50):
         w = {name: 0.01 * torch.randn_like(p) for name, p in model.params.items()}
         features = model.features(torch.randn_like(x))
-        model.beside = torch.cuda.current_stream()
+        model.side_stream = torch.cuda.current_stream()
         expected = moved_along(model, w, features, ahead=True)
-        model.beside = side
+        model.side_stream = side
         with torch.cuda.stream(side):
             torch.cuda._sleep(2_000_000)
         for mine, theirs in zip(moved_along(model, w, features, ahead=True), expected, strict=True):

@@ -45,9 +45,12 @@ def test_captured_steps_leave_no_trace_and_give_the_same_bits(method: str, captu
 
 # Where the GPU's ways are gone.
 WAYS = [
-    *((function, "apply") for function in (norm.FusedNorm, jvp_rules.DualNorm, pooled_classifier.Head)),
-    *((function, "apply") for function in (conv.Apart, conv.Beside, conv.Gate)),
-    *((fused, "views"), (fused_sgd.Update, "_descend"), (frozen.Frozen, "__call__")),
+    *(
+        (function, "apply")
+        for function in (norm.FusedBatchNorm, jvp_rules.NormJVP, pooled_classifier.PooledClassifierJVP)
+    ),
+    *((function, "apply") for function in (conv.SplitBackwardConv, conv.SideStreamConv, conv.WaitForStream)),
+    *((fused, "views"), (fused_sgd.Update, "_descend"), (frozen.FrozenTrunk, "__call__")),
 ]
 # Few large programs: an interpreter takes them one by one.
 LARGE = [

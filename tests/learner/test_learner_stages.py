@@ -80,7 +80,7 @@ def test_the_half_pipe_is_a_fresh_classifier_and_projection_starts_there() -> No
     """Not at the specialist's classifier, and not at the tangent model's."""
     album = Album("itl")
     fresh = tiny_net(classes=4)
-    fresh.redraw_classifier(torch_generator(0, 2, "half-pipe"))
+    fresh.reinitialize_classifier(torch_generator(0, 2, "half-pipe"))
     for event in (("stage_begins", "tangent"), ("stage_begins", "projection")):
         assert torch.equal(album.at(*event)["net.classifier.weight"], fresh.classifier.weight)
         assert album.between(("memory_updated", None), event) == CLASSIFIER

@@ -89,7 +89,7 @@ def test_a_generator_leaves_the_process_random_state_to_others() -> None:
 def test_redrawing_changes_the_classifier_and_nothing_else() -> None:
     net = tiny_net()
     before = {name: t.clone() for name, t in net.state_dict().items()}
-    net.redraw_classifier(seeded(5))
+    net.reinitialize_classifier(seeded(5))
     changed = {name for name, t in net.state_dict().items() if not torch.equal(t, before[name])}
     assert changed == {"classifier.weight", "classifier.bias"}
     bound = net.classifier.in_features**-0.5

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import itl
 from itl import Learner, UserError
 from itl.generalists.tangent_model import TangentModel
-from itl.nets import ModuleAdapter, for_classes
+from itl.nets import ModuleAdapter, with_new_classifier
 from support.tiny import TINY, Teller, differing, photograph, tiny_images, tiny_net, tiny_stream
 
 
@@ -206,7 +206,7 @@ def test_its_owner_keeps_the_module_as_it_was_and_frozen_layers_stay() -> None:
 
 def test_its_own_weights_are_where_it_begins() -> None:
     net = backbone()
-    assert for_classes(net, 4, torch.Generator()).classifier.out_features == 4
+    assert with_new_classifier(net, 4, torch.Generator()).classifier.out_features == 4
     mine = learner("backbone")
     mine.prepare(tiny_stream().tasks[0])
     assert torch.equal(mine.net.state_dict()["module.stem.0.weight"], net.module.stem[0].weight)  # type: ignore

@@ -24,14 +24,14 @@ class Layer(nn.Module):
 def test_a_weight_put_in_for_a_while_has_forward_mode_derivatives() -> None:
     net, x = Layer(), torch.randn(4, 2, 5, 5)
     trained, direction = net.conv.weight, torch.randn(3, 2, 3, 3)
-    net.conv.__dict__.update(beside="a stream", worn=trained, uses=0)
+    net.conv.__dict__.update(side_stream="a stream", trained_weight=trained, forward_count=0)
     weights = {"conv.weight": trained.detach().clone()}
     value, along = jvp(lambda w: functional_call(net, w, (x,)), (weights,), ({"conv.weight": direction},))  # type: ignore[no-untyped-call]
     torch.testing.assert_close(value, nn.functional.conv2d(x, trained, padding=1))
     torch.testing.assert_close(along, nn.functional.conv2d(x, direction, padding=1))
-    assert net.conv.uses == 0
+    assert net.conv.forward_count == 0
     with torch.no_grad():
         net(x)
-    assert net.conv.uses == 0
+    assert net.conv.forward_count == 0
     net(x)
-    assert net.conv.uses == 1
+    assert net.conv.forward_count == 1

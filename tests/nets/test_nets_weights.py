@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 from itl import UserError, nets
-from itl.nets.weights import start_from
+from itl.nets.weights import load_backbone_weights
 
 
 def net(width: int = 4, classes: int = 3, seed: int = 0, name: str = "resnet18") -> nets.ResNet:
@@ -36,7 +36,7 @@ def test_everything_but_the_classifier_is_taken(tmp_path: Path, style: str, name
     prefix = "net." if style == "saved" else ""
     save_file({prefix + n: t.contiguous() for n, t in state.items()}, tmp_path / "w.safetensors")
     classifier = target.classifier.weight.clone()
-    taken = start_from(target, tmp_path / "w.safetensors")
+    taken = load_backbone_weights(target, tmp_path / "w.safetensors")
     assert taken == sum(not n.startswith("classifier") and "tracked" not in n for n in target.state_dict())
     x = torch.randn(2, 3, 32, 32)
     assert torch.equal(source.eval().features(x), target.eval().features(x))
@@ -56,7 +56,7 @@ def test_another_network_is_refused_and_nothing_is_changed(tmp_path: Path) -> No
     def refuse(line: str, **tensors: torch.Tensor) -> None:
         save_file({n.replace("__", "."): t.contiguous() for n, t in tensors.items()}, tmp_path / "w.safetensors")
         with pytest.raises(UserError, match=line):
-            start_from(target, tmp_path / "w.safetensors")
+            load_backbone_weights(target, tmp_path / "w.safetensors")
 
     whole = {n.replace(".", "__"): t for n, t in net(seed=1).state_dict().items()}
     refuse(
@@ -70,7 +70,7 @@ def test_another_network_is_refused_and_nothing_is_changed(tmp_path: Path) -> No
     refuse("not finite", **whole | {"stem__bn__weight": torch.full((4,), float("nan"))})
     (tmp_path / "w.safetensors").write_bytes(b"pickle?")
     with pytest.raises(UserError, match="it is no safetensors file"):
-        start_from(target, tmp_path / "w.safetensors")
+        load_backbone_weights(target, tmp_path / "w.safetensors")
     with pytest.raises(UserError, match="No such file"):
-        start_from(target, tmp_path / "none.safetensors")
+        load_backbone_weights(target, tmp_path / "none.safetensors")
     assert all(torch.equal(before[n], t) for n, t in target.state_dict().items())

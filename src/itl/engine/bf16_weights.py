@@ -28,13 +28,13 @@ class BF16Weights:
         """Within, the network computes with the twins, whose gradients come on the stream `beside`, if there is one."""
         for layer, twin in zip(self.layers, self.twins, strict=True):
             layer._parameters["weight"] = twin  # type: ignore[assignment]
-            layer.beside, layer.worn, layer.uses = beside, twin, 0  # type: ignore[assignment]
+            layer.side_stream, layer.trained_weight, layer.forward_count = beside, twin, 0  # type: ignore[assignment]
         try:
             yield
         finally:
             for layer, master in zip(self.layers, self.masters, strict=True):
                 layer._parameters["weight"] = master  # type: ignore[assignment]
-                layer.beside = layer.worn = None  # type: ignore[assignment]
+                layer.side_stream = layer.trained_weight = None  # type: ignore[assignment]
 
     def stand_in(self, leaves: list[Tensor]) -> list[Tensor]:
         """The tensors to differentiate by: each master's twin in its place."""

@@ -144,7 +144,7 @@ class Tangent:
         # Without the values the chain of a step is half as long, and the convolutions with w can go beside it.
         self.ahead = 0 < AHEAD * settings.batch * more <= self.engine.budget
         if self.ahead:
-            self.model.beside = second_stream(self.engine.device, self.engine.capture)
+            self.model.side_stream = second_stream(self.engine.device, self.engine.capture)
 
         def loss(batch: StepInputs) -> Tensor:
             h, known = batch["h"], None
@@ -158,7 +158,7 @@ class Tangent:
     def fits(self, net: Net, ground: MemoryContext) -> bool:
         """Whether another network can be linearised in the place of this one."""
         alike = ground.settings.tangent == self.ground.settings.tangent and ground.engine is self.engine
-        return net.ours and alike and shapes(self.anchor) == shapes(net)
+        return net.supports_fused_paths and alike and shapes(self.anchor) == shapes(net)
 
     def _prepare(self, views: Tensor) -> StepInputs:
         """The trunk's features of views, `h`; where planned, the head's values too: all with channels last then."""

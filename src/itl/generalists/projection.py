@@ -31,7 +31,7 @@ def projection_stage(
     settings, normalize, engine = ground.settings.projection, ground.normalize, ground.engine
     net.train(settings.batch_norm == "train")
     # What the first convolution of our own networks would round images to.
-    dtype = torch.bfloat16 if net.ours and engine.precision == "bf16" else torch.float32
+    dtype = torch.bfloat16 if net.supports_fused_paths and engine.precision == "bf16" else torch.float32
 
     def prepare(views: Tensor, rows: Tensor) -> StepInputs:
         with torch.no_grad():

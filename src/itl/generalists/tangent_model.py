@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, jvp
 
-from itl.nets import Net, forward_mode, frozen, jvp_rules
+from itl.nets import Net, frozen, jvp_rules, math_attention
 
 Vector = dict[str, Tensor]
 
@@ -24,11 +24,13 @@ class TangentModel:
         net.eval()
         self.net = net
         self.trunk, self.head = net.split(layers)
-        self.written_out = net.ours and jvp_rules.supports(self.head)
-        self.params: Vector = {name: p.detach() for name, p in self.head.named_parameters() if net.moves(name, layers)}
+        self.written_out = net.supports_fused_paths and jvp_rules.supports(self.head)
+        self.params: Vector = {
+            name: p.detach() for name, p in self.head.named_parameters() if net.in_last_layers(name, layers)
+        }
         self.buffers: Vector = dict(self.head.named_buffers())
-        self.beside: torch.cuda.Stream | None = None  # for what need not wait for each other in training
-        self.frozen: frozen.Frozen | None = None
+        self.side_stream: torch.cuda.Stream | None = None  # for what need not wait for each other in training
+        self.frozen: frozen.FrozenTrunk | None = None
 
     def zero(self) -> Vector:
         """w = 0, the point of contact: one tensor for each of the head's parameters."""
@@ -36,8 +38,8 @@ class TangentModel:
 
     def freeze(self, dtype: torch.dtype) -> None:
         """Let the trunk compute in `dtype`, with what it was at this moment: for many images."""
-        if self.net.ours and len(self.trunk) and frozen.supports(self.trunk):
-            self.frozen = frozen.Frozen(self.trunk, dtype)
+        if self.net.supports_fused_paths and len(self.trunk) and frozen.supports(self.trunk):
+            self.frozen = frozen.FrozenTrunk(self.trunk, dtype)
 
     @torch.no_grad()
     def features(self, x: Tensor) -> Tensor:
@@ -50,7 +52,7 @@ class TangentModel:
 
     def values(self, features: Tensor) -> Vector:
         """What `logits` need not compute again at these features, whatever w is: see `nets.dual`."""
-        return jvp_rules.values(self.head, features)
+        return jvp_rules.conv_outputs(self.head, features)
 
     def logits(self, w: Vector, features: Tensor, known: Vector | None = None) -> Tensor:
         """g(w; x) `[n, classes]` from the trunk's features, by one forward-mode Jacobian-vector product.
@@ -59,10 +61,10 @@ class TangentModel:
         the `values` at these features.
         """
         if self.written_out:
-            beside = self.beside if torch.is_grad_enabled() else None
-            value, along = jvp_rules.along(self.head, features, w, known, beside)
+            side_stream = self.side_stream if torch.is_grad_enabled() else None
+            value, along = jvp_rules.jvp(self.head, features, w, known, side_stream)
             return value + along
-        with forward_mode():
+        with math_attention():
             value, along = jvp(lambda p: self.head_at(p, features), (self.params,), (w,))  # type: ignore[misc]
         return value + along  # type: ignore[no-any-return]
 

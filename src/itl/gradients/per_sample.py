@@ -16,7 +16,7 @@ from torch.func import functional_call, grad, jvp, vmap
 
 from itl.gradients.grad_sample import Tap, Taps, tapped_weights
 from itl.gradients.virtual_update import Weights, gradients, said
-from itl.nets import forward_mode
+from itl.nets import math_attention
 
 
 def gram(net: nn.Module, x: Tensor, y: Tensor) -> Tensor:
@@ -96,7 +96,7 @@ class Pass:
             return F.cross_entropy(said(self.net, {**plain, **chosen}, self.x), self.y, reduction="none")
 
         at, ways = {name: plain[name] for name in names}, [{name: d[name] for name in names} for d in directions]
-        with forward_mode():
+        with math_attention():
             return torch.stack([jvp(losses, (at,), (way,))[1] for way in ways])  # type: ignore[no-untyped-call]
 
 

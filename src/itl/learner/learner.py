@@ -163,10 +163,10 @@ class Learner:
                 before = {n: t.clone() for n, t in self.net.state_dict().items()}
                 with CAPTURE_GATE.together():
                     moved = self.specialist.hand_over(self.net)
-                kept = {n: t for n, t in before.items() if moved or n.startswith(f"{self.net.place}.")}
+                kept = {n: t for n, t in before.items() if moved or n.startswith(f"{self.net.classifier_name}.")}
                 self.flight = {f"before.{n}": t for n, t in kept.items()}
             if self.settings.jumps:
-                self.net.redraw_classifier(torch_generator(*self._key(), "half-pipe"))
+                self.net.reinitialize_classifier(torch_generator(*self._key(), "half-pipe"))
             with CAPTURE_GATE.together():
                 self._generalist = generalists.build(self.net, ground, self._before)
         else:
@@ -330,7 +330,7 @@ class Learner:
     def _open(self, task: Task) -> None:
         """What happens once a task, before its training."""
         if self.specialist.restarts:
-            self.net.restart(torch_generator(*self._key(), "network"))
+            self.net.reinitialize(torch_generator(*self._key(), "network"))
         with CAPTURE_GATE.together():
             if self.specialist.over == "memory":
                 self._choose_memory(task)
@@ -344,7 +344,7 @@ class Learner:
         self.engine: Engine = choose_engine(self.device, s.precision, exact=s.exact, capture=s.capture)
         self.normalize = Normalize(traits.mean, traits.std, self.engine)
         self.net = self.engine.place(self.network(s.net, shape[0], outputs, torch_generator(self.seed, "network")))
-        self.net.check(shape)
+        self.net.validate_input(shape)
         stored = outputs if s.memory.logits or self.specialist.stores_logits else None
         size = 0 if s.memory.policy == "none" else self.buffer
         m = s.memory
@@ -375,7 +375,7 @@ class Learner:
     def network(self, s: Network, channels: int, outputs: int, drawn: torch.Generator | None = None) -> nets.Net:
         """A network as the settings name it, or the user's own with a new classifier; weights from `drawn`."""
         if self.own_net is not None:
-            return nets.for_classes(self.own_net, outputs, drawn)
+            return nets.with_new_classifier(self.own_net, outputs, drawn)
         return nets.build(s.name, outputs, channels=channels, width=s.width, strided=s.strided, generator=drawn)
 
     def check_memory(self, classes: int) -> None:
@@ -411,7 +411,7 @@ class Learner:
                 self.callback.round_ends(self, stage, stage.rounds.epoch(index), loss)
             self._torn = True
 
-        if not self.net.ours:
+        if not self.net.supports_fused_paths:
             self._take_as_it_is(stage)
         with self.clock.section(section):
             self._torn = True

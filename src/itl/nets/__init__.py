@@ -6,10 +6,10 @@ import torch
 
 from itl.errors import UserError, unknown
 from itl.nets import frozen, jvp_rules
-from itl.nets.adapter import ModuleAdapter, for_classes, forward_mode
+from itl.nets.adapter import ModuleAdapter, math_attention, with_new_classifier
 from itl.nets.base import Net
-from itl.nets.init import draw
-from itl.nets.norm import forwards
+from itl.nets.init import initialize
+from itl.nets.norm import forward_each
 from itl.nets.resnet import BasicBlock, Bottleneck, ResNet
 
 __all__ = [
@@ -18,13 +18,13 @@ __all__ = [
     "Net",
     "ResNet",
     "build",
-    "draw",
-    "for_classes",
-    "forward_mode",
-    "forwards",
+    "forward_each",
     "frozen",
+    "initialize",
     "jvp_rules",
+    "math_attention",
     "names",
+    "with_new_classifier",
 ]
 
 # name: (block, blocks in each layer, width of the first layer)
@@ -63,5 +63,5 @@ def build(
     block, blocks, usual = FAMILY[name]
     net = ResNet(block, blocks, width or usual, classes, channels, strided)
     if generator is not None:
-        draw(net, generator)
+        initialize(net, generator)
     return net

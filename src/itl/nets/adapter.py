@@ -13,7 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from itl.errors import UserError, unknown
 from itl.nets.base import Net
-from itl.nets.init import draw
+from itl.nets.init import initialize
 
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
@@ -27,12 +27,12 @@ class ModuleAdapter(Net):
     here; a frozen trunk is not cut off, since a forward pass of any shape cannot be.
     """
 
-    ours = False
+    supports_fused_paths = False
 
     def __init__(self, module: nn.Module, classifier: str, last: Sequence[str] = ()) -> None:
         super().__init__()
         self.module = copy.deepcopy(module)
-        self.own, self.place = classifier, f"module.{classifier}"
+        self.classifier_path, self.classifier_name = classifier, f"module.{classifier}"
         self.layers = tuple(last) or (classifier,)
         if self.layers[-1] != classifier:
             self.layers = (*self.layers, classifier)
@@ -42,22 +42,22 @@ class ModuleAdapter(Net):
             kind = type(self.classifier).__name__
             raise UserError(f"the classifier '{classifier}' is a {kind}; it must be the network's last torch.nn.Linear")
         self.frozen = {f"module.{name}" for name, p in self.module.named_parameters() if not p.requires_grad}
-        self.begin = {name: t.detach().cpu().clone() for name, t in self.module.state_dict().items()}
-        self.normed = any(isinstance(layer, NORMS) for layer in self.module.modules())
+        self.initial_state = {name: t.detach().cpu().clone() for name, t in self.module.state_dict().items()}
+        self.has_batch_norm = any(isinstance(layer, NORMS) for layer in self.module.modules())
 
     @property
     def classifier(self) -> nn.Linear:  # type: ignore[override]
         """The linear layer that classifies."""
-        return self._find(self.own)  # type: ignore[return-value]
+        return self._find(self.classifier_path)  # type: ignore[return-value]
 
-    def put_classifier(self, layer: nn.Linear) -> None:
+    def set_classifier(self, layer: nn.Linear) -> None:
         """Put another classifier in its place."""
-        parent, _, name = self.own.rpartition(".")
+        parent, _, name = self.classifier_path.rpartition(".")
         setattr(self._find(parent), name, layer)
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits `[n, classes]`. One image has no deviation: it is normalised by the running statistics."""
-        if self.training and self.normed and len(x) == 1:
+        if self.training and self.has_batch_norm and len(x) == 1:
             with _resting(self.module):
                 return self.module(x)  # type: ignore[no-any-return]
         return self.module(x)  # type: ignore[no-any-return]
@@ -73,7 +73,7 @@ class ModuleAdapter(Net):
         return seen[-1]
 
     def split(self, last: int | None) -> tuple[nn.Sequential, nn.Sequential]:
-        """An empty trunk and the whole module as the head, of which only some layers move (`moves`)."""
+        """An empty trunk and the whole module as the head, of which only some layers move (`in_last_layers`)."""
         if last is not None and not 1 <= last <= len(self.layers):
             raise UserError(
                 f"this network's last layers are {', '.join(self.layers)}: {len(self.layers)}, not {last}; "
@@ -81,12 +81,12 @@ class ModuleAdapter(Net):
             )
         return nn.Sequential(), nn.Sequential(OrderedDict(module=self.module))
 
-    def moves(self, name: str, last: int | None) -> bool:
+    def in_last_layers(self, name: str, last: int | None) -> bool:
         """Whether the head's parameter `name` is one of the last `last` layers' (None: of any)."""
         chosen = ("",) if last is None else tuple(f"{layer}." for layer in self.layers[len(self.layers) - last :])
         return name not in self.frozen and any(name.startswith(f"module.{layer}") for layer in chosen)
 
-    def check(self, shape: tuple[int, int, int]) -> None:
+    def validate_input(self, shape: tuple[int, int, int]) -> None:
         """Try two black images: what does not work is said now, not in the middle of a learn."""
         weights = {name: p for name, p in self.named_parameters() if p.requires_grad}
         try:
@@ -105,16 +105,20 @@ class ModuleAdapter(Net):
         if unused:
             raise UserError(f"the network does not use its weight {unused[0]}; freeze it (requires_grad) or remove it")
 
-    def restart(self, generator: torch.Generator) -> None:
+    def reinitialize(self, generator: torch.Generator) -> None:
         """Back to the weights it came with, its classifier newly drawn."""
-        own = {name: t for name, t in self.begin.items() if not name.startswith(f"{self.own}.")}
-        self.module.load_state_dict(own, strict=False)
-        draw(self.classifier, generator)
+        trunk = {name: t for name, t in self.initial_state.items() if not name.startswith(f"{self.classifier_path}.")}
+        self.module.load_state_dict(trunk, strict=False)
+        initialize(self.classifier, generator)
 
     def describe(self) -> dict[str, object]:
         """What a saved state says of it; the module itself is its owner's to bring again."""
         kind = type(self.module)
-        return {"class": f"{kind.__module__}.{kind.__qualname__}", "classifier": self.own, "last": list(self.layers)}
+        return {
+            "class": f"{kind.__module__}.{kind.__qualname__}",
+            "classifier": self.classifier_path,
+            "last": list(self.layers),
+        }
 
     def _find(self, name: str) -> nn.Module:
         try:
@@ -123,19 +127,19 @@ class ModuleAdapter(Net):
             raise unknown("layer", name, [n for n, _ in self.module.named_modules() if n]) from None
 
 
-def for_classes(net: ModuleAdapter, classes: int, generator: torch.Generator | None) -> ModuleAdapter:
+def with_new_classifier(net: ModuleAdapter, classes: int, generator: torch.Generator | None) -> ModuleAdapter:
     """A copy of a network with its own weights and a new classifier of `classes` outputs."""
     out = copy.deepcopy(net)
     old = out.classifier
     new = nn.Linear(old.in_features, classes, bias=old.bias is not None)
     if generator is not None:
-        draw(new, generator)
-    out.put_classifier(new)
+        initialize(new, generator)
+    out.set_classifier(new)
     return out
 
 
 @contextmanager
-def forward_mode() -> Iterator[None]:
+def math_attention() -> Iterator[None]:
     """Within, attention is computed in steps that have forward-mode derivatives; the fused kernels have none."""
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)

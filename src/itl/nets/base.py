@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from itl.errors import UserError
-from itl.nets.init import draw
+from itl.nets.init import initialize
 
 
 class Net(nn.Module):
@@ -21,8 +21,9 @@ class Net(nn.Module):
 
     layers: tuple[str, ...]
     classifier: nn.Linear
-    place = "classifier"  # its name in the state dict
-    ours = True  # the engine knows every layer: it may capture steps, wear bf16 twins, share a forward among batches
+    classifier_name = "classifier"  # its name in the state dict
+    # Whether the engine may capture steps, train bf16 copies of the weights and send several batches through at once.
+    supports_fused_paths = True
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits `[n, classes]` of images `[n, channels, height, width]`."""
@@ -43,24 +44,24 @@ class Net(nn.Module):
         parts = [(name, getattr(self, name)) for name in self.layers]
         return nn.Sequential(OrderedDict(parts[:cut])), nn.Sequential(OrderedDict(parts[cut:]))
 
-    def moves(self, name: str, last: int | None) -> bool:
+    def in_last_layers(self, name: str, last: int | None) -> bool:
         """Whether the tangent model moves the head's parameter `name`: all of them, where a head can be cut off."""
         return True
 
-    def check(self, shape: tuple[int, int, int]) -> None:
+    def validate_input(self, shape: tuple[int, int, int]) -> None:
         """Refuse images that the network cannot take; one that is built for them takes them."""
 
-    def restart(self, generator: torch.Generator) -> None:
+    def reinitialize(self, generator: torch.Generator) -> None:
         """Begin anew with newly drawn weights (in place)."""
-        draw(self, generator)
+        initialize(self, generator)
 
-    def put_classifier(self, layer: nn.Linear) -> None:
+    def set_classifier(self, layer: nn.Linear) -> None:
         """Put another classifier in its place."""
         self.classifier = layer
 
-    def redraw_classifier(self, generator: torch.Generator) -> None:
+    def reinitialize_classifier(self, generator: torch.Generator) -> None:
         """The half-pipe jump: the classifier, and nothing else, back to a fresh random initialisation (in place)."""
-        draw(self.classifier, generator)
+        initialize(self.classifier, generator)
 
     def grow_classifier(self, classes: int, generator: torch.Generator) -> None:
         """Give the classifier outputs up to `classes`; the old ones keep their weights."""
@@ -68,15 +69,15 @@ class Net(nn.Module):
         if classes <= old.out_features:
             return
         new = nn.Linear(old.in_features, classes, bias=old.bias is not None)
-        draw(new, generator)
+        initialize(new, generator)
         new = new.to(old.weight.device, old.weight.dtype)
         with torch.no_grad():
             new.weight[: old.out_features] = old.weight
             if old.bias is not None:
                 new.bias[: old.out_features] = old.bias
-        self.put_classifier(new)
+        self.set_classifier(new)
 
-    def keep_outputs(self, outputs: Sequence[int]) -> None:
+    def select_outputs(self, outputs: Sequence[int]) -> None:
         """Take all outputs but these away from the classifier; they keep their weights, in this order."""
         old, rows = self.classifier, torch.tensor(list(outputs))
         new = nn.Linear(old.in_features, len(rows), bias=old.bias is not None)
@@ -85,4 +86,4 @@ class Net(nn.Module):
             new.weight.copy_(old.weight[rows.to(old.weight.device)])
             if old.bias is not None:
                 new.bias.copy_(old.bias[rows.to(old.bias.device)])
-        self.put_classifier(new)
+        self.set_classifier(new)

@@ -1,7 +1,7 @@
 """Frozen layers of the ResNet family, to be asked about many images: what does not depend on them is computed once.
 
 In evaluation mode a norm multiplies and adds. Its convolution's weight takes over the first; the sum and the ReLU are
-part of the convolution, where cuDNN does all of it (`BY_CUDNN`), or one kernel over its output.
+part of the convolution, where cuDNN does all of it (`USE_CUDNN_FUSION`), or one kernel over its output.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from itl.nets.norm import applied, fused_kernels, running
+from itl.nets.norm import apply_norm, fused_kernels_for, running_stats
 from itl.nets.resnet import BasicBlock, Bottleneck, GlobalAvgPool, Stem
 
-BY_CUDNN = True
+USE_CUDNN_FUSION = True
 Layer = Callable[[Tensor], Tensor]
 
 
@@ -26,7 +26,7 @@ def supports(module: nn.Module) -> bool:
     return all(type(layer) in KNOWN for layer in _flat(module))
 
 
-class Frozen:
+class FrozenTrunk:
     """A module of the family at its present weights and statistics, in evaluation mode, computing in `dtype`."""
 
     def __init__(self, module: nn.Module, dtype: torch.dtype) -> None:
@@ -44,7 +44,7 @@ class Frozen:
 
 
 @dataclass(frozen=True)
-class Folded:
+class FoldedConv:
     """A convolution and the norm behind it. `weight` is `[o, i, k, k]`, `bias` float32 `[o]`, `narrow` the same in the
     weight's precision.
     """
@@ -60,33 +60,33 @@ class Folded:
 
     def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """relu(convolution + bias + residual), `[n, o, h, w]`."""
-        if whole_by_cudnn(x, self.weight):
+        if fusable_by_cudnn(x, self.weight):
             how = (*self.how, (1, 1), 1)
             if residual is None:
                 return torch.cudnn_convolution_relu(x, self.weight, self.narrow, *how)
             return torch.cudnn_convolution_add_relu(x, self.weight, residual, 1.0, self.narrow, *how)
         y = self.alone(x)
-        if fused_kernels(y, torch.bfloat16, torch.float32) is not None:
+        if fused_kernels_for(y, torch.bfloat16, torch.float32) is not None:
             zero, one = torch.zeros_like(self.bias), torch.ones_like(self.bias)
-            return applied(y, residual, (zero, one, one, self.bias), relu=True)  # a norm that only adds its bias
+            return apply_norm(y, residual, (zero, one, one, self.bias), relu=True)  # a norm that only adds its bias
         y = y + self.narrow.view(-1, 1, 1)
         return F.relu(y if residual is None else y + residual)
 
 
-def whole_by_cudnn(x: Tensor, weight: Tensor) -> bool:
+def fusable_by_cudnn(x: Tensor, weight: Tensor) -> bool:
     """Whether cuDNN computes convolution, sum and ReLU at once: it does in bf16, for channels by eights."""
-    ours = BY_CUDNN and x.is_cuda and torch.version.hip is None
-    return ours and x.dtype == torch.bfloat16 and weight.shape[0] % 8 == 0
+    available = USE_CUDNN_FUSION and x.is_cuda and torch.version.hip is None
+    return available and x.dtype == torch.bfloat16 and weight.shape[0] % 8 == 0
 
 
-def fold(conv: nn.Conv2d, bn: nn.BatchNorm2d, dtype: torch.dtype, more: Tensor | None = None) -> Folded:
+def fold(conv: nn.Conv2d, bn: nn.BatchNorm2d, dtype: torch.dtype, more: Tensor | None = None) -> FoldedConv:
     """The convolution and its norm in evaluation mode; `more` `[o]` is added to the bias."""
-    mean, var, scale, bias = running(bn)
+    mean, var, scale, bias = running_stats(bn)
     scale = scale * (var + bn.eps).rsqrt()
     bias = bias - mean * scale
     bias = bias if more is None else bias + more
     weight = torch.empty_like(conv.weight, dtype=dtype).copy_(conv.weight * scale.view(-1, 1, 1, 1))
-    return Folded(weight, bias, bias.to(dtype), (conv.stride, conv.padding))
+    return FoldedConv(weight, bias, bias.to(dtype), (conv.stride, conv.padding))
 
 
 def _flat(module: nn.Module) -> list[nn.Module]:

@@ -9,7 +9,7 @@ from torch import nn
 
 
 @torch.no_grad()
-def draw(module: nn.Module, generator: torch.Generator) -> None:
+def initialize(module: nn.Module, generator: torch.Generator) -> None:
     """Initialise `module` and all below it (in place), in the order in which PyTorch's constructors would."""
     for layer in module.modules():
         if isinstance(layer, nn.Linear | nn.Conv2d):

@@ -15,8 +15,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from itl.nets import pooled_classifier
-from itl.nets.conv import Beside, Gate
-from itl.nets.norm import elementwise, fused_kernels, reduced, running, tickets, whole
+from itl.nets.conv import SideStreamConv, WaitForStream
+from itl.nets.norm import (
+    elementwise_launch,
+    fused_kernels_for,
+    program_counters,
+    reduce_gradients,
+    running_stats,
+    single_pass_launch,
+)
 from itl.nets.resnet import BasicBlock, Bottleneck, GlobalAvgPool, Shortcut, Stem
 
 Vector = dict[str, Tensor]
@@ -31,37 +38,39 @@ def supports(module: nn.Module) -> bool:
 
 
 @dataclass
-class Walk:
-    """One way through a module along w.
+class JVPContext:
+    """Inputs of one Jacobian-vector product.
 
-    `known` are the convolutions' outputs by name, which do not depend on w, where they were computed before. `beside`
-    is a stream for what need not wait in the chain of derivatives: convolutions with w, and its gradients. `closed`:
-    the way ends in pooling and a classifier, which may go together.
+    Attributes:
+        w: The direction: one tensor for each parameter.
+        known: Convolution outputs by layer name. They do not depend on `w`, so they can be computed in advance.
+        side_stream: CUDA stream for the convolutions with `w` and their gradients, which the chain need not wait for.
+        fuse_pooling: Whether the module ends in pooling and a classifier that one kernel can compute.
     """
 
     w: Vector
     known: Vector | None
-    beside: torch.cuda.Stream | None
-    closed: bool
+    side_stream: torch.cuda.Stream | None
+    fuse_pooling: bool
 
 
-def along(
-    module: nn.Module, x: Tensor, w: Vector, known: Vector | None = None, beside: torch.cuda.Stream | None = None
+def jvp(
+    module: nn.Module, x: Tensor, w: Vector, known: Vector | None = None, side_stream: torch.cuda.Stream | None = None
 ) -> tuple[Tensor, Tensor]:
     """A module's value at x and its derivative along w (names as in `named_parameters`).
 
-    `known` are the `values` at x, if they were computed before.
+    `known` are the `conv_outputs` at x, if they were computed before.
     """
-    if beside is not None:
-        w = dict(zip(w, Gate.apply(beside, *w.values()), strict=True))  # type: ignore[no-untyped-call]
-    y, dy = _through(module, "", (x, None), Walk(w, known, beside, pooled_classifier.closes(module)))
+    if side_stream is not None:
+        w = dict(zip(w, WaitForStream.apply(side_stream, *w.values()), strict=True))  # type: ignore[no-untyped-call]
+    y, dy = _through(module, "", (x, None), JVPContext(w, known, side_stream, pooled_classifier.is_fusable(module)))
     assert dy is not None
     return y, dy
 
 
 @torch.no_grad()
-def values(module: nn.Module, x: Tensor) -> Vector:
-    """Every convolution's output `[n, c, h, w]` for x, by its name: what `along` need not compute again."""
+def conv_outputs(module: nn.Module, x: Tensor) -> Vector:
+    """Every convolution's output `[n, c, h, w]` for x, by its name: what `jvp` need not compute again."""
     found: Vector = {}
     hooks = [
         layer.register_forward_hook(lambda _, given, out, name=name: found.update({name: out}))
@@ -69,7 +78,7 @@ def values(module: nn.Module, x: Tensor) -> Vector:
         if isinstance(layer, nn.Conv2d)
     ]
     try:
-        with torch.autocast(x.device.type, enabled=False):  # as `along` computes them
+        with torch.autocast(x.device.type, enabled=False):  # as `jvp` computes them
             module(x)
     finally:
         for hook in hooks:
@@ -77,38 +86,38 @@ def values(module: nn.Module, x: Tensor) -> Vector:
     return found
 
 
-def _through(module: nn.Module, name: str, pair: Pair, walk: Walk) -> Pair:
+def _through(module: nn.Module, name: str, pair: Pair, context: JVPContext) -> Pair:
     """Push (x, dx) through a layer called `name`."""
-    return RULES[type(module)](module, name, pair, walk)
+    return RULES[type(module)](module, name, pair, context)
 
 
-def _sequential(module: Any, name: str, pair: Pair, walk: Walk) -> Pair:
+def _sequential(module: Any, name: str, pair: Pair, context: JVPContext) -> Pair:
     for child_name, child in module.named_children():
-        pair = _through(child, f"{name}.{child_name}" if name else child_name, pair, walk)
+        pair = _through(child, f"{name}.{child_name}" if name else child_name, pair, context)
     return pair
 
 
-def _basic(block: Any, name: str, pair: Pair, walk: Walk) -> Pair:
-    out = conv_norm(block.conv1, block.bn1, f"{name}.conv1", f"{name}.bn1", pair, walk)
-    short = _shortcut(block.shortcut, f"{name}.shortcut", pair, walk)
-    return conv_norm(block.conv2, block.bn2, f"{name}.conv2", f"{name}.bn2", out, walk, residual=short)
+def _basic(block: Any, name: str, pair: Pair, context: JVPContext) -> Pair:
+    out = conv_norm(block.conv1, block.bn1, f"{name}.conv1", f"{name}.bn1", pair, context)
+    short = _shortcut(block.shortcut, f"{name}.shortcut", pair, context)
+    return conv_norm(block.conv2, block.bn2, f"{name}.conv2", f"{name}.bn2", out, context, residual=short)
 
 
-def _bottleneck(block: Any, name: str, pair: Pair, walk: Walk) -> Pair:
-    out = conv_norm(block.conv1, block.bn1, f"{name}.conv1", f"{name}.bn1", pair, walk)
-    out = conv_norm(block.conv2, block.bn2, f"{name}.conv2", f"{name}.bn2", out, walk)
-    short = _shortcut(block.shortcut, f"{name}.shortcut", pair, walk)
-    return conv_norm(block.conv3, block.bn3, f"{name}.conv3", f"{name}.bn3", out, walk, residual=short)
+def _bottleneck(block: Any, name: str, pair: Pair, context: JVPContext) -> Pair:
+    out = conv_norm(block.conv1, block.bn1, f"{name}.conv1", f"{name}.bn1", pair, context)
+    out = conv_norm(block.conv2, block.bn2, f"{name}.conv2", f"{name}.bn2", out, context)
+    short = _shortcut(block.shortcut, f"{name}.shortcut", pair, context)
+    return conv_norm(block.conv3, block.bn3, f"{name}.conv3", f"{name}.bn3", out, context, residual=short)
 
 
-def _shortcut(module: Any, name: str, pair: Pair, walk: Walk) -> Pair:
+def _shortcut(module: Any, name: str, pair: Pair, context: JVPContext) -> Pair:
     if not module.changes:
         return pair
-    return conv_norm(module.conv, module.bn, f"{name}.conv", f"{name}.bn", pair, walk, relu=False)
+    return conv_norm(module.conv, module.bn, f"{name}.conv", f"{name}.bn", pair, context, relu=False)
 
 
-def _stem(module: Any, name: str, pair: Pair, walk: Walk) -> Pair:
-    y, dy = conv_norm(module.conv, module.bn, f"{name}.conv", f"{name}.bn", pair, walk)
+def _stem(module: Any, name: str, pair: Pair, context: JVPContext) -> Pair:
+    y, dy = conv_norm(module.conv, module.bn, f"{name}.conv", f"{name}.bn", pair, context)
     if not module.strided:
         return y, dy
     with torch.no_grad():
@@ -117,18 +126,18 @@ def _stem(module: Any, name: str, pair: Pair, walk: Walk) -> Pair:
     return y, dy.flatten(2).gather(2, where.flatten(2)).view_as(where)
 
 
-def _pool(module: Any, name: str, pair: Pair, walk: Walk) -> Pair:
+def _pool(module: Any, name: str, pair: Pair, context: JVPContext) -> Pair:
     y, dy = pair
-    if walk.closed and pooled_classifier.fits(y, dy):
+    if context.fuse_pooling and pooled_classifier.is_supported(y, dy):
         return pair  # the classifier does it
     return module(y), None if dy is None else module(dy)
 
 
-def _linear(module: Any, name: str, pair: Pair, walk: Walk) -> Pair:
+def _linear(module: Any, name: str, pair: Pair, context: JVPContext) -> Pair:
     x, dx = pair
-    w, bias = walk.w, f"{name}.bias"
+    w, bias = context.w, f"{name}.bias"
     if x.dim() == 4:
-        return pooled_classifier.Head.apply(x, dx, w[f"{name}.weight"], w[bias], module)  # type: ignore[no-any-return, no-untyped-call]
+        return pooled_classifier.PooledClassifierJVP.apply(x, dx, w[f"{name}.weight"], w[bias], module)  # type: ignore[no-any-return, no-untyped-call]
     dy = F.linear(x, w[f"{name}.weight"], w.get(bias))
     if dx is not None:
         dy = dy + F.linear(dx, module.weight.detach())
@@ -137,7 +146,7 @@ def _linear(module: Any, name: str, pair: Pair, walk: Walk) -> Pair:
     return y, dy
 
 
-RULES: dict[type[nn.Module], Callable[[Any, str, Pair, Walk], Pair]] = {
+RULES: dict[type[nn.Module], Callable[[Any, str, Pair, JVPContext], Pair]] = {
     nn.Sequential: _sequential,
     BasicBlock: _basic,
     Bottleneck: _bottleneck,
@@ -154,7 +163,7 @@ def conv_norm(
     conv_name: str,
     bn_name: str,
     pair: Pair,
-    walk: Walk,
+    context: JVPContext,
     residual: Pair | None = None,
     relu: bool = True,
 ) -> Pair:
@@ -162,18 +171,18 @@ def conv_norm(
     x, dx = pair
     shape: Any = (conv.stride, conv.padding)
     with torch.no_grad():
-        z = walk.known[conv_name] if walk.known is not None else F.conv2d(x, conv.weight, None, *shape)
+        z = context.known[conv_name] if context.known is not None else F.conv2d(x, conv.weight, None, *shape)
     short, dshort = residual if residual is not None else (None, None)
-    weight = walk.w[f"{conv_name}.weight"]
-    ready = None if walk.beside is None else torch.cuda.current_stream(z.device).record_event()
+    weight = context.w[f"{conv_name}.weight"]
+    ready = None if context.side_stream is None else torch.cuda.current_stream(z.device).record_event()
     b = None if dx is None else F.conv2d(dx, conv.weight.detach(), None, *shape)
     if ready is None:
         a = F.conv2d(x, weight, None, *shape)
     else:
-        a = Beside.apply(x, weight, shape, walk.beside, ready)  # type: ignore[no-untyped-call]
-    moved = (walk.w[f"{bn_name}.weight"], walk.w[f"{bn_name}.bias"])
-    if fused_kernels(z, torch.float32) is not None:
-        return DualNorm.apply(z, a, b, short, dshort, *moved, bn, relu)  # type: ignore[no-any-return, no-untyped-call]
+        a = SideStreamConv.apply(x, weight, shape, context.side_stream, ready)  # type: ignore[no-untyped-call]
+    moved = (context.w[f"{bn_name}.weight"], context.w[f"{bn_name}.bias"])
+    if fused_kernels_for(z, torch.float32) is not None:
+        return NormJVP.apply(z, a, b, short, dshort, *moved, bn, relu)  # type: ignore[no-any-return, no-untyped-call]
     return _plain(z, a, b, short, dshort, moved, bn, relu)
 
 
@@ -188,7 +197,7 @@ def _plain(
     relu: bool,
 ) -> Pair:
     with torch.no_grad():
-        mean, var, weight, bias = (t.view(-1, 1, 1) for t in running(bn))
+        mean, var, weight, bias = (t.view(-1, 1, 1) for t in running_stats(bn))
         rstd = (var + bn.eps).rsqrt()
         hat = (z - mean) * rstd
         y = torch.addcmul(bias, hat, weight)
@@ -201,7 +210,7 @@ def _plain(
     return y.relu(), torch.where(y > 0, dy, 0.0)
 
 
-class DualNorm(torch.autograd.Function):
+class NormJVP(torch.autograd.Function):
     """The norm's value and derivative in one kernel; backward (by w alone, the value is constant) in one or two."""
 
     @staticmethod
@@ -218,17 +227,17 @@ class DualNorm(torch.autograd.Function):
         relu: bool,
     ) -> tuple[Tensor, Tensor]:
         """(y, dy), channels-last float32."""
-        mean, var, weight, bias = running(bn)
+        mean, var, weight, bias = running_stats(bn)
         y, dy, rstd = torch.empty_like(z), torch.empty_like(z), torch.empty_like(mean)
-        grid, sizes, blocks = elementwise(z, 1)
+        grid, sizes, blocks = elementwise_launch(z, 1)
         given = [None if t is None else t.contiguous(memory_format=torch.channels_last) for t in (a, b, short, dshort)]
         a_, b_, short_, dshort_ = (z if t is None else t for t in given)
-        fused_kernels(z, torch.float32).dual_kernel[grid](
+        fused_kernels_for(z, torch.float32).dual_kernel[grid](
             z, a_, b_, short_, dshort_, y, dy, mean, var, weight, bias, dweight, dbias, rstd, *sizes, bn.eps,
             HAS_B=b is not None, HAS_RESIDUAL=short is not None, HAS_DRESIDUAL=dshort is not None, RELU=relu, **blocks,
         )  # fmt: skip
         ctx.save_for_backward(z, y, mean, rstd, weight)
-        ctx.relu, ctx.has, ctx.tickets = relu, (b is not None, dshort is not None), tickets(bn)[1]
+        ctx.relu, ctx.has, ctx.counters = relu, (b is not None, dshort is not None), program_counters(bn)[1]
         ctx.mark_non_differentiable(y)
         ctx.set_materialize_grads(False)  # nothing reads a gradient of y
         return y, dy
@@ -237,13 +246,13 @@ class DualNorm(torch.autograd.Function):
     def backward(ctx: Any, _: None, g: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         """Gradients of a, b, dresidual, dγ and dβ."""
         z, y, mean, rstd, weight = ctx.saved_tensors
-        kernels = fused_kernels(z, torch.float32)
+        kernels = fused_kernels_for(z, torch.float32)
         g = g.contiguous(memory_format=torch.channels_last)
         da = torch.empty_like(z)
         dshort = torch.empty_like(z) if ctx.has[1] else None
         out, affine = (da, da if dshort is None else dshort), z.new_empty((2, z.shape[1]))
         how = {"HAS_RESIDUAL": dshort is not None, "RELU": ctx.relu}
-        few = whole(z, 1)
+        few = single_pass_launch(z, 1)
         if few is not None:
             grid, (channels, rows, _groups), blocks = few
             kernels.whole_dual_backward_kernel[grid](
@@ -251,7 +260,7 @@ class DualNorm(torch.autograd.Function):
             )
         else:
             how_reduced = {"TWO": False, "RELU": ctx.relu, "AGAIN": False, "KEEP": False}
-            reduced((g, g, y, z, g), (mean, rstd, weight, weight), affine, ctx.tickets, 1, how_reduced)
-            over, each, shape = elementwise(z, 1)
+            reduce_gradients((g, g, y, z, g), (mean, rstd, weight, weight), affine, ctx.counters, 1, how_reduced)
+            over, each, shape = elementwise_launch(z, 1)
             kernels.dual_backward_kernel[over](g, y, *out, rstd, weight, *each, **how, **shape)
         return None, da, da if ctx.has[0] else None, None, dshort, affine[0], affine[1], None, None

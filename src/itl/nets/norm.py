@@ -1,6 +1,6 @@
 """Batch norm with what follows it (a residual sum, ReLU) as one operation, fused on CUDA while training.
 
-Several batches can go through one forward, each with its own statistics (`grouped`): what DER++ does in three forwards.
+Several batches can share one forward pass, each normalized by its own statistics (`grouped_statistics`).
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ def norm(bn: nn.BatchNorm2d, x: Tensor, residual: Tensor | None = None, relu: bo
     """relu(bn(x) + residual), `[n, c, h, w]`; the last two steps where asked for."""
     groups = getattr(bn, "groups", 1)
     if bn.training and not _single(x, groups) and fusable(x, bn):
-        y, again = FusedNorm.apply(x, residual, bn.weight, bn.bias, bn, relu)  # type: ignore[no-untyped-call]
+        y, again = FusedBatchNorm.apply(x, residual, bn.weight, bn.bias, bn, relu)  # type: ignore[no-untyped-call]
         y.again = again
         return y  # type: ignore[no-any-return]
-    if not bn.training and constant(x, bn.weight) and fusable(x, bn):
+    if not bn.training and needs_no_derivative(x, bn.weight) and fusable(x, bn):
         return _frozen(x, residual, bn, relu)
     if bn.training and groups > 1:
         out = torch.cat([_batch_norm(bn, part) for part in x.chunk(groups)])
@@ -43,7 +43,7 @@ def norm(bn: nn.BatchNorm2d, x: Tensor, residual: Tensor | None = None, relu: bo
     return F.relu(out) if relu else out
 
 
-def twice(x: Tensor) -> tuple[Tensor, Tensor]:
+def fork(x: Tensor) -> tuple[Tensor, Tensor]:
     """x for two layers. If it comes from a fused norm, that sums their gradients on its way."""
     return x, getattr(x, "again", x)
 
@@ -55,32 +55,32 @@ def _batch_norm(bn: nn.BatchNorm2d, x: Tensor) -> Tensor:
     return F.batch_norm(x, bn.running_mean, bn.running_var, bn.weight, bn.bias, training, momentum, bn.eps)
 
 
-def constant(*tensors: Tensor) -> bool:
+def needs_no_derivative(*tensors: Tensor) -> bool:
     """Whether nothing is to be differentiated: neither backwards nor, by `torch.func`, forwards."""
     return not (torch.is_grad_enabled() or any(map(torch._C._functorch.is_functorch_wrapped_tensor, tensors)))
 
 
 def _frozen(x: Tensor, residual: Tensor | None, bn: nn.BatchNorm2d, relu: bool) -> Tensor:
     """relu(bn(x) + residual) on running statistics, in one kernel."""
-    mean, var, weight, bias = running(bn)
-    return applied(x, residual, (mean, (var + bn.eps).rsqrt(), weight, bias), relu)
+    mean, var, weight, bias = running_stats(bn)
+    return apply_norm(x, residual, (mean, (var + bn.eps).rsqrt(), weight, bias), relu)
 
 
-def running(bn: nn.BatchNorm2d) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def running_stats(bn: nn.BatchNorm2d) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """What a norm is in evaluation mode: running mean and variance, weight and bias `[c]`."""
     assert bn.running_mean is not None
     assert bn.running_var is not None
     return bn.running_mean, bn.running_var, bn.weight.detach(), bn.bias.detach()
 
 
-def applied(x: Tensor, residual: Tensor | None, known: tuple[Tensor, ...], relu: bool, groups: int = 1) -> Tensor:
+def apply_norm(x: Tensor, residual: Tensor | None, known: tuple[Tensor, ...], relu: bool, groups: int = 1) -> Tensor:
     """relu((x − mean) / deviation · weight + bias + residual) in one kernel.
 
     `known` are mean and 1/deviation, `[groups, c]` each, weight and bias `[c]`.
     """
     y = torch.empty_like(x)
     other = x if residual is None else residual.contiguous(memory_format=torch.channels_last)
-    grid, sizes, blocks = elementwise(x, groups)
+    grid, sizes, blocks = elementwise_launch(x, groups)
     kernels_of("nets").apply_kernel[grid](
         x, other, y, *known, *sizes, HAS_RESIDUAL=residual is not None, RELU=relu, **blocks
     )
@@ -93,7 +93,7 @@ def _single(x: Tensor, groups: int = 1) -> bool:
 
 
 @contextmanager
-def grouped(net: nn.Module, groups: int) -> Iterator[None]:
+def grouped_statistics(net: nn.Module, groups: int) -> Iterator[None]:
     """Within, a batch is `groups` equal batches behind one another, each normalised by its own statistics."""
     layers = [m for m in net.modules() if isinstance(m, nn.BatchNorm2d)]
     for layer in layers:
@@ -105,36 +105,36 @@ def grouped(net: nn.Module, groups: int) -> Iterator[None]:
             layer.groups = 1  # type: ignore[assignment]
 
 
-def forwards(net: nn.Module, *batches: Tensor) -> tuple[Tensor, ...]:
+def forward_each(net: nn.Module, *batches: Tensor) -> tuple[Tensor, ...]:
     """The network on each batch, as if called one after another; batches of one shape share one forward on CUDA."""
-    alike = len({batch.shape for batch in batches}) == 1 and getattr(net, "ours", False)
+    alike = len({batch.shape for batch in batches}) == 1 and getattr(net, "supports_fused_paths", False)
     if len(batches) == 1 or not alike or not launchable(batches[0].device) or not net.training:
         return tuple(net(batch) for batch in batches)
-    with grouped(net, len(batches)):
+    with grouped_statistics(net, len(batches)):
         return tuple(net(torch.cat(batches)).chunk(len(batches)))
 
 
-def fused_kernels(x: Tensor, *dtypes: torch.dtype) -> Any:
+def fused_kernels_for(x: Tensor, *dtypes: torch.dtype) -> Any:
     """The fused kernels if they can take this: channels-last on CUDA, a channel count they know, Triton installed."""
     kernels, channels = kernels_on(x.device, "nets"), x.shape[1]
     if kernels is None:  # before the sizes are looked at: an exported program must not depend on the batch's
         return None
-    fits = (
+    supported = (
         x.dtype in dtypes
         and (channels % BLOCK_C == 0 or channels in (8, 16))
         and x.numel() < 2**31  # they count in 32 bits
         and x.is_contiguous(memory_format=torch.channels_last)
     )
-    return kernels if fits else None
+    return kernels if supported else None
 
 
 def fusable(x: Tensor, bn: nn.BatchNorm2d) -> bool:
     """Whether a training-mode norm of x can be fused."""
     usual = bn.running_mean is not None and bn.momentum is not None
-    return usual and fused_kernels(x, torch.bfloat16, torch.float32) is not None
+    return usual and fused_kernels_for(x, torch.bfloat16, torch.float32) is not None
 
 
-def layout(x: Tensor, groups: int) -> tuple[tuple[int, int], tuple[int, ...], dict[str, int]]:
+def reduction_launch(x: Tensor, groups: int) -> tuple[tuple[int, int], tuple[int, ...], dict[str, int]]:
     """For a reducing kernel over a channels-last tensor: the grid, (channels, splits, rows of a part, rows of a group,
     groups), the block sizes.
     """
@@ -146,7 +146,7 @@ def layout(x: Tensor, groups: int) -> tuple[tuple[int, int], tuple[int, ...], di
     return (splits * groups, channels // block_c), (channels, splits, -(-rows // splits), rows, groups), blocks
 
 
-def elementwise(x: Tensor, groups: int) -> tuple[tuple[int, int], tuple[int, int], dict[str, int]]:
+def elementwise_launch(x: Tensor, groups: int) -> tuple[tuple[int, int], tuple[int, int], dict[str, int]]:
     """For a kernel over all elements: the grid, (channels, rows of a group), the block sizes."""
     channels = x.shape[1]
     rows = x.numel() // channels // groups
@@ -155,7 +155,7 @@ def elementwise(x: Tensor, groups: int) -> tuple[tuple[int, int], tuple[int, int
     return (groups * -(-rows // APPLY_M), channels // block_c), (channels, rows), blocks
 
 
-def whole(x: Tensor, groups: int) -> tuple[tuple[int], tuple[int, int, int], dict[str, int]] | None:
+def single_pass_launch(x: Tensor, groups: int) -> tuple[tuple[int], tuple[int, int, int], dict[str, int]] | None:
     """For a kernel that sees all rows of a channel at once: the grid, (channels, rows of a group, groups), the block
     sizes. None where there are too many rows.
     """
@@ -167,16 +167,16 @@ def whole(x: Tensor, groups: int) -> tuple[tuple[int], tuple[int, int, int], dic
     return (channels // WHOLE_C,), (channels, rows, groups), blocks
 
 
-def tickets(bn: nn.BatchNorm2d) -> Tensor:
+def program_counters(bn: nn.BatchNorm2d) -> Tensor:
     """The norm's own counters of finished programs `[2, channel blocks]`: one row for each way."""
-    own: Tensor | None = getattr(bn, "tickets", None)
+    own: Tensor | None = getattr(bn, "program_counters", None)
     if own is None or own.device != bn.weight.device:
         own = torch.zeros((2, -(-bn.num_features // min(BLOCK_C, 8))), dtype=torch.int32, device=bn.weight.device)
-        bn.tickets = own  # type: ignore[assignment]
+        bn.program_counters = own  # type: ignore[assignment]
     return own
 
 
-class FusedNorm(torch.autograd.Function):
+class FusedBatchNorm(torch.autograd.Function):
     """relu(batch_norm(x) + residual) in two kernels forward and two backward; in one each way where rows are few."""
 
     @staticmethod
@@ -186,7 +186,7 @@ class FusedNorm(torch.autograd.Function):
         """`[n, c, h, w]` channels-last, twice; statistics over each of the norm's `groups` equal parts of the batch."""
         kernels, groups = kernels_of("nets"), getattr(bn, "groups", 1)
         kept = x.new_empty((2, groups, x.shape[1]), dtype=torch.float32)
-        running, few = (bn.running_mean, bn.running_var), whole(x, groups)
+        running, few = (bn.running_mean, bn.running_var), single_pass_launch(x, groups)
         if few is not None:
             grid, sizes, blocks = few
             y = torch.empty_like(x)
@@ -197,7 +197,7 @@ class FusedNorm(torch.autograd.Function):
             )  # fmt: skip
         else:
             _statistics(x, kept, bn, groups)
-            y = applied(x, residual, (kept[0], kept[1], weight, bias), relu, groups)
+            y = apply_norm(x, residual, (kept[0], kept[1], weight, bias), relu, groups)
         # Without a residual, x alone tells where the ReLU let through: y need not be read again.
         ctx.save_for_backward(x, x if residual is None else y, weight, bias, kept)
         ctx.has_residual, ctx.relu, ctx.groups, ctx.bn = residual is not None, relu, groups, bn
@@ -215,7 +215,7 @@ class FusedNorm(torch.autograd.Function):
         dx, two, again = torch.empty_like(x), len(given) == 2, not ctx.has_residual
         affine = x.new_empty((2, x.shape[1]), dtype=torch.float32)
         known = (kept[0], kept[1], weight, bias)
-        few = whole(x, groups)
+        few = single_pass_launch(x, groups)
         if few is not None:
             grid, sizes, blocks = few
             dresidual = torch.empty_like(x) if ctx.has_residual else None
@@ -227,9 +227,9 @@ class FusedNorm(torch.autograd.Function):
         # What two kernels read, or a residual's gradient is, is stored by the first; computed by both where x suffices.
         keep = two or (ctx.has_residual and ctx.relu)
         dz = torch.empty_like(x) if keep else given[0]
-        sums = reduced((given[0], given[-1], y, x, dz), known, affine, tickets(ctx.bn)[1], groups,
+        sums = reduce_gradients((given[0], given[-1], y, x, dz), known, affine, program_counters(ctx.bn)[1], groups,
                        {"TWO": two, "RELU": ctx.relu, "AGAIN": again, "KEEP": keep})  # fmt: skip
-        over, each, shape = elementwise(x, groups)
+        over, each, shape = elementwise_launch(x, groups)
         kernels.backward_apply_kernel[over](
             dz, x, dx, *known, sums[0], sums[1], *each, AGAIN=ctx.relu and not keep, **shape
         )
@@ -238,19 +238,19 @@ class FusedNorm(torch.autograd.Function):
 
 def _statistics(x: Tensor, kept: Tensor, bn: nn.BatchNorm2d, groups: int) -> None:
     """Each group's mean and 1/deviation into `kept` `[2, groups, c]`; the running statistics are updated."""
-    grid, sizes, blocks = layout(x, groups)
+    grid, sizes, blocks = reduction_launch(x, groups)
     parts = x.new_empty((2, grid[0], x.shape[1]), dtype=torch.float32)
     kernels_of("nets").statistics_kernel[grid](
-        x, parts[0], parts[1], kept[0], kept[1], bn.running_mean, bn.running_var, tickets(bn)[0], *sizes,
+        x, parts[0], parts[1], kept[0], kept[1], bn.running_mean, bn.running_var, program_counters(bn)[0], *sizes,
         bn.eps, bn.momentum, **blocks,
     )  # fmt: skip
 
 
-def reduced(
+def reduce_gradients(
     given: tuple[Tensor, Tensor, Tensor, Tensor, Tensor],
     known: tuple[Tensor, ...],
     affine: Tensor,
-    tickets: Tensor,
+    counters: Tensor,
     groups: int,
     how: dict[str, bool],
 ) -> Tensor:
@@ -260,10 +260,21 @@ def reduced(
     `[n, c, h, w]`; `known` are mean and 1/deviation, `[groups, c]` each, weight and bias `[c]`.
     """
     x = given[3]
-    grid, sizes, blocks = layout(x, groups)
+    grid, sizes, blocks = reduction_launch(x, groups)
     parts = x.new_empty((2, grid[0], x.shape[1]), dtype=torch.float32)
     sums = x.new_empty((2, groups, x.shape[1]), dtype=torch.float32)
     kernels_of("nets").backward_reduce_kernel[grid](
-        *given, *known, parts[0], parts[1], sums[0], sums[1], affine[0], affine[1], tickets, *sizes, **how, **blocks
+        *given,
+        *known,
+        parts[0],
+        parts[1],
+        sums[0],
+        sums[1],
+        affine[0],
+        affine[1],
+        counters,
+        *sizes,
+        **how,
+        **blocks,
     )
     return sums

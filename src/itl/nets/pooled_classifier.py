@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from itl.nets.norm import fused_kernels
+from itl.nets.norm import fused_kernels_for
 from itl.nets.resnet import GlobalAvgPool
 from itl.triton_support import kernels_of, launching_on
 
@@ -16,20 +16,20 @@ TILE = 4096  # weights a program of the forward kernel holds at once; of pixels'
 IMAGES, CHANNELS = 32, 16  # of the backward kernel's blocks
 
 
-def closes(module: nn.Module) -> bool:
+def is_fusable(module: nn.Module) -> bool:
     """Whether a module ends in pooling and a classifier that go together."""
     *_, before, last = (None, None, *module.children())
     pools = isinstance(before, nn.Sequential) and type(before[-1]) is GlobalAvgPool
     return pools and isinstance(last, nn.Linear) and last.bias is not None and last.out_features <= CLASSES
 
 
-def fits(y: Tensor, dy: Tensor | None) -> bool:
+def is_supported(y: Tensor, dy: Tensor | None) -> bool:
     """Whether the kernels can take a value and its derivative, `[n, c, h, w]` each."""
     few = y.dim() == 4 and y.shape[2] * y.shape[3] <= PIXELS
-    return dy is not None and few and fused_kernels(y, torch.float32) is not None
+    return dy is not None and few and fused_kernels_for(y, torch.float32) is not None
 
 
-class Head(torch.autograd.Function):
+class PooledClassifierJVP(torch.autograd.Function):
     """Logits of the mean over an image's pixels, and their derivative along (dy, dweight, dbias)."""
 
     @staticmethod
@@ -40,19 +40,19 @@ class Head(torch.autograd.Function):
         n, channels, height, width = y.shape
         classes, weight, dy = linear.out_features, linear.weight.detach(), _last(dy)
         means = y.new_empty((n, channels))
-        value, along = y.new_empty((n, classes)), y.new_empty((n, classes))
+        value, derivative = y.new_empty((n, classes)), y.new_empty((n, classes))
         block_k, pixels = _power(classes), _power(height * width)
         blocks = {"PIXELS": pixels, "BLOCK_C": min(TILE // block_k, 2 * TILE // pixels, 256), "BLOCK_K": block_k}
         with launching_on(y.device):
             kernels_of("nets").head_kernel[(n,)](
-                y, dy, weight, linear.bias.detach(), dweight, dbias, means, value, along,
+                y, dy, weight, linear.bias.detach(), dweight, dbias, means, value, derivative,
                 channels, height * width, classes, **blocks, num_warps=8,
             )  # fmt: skip
         ctx.save_for_backward(weight, means)
         ctx.shape = y.shape
         ctx.mark_non_differentiable(value)
         ctx.set_materialize_grads(False)
-        return value, along
+        return value, derivative
 
     @staticmethod
     def backward(ctx: Any, _: None, g: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from itl.nets.base import Net
 from itl.nets.conv import convolve
-from itl.nets.norm import norm, twice
+from itl.nets.norm import fork, norm
 
 
 def conv3x3(inputs: int, outputs: int, stride: int = 1) -> nn.Conv2d:
@@ -42,7 +42,7 @@ class BasicBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """`[n, inputs, h, w]` to `[n, width, h/stride, w/stride]`."""
-        x, again = twice(x)
+        x, again = fork(x)
         out = norm(self.bn1, convolve(self.conv1, x))
         return norm(self.bn2, convolve(self.conv2, out), self.shortcut(again))
 
@@ -62,7 +62,7 @@ class Bottleneck(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """`[n, inputs, h, w]` to `[n, 4 width, h/stride, w/stride]`."""
-        x, again = twice(x)
+        x, again = fork(x)
         out = norm(self.bn1, convolve(self.conv1, x))
         out = norm(self.bn2, convolve(self.conv2, out))
         return norm(self.bn3, convolve(self.conv3, out), self.shortcut(again))

@@ -27,7 +27,7 @@ CLASSIFIER = "classifier."
 COUNT = "num_batches_tracked"  # of no consequence, and not in every file
 
 
-def start_from(net: nn.Module, path: str | os.PathLike[str]) -> int:
+def load_backbone_weights(net: nn.Module, path: str | os.PathLike[str]) -> int:
     """Give `net` the weights in a safetensors file, all but the classifier's; how many tensors were taken.
 
     A file that lacks a layer or has it in another shape is refused, and the network is as it was.

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from itl.engine.keyed_random import torch_generator
 from itl.engine.stage import OptimizerConfig
-from itl.nets import Net, draw
+from itl.nets import Net, initialize
 from itl.settings import Count, Rate, Weight
 from itl.specialists.base import Batch, Options, Phase, Specialist
 from itl.specialists.losses import contrast, cross_entropy, wide
@@ -66,12 +66,12 @@ class Co2L(Specialist):
         context, first = self.context, not self.context.past
         if first:
             self.head = self._build(context.net)
-            draw(self.head, torch_generator(*context.key, "head"))
+            initialize(self.head, torch_generator(*context.key, "head"))
         else:
             self.twins["old"] = twin(context.net)
             self.old_head = self._build(context.net)
             self.old_head.load_state_dict(self.head.state_dict())
-        context.net.redraw_classifier(torch_generator(*context.key, "probe"))
+        context.net.reinitialize_classifier(torch_generator(*context.key, "probe"))
 
     def _build(self, net: Net) -> nn.Sequential:
         features = net.classifier.in_features
@@ -82,7 +82,9 @@ class Co2L(Specialist):
         """All of the network but its classifier, and the head; warm-up, then a cosine down to a thousandth."""
         usual, options = super().phase(), self.options
         epochs = usual.epochs if self.context.past else options.first_epochs or usual.epochs
-        trained = {n: p for n, p in usual.parameters.items() if not n.startswith(f"{self.context.net.place}.")}
+        trained = {
+            n: p for n, p in usual.parameters.items() if not n.startswith(f"{self.context.net.classifier_name}.")
+        }
         trained |= {f"head.{n}": p for n, p in self.head.named_parameters()}
         warm = min(options.warm_epochs, epochs // 2) / epochs if usual.batch > 256 else 0.0
 
@@ -109,7 +111,7 @@ class Co2L(Specialist):
     def closing(self) -> Phase:
         """The linear probe: the classifier alone, on the features of evaluation mode."""
         options, net = self.options, self.context.net
-        weights: dict[str, Tensor] = dict(net.classifier.named_parameters(net.place))
+        weights: dict[str, Tensor] = dict(net.classifier.named_parameters(net.classifier_name))
         descent = OptimizerConfig(options.probe_lr, momentum=0.9, curve=three_steps)
         form = (options.probe_epochs, options.probe_batch, descent, self.probe)
         return Phase("closing", "both", *form, weights, balanced=True, training=False, replays=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from itl.nets import forwards
+from itl.nets import forward_each
 from itl.specialists.base import Batch, Specialist
 from itl.specialists.losses import cross_entropy, shares, squared_error
 
@@ -18,7 +18,7 @@ class DER(Specialist):
     def loss(self, net: nn.Module, now: Batch, pasts: tuple[Batch, ...]) -> Tensor:
         """Both terms, each with its own forward; on an empty memory only the first."""
         how = self.settings.reduction
-        logits, *replayed = forwards(net, now.x, *(past.x for past in pasts))
+        logits, *replayed = forward_each(net, now.x, *(past.x for past in pasts))
         now.said = now.logits = logits.detach()
         loss = cross_entropy(logits, now.y, how)
         for past, again in zip(pasts, replayed, strict=True):

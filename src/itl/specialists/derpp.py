@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from itl.nets import forwards
+from itl.nets import forward_each
 from itl.specialists.base import Batch
 from itl.specialists.losses import cross_entropy, shares, squared_error
 from itl.specialists.weight_average import Averaged
@@ -24,7 +24,7 @@ class DERpp(Averaged):
     def loss(self, net: nn.Module, now: Batch, pasts: tuple[Batch, ...]) -> Tensor:
         """The three terms; on an empty memory only the first."""
         how, alpha, beta = self.settings.reduction, self.settings.alpha, self.settings.beta
-        logits, *replayed = forwards(net, now.x, *(past.x for past in pasts))
+        logits, *replayed = forward_each(net, now.x, *(past.x for past in pasts))
         now.said = now.logits = logits.detach()
         loss = cross_entropy(logits, now.y, how)
         if not pasts:

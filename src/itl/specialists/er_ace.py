@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from itl.nets import forwards
+from itl.nets import forward_each
 from itl.specialists.base import Batch, Specialist
 from itl.specialists.losses import among, cross_entropy, shares
 
@@ -25,7 +25,7 @@ class ERACE(Specialist):
         how, context = self.settings.reduction, self.context
         if not context.past:
             pasts = ()
-        logits, *replayed = forwards(net, now.x, *(past.x for past in pasts))
+        logits, *replayed = forward_each(net, now.x, *(past.x for past in pasts))
         now.said = logits.detach()
         if not context.past:
             return cross_entropy(logits, now.y, how)

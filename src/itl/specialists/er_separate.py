@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from itl.nets import forwards
+from itl.nets import forward_each
 from itl.specialists.base import Batch
 from itl.specialists.losses import cross_entropy, shares
 from itl.specialists.weight_average import Averaged
@@ -22,7 +22,7 @@ class ERApart(Averaged):
     def loss(self, net: nn.Module, now: Batch, pasts: tuple[Batch, ...]) -> Tensor:
         """The terms, each with its own reduction."""
         how = self.settings.reduction
-        logits, *replayed = forwards(net, now.x, *(past.x for past in pasts))
+        logits, *replayed = forward_each(net, now.x, *(past.x for past in pasts))
         now.said = now.logits = logits.detach()
         loss = cross_entropy(logits, now.y, how)
         for past, those in zip(pasts, replayed, strict=True):

@@ -23,10 +23,10 @@ def restore_twin(net: Net, state: dict[str, Tensor]) -> Net:
     """A twin with a saved state; its classifier may have fewer outputs than the network has by now."""
     out = twin(net)
     old = out.classifier
-    rows = len(state[f"{out.place}.weight"])
+    rows = len(state[f"{out.classifier_name}.weight"])
     if rows != old.out_features:
         new = nn.Linear(old.in_features, rows, bias=old.bias is not None, device=old.weight.device)
-        out.put_classifier(new.requires_grad_(False))
+        out.set_classifier(new.requires_grad_(False))
     out.load_state_dict(state)
     return out
 
@@ -36,7 +36,7 @@ def widen(out: Net, net: Net) -> None:
     """Give a twin the outputs that the network has gained since; they begin with the network's own weights."""
     old, new = out.classifier, net.classifier
     if old.out_features < new.out_features:
-        out.put_classifier(copy.deepcopy(new).requires_grad_(False))
+        out.set_classifier(copy.deepcopy(new).requires_grad_(False))
         out.classifier.weight[: old.out_features] = old.weight
         if old.bias is not None:
             out.classifier.bias[: old.out_features] = old.bias

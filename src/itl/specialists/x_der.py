@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from itl.nets import Net, forwards
+from itl.nets import Net, forward_each
 from itl.settings import Rate, Weight
 from itl.specialists.base import Batch, Options, Phase, Specialist
 from itl.specialists.losses import among, contrast, cross_entropy, squared_error, wide
@@ -76,7 +76,7 @@ class XDER(Specialist):
     def loss(self, net: nn.Module, now: Batch, pasts: tuple[Batch, ...]) -> Tensor:
         """All terms; those of the memory from the second task on, those of the future heads before the last."""
         s, o, context = self.settings, self.options, self.context
-        outputs, *replayed = (wide(logits) for logits in forwards(net, now.x, *(past.x for past in pasts)))
+        outputs, *replayed = (wide(logits) for logits in forward_each(net, now.x, *(past.x for past in pasts)))
         loss = cross_entropy(among(outputs, context.own), now.y, s.reduction)
         now.said, everything, labels = outputs.detach(), outputs, now.y
         if pasts:

@@ -193,7 +193,7 @@ def _drop_outputs(model: Model, dropped: Sequence[int]) -> None:
     if any(name.partition("/")[0] not in twins for name in learner.specialist.extra_state()):
         raise UserError(f"{learner.specialist.name} keeps what it knows by class; a class of it cannot be forgotten")
     for net in (learner.net, *twins.values()):
-        net.keep_outputs([output for output in kept if output < net.classifier.out_features])
+        net.select_outputs([output for output in kept if output < net.classifier.out_features])
     slots, held = learner.memory.slots, len(learner.memory)
     slots.label[:held] = [place[label] for label in slots.label[:held].tolist()]
     slots.width[:held] = [sum(output < width for output in kept) for width in slots.width[:held].tolist()]

@@ -19,7 +19,7 @@ from itl.apps.teaching.options import SIZES, TeachingOptions, check_model_path, 
 from itl.callbacks.base import Callback, CallbackList
 from itl.engine.device import choose_engine
 from itl.errors import UserError
-from itl.nets.weights import start_from
+from itl.nets.weights import load_backbone_weights
 from itl.presets import settings_for
 from itl.streams import Progress
 
@@ -178,7 +178,7 @@ class Teacher:
         )
         if o.weights is not None:
             model.learner.prepare(model.task(material.train.pixels, material.train.labels))
-            start_from(model.learner.net, o.weights)
+            load_backbone_weights(model.learner.net, o.weights)
         model.learner.notes[OWN] = dict(o.settings)
         return model
 
