@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from itl import _deprecated
 from itl.errors import UserError
 
 if TYPE_CHECKING:
@@ -15,14 +16,16 @@ if TYPE_CHECKING:
 __all__ = ["Learner", "Model", "UserError", "load", "streams"]
 __version__ = "0.1.0"
 
-# Imported when first asked for: torch takes seconds, and `itl --help` should not.
-_HOMES = {"Learner": "itl.learner", "Model": "itl.apps.model", "load": "itl.apps.model", "streams": "itl.streams"}
+_deprecated.install()
+
+# Imported on first use: importing torch takes seconds, and `itl --help` should be fast.
+_LOCATIONS = {"Learner": "itl.learner", "Model": "itl.apps.model", "load": "itl.apps.model", "streams": "itl.streams"}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _LOCATIONS:
         raise AttributeError(f"module 'itl' has no attribute '{name}'")
-    module = import_module(_HOMES[name])
+    module = import_module(_LOCATIONS[name])
     return module if name == "streams" else getattr(module, name)
 
 

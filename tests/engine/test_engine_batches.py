@@ -87,12 +87,12 @@ def test_no_step_of_any_stage_sees_a_handful(method: str) -> None:
 def test_a_task_whose_last_batch_is_a_joined_one_goes_on_as_if_never_stopped(tmp_path: Path) -> None:
     stream, stops = tiny_stream(each=9), []
 
-    class Keeper(Callback):
+    class SaveEveryRound(Callback):
         def round_ends(self, learner: Learner, stage: Stage, epoch: int, loss: float) -> None:
             stops.append(tmp_path / f"{len(stops)}")
             learner_state.save(learner, stops[-1])
 
-    learner = tiny_learner("itl-l", buffer=18, callback=Keeper())
+    learner = tiny_learner("itl-l", buffer=18, callback=SaveEveryRound())
     learner.learn(stream.tasks[0])
     assert len(stops) >= 6  # two rounds of each of the three stages
     for path in stops:

@@ -184,7 +184,7 @@ def test_as_many_generations_are_kept_as_learns_can_be_undone(tmp_path: Path) ->
 
 HOLD = """
 import sys, time
-from itl.model import lock
+from itl.checkpoint.lock import lock
 with lock(sys.argv[1]):
     print("held", flush=True)
     time.sleep(60)

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from itl.apps.model.folder import Model
+from itl.apps.model.generations import damage, earlier, last_whole, unfinished
 from itl.checkpoint import store
-from itl.checkpoint.generations import damage, earlier, last_whole, unfinished
 from itl.checkpoint.lock import LOCK, locked
 from itl.engine.keyed_random import generator
 from itl.errors import UserError, unknown

@@ -19,10 +19,10 @@ import torch
 from torch import Tensor, nn
 
 from itl import __version__
+from itl.apps.model.generations import FORMAT, UNDO, about_of, finished, newest_learned, pictures_of, with_way_back
 from itl.apps.model.memory_images import PILLOW_MODES, MemoryImageFiles
 from itl.callbacks.base import Callback, CallbackList
 from itl.checkpoint import learner_state, store
-from itl.checkpoint.generations import FORMAT, UNDO, about_of, finished, newest_learned, pictures_of, with_way_back
 from itl.checkpoint.lock import lock, locked
 from itl.errors import UserError
 from itl.learner import Learner

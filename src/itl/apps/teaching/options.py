@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from itl.apps.model import Model
-from itl.checkpoint.generations import earlier
+from itl.apps.model.generations import earlier
 from itl.checkpoint.store import generations
 from itl.errors import UserError
 from itl.settings import flatten

@@ -1,0 +1,374 @@
+"""Deprecated names: every name that was renamed keeps working here, with a `DeprecationWarning` naming the new one.
+
+Old names may appear in this module and its tests only. To rename something, add one line to the right table:
+
+- a module or package moved: `MODULES["itl.old_module"] = "itl.new_module"` (submodules follow their package);
+- a class, function or constant was renamed: `NAMES["itl.module.OldName"] = "itl.module.NewName"`, where the key is the
+  path under which users imported it, through an old or a current module;
+- a setting was renamed: `SETTINGS["group.old"] = "group.new"`; one of its values was: `SETTING_VALUES`;
+- an entry-point group was renamed: `ENTRY_POINT_GROUPS["itl.new"] = "itl.old"`;
+- a parameter was renamed: decorate the function with `@renamed_parameters(old="new")`;
+- an attribute was renamed: decorate the class with `@renamed_attributes(old="new")`;
+- an overridable method was renamed: call `adopt_renamed_methods(cls, {"old": "new"})` in `__init_subclass__`.
+
+`install()` is called by `import itl`. It imports nothing else of the package, so `import itl` stays fast.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.metadata import EntryPoint, entry_points
+from types import ModuleType
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+C = TypeVar("C", bound=type)
+
+# Old module -> new module. Submodules of an old package map to those of the new one unless they have their own line.
+MODULES = {
+    "itl.learner.front": "itl.learner.learner",
+    "itl.learner.checks": "itl.learner.validation",
+    "itl.learner.legs": "itl.learner.stage_estimate",
+    "itl.learner.lessons": "itl.learner.inputs",
+    "itl.observer": "itl.callbacks.base",
+    "itl.events": "itl.callbacks.tensorboard",
+    "itl.saving": "itl.checkpoint.learner_state",
+    "itl.engine.state": "itl.checkpoint.store",
+    "itl.model.lock": "itl.checkpoint.lock",
+    "itl.specialists.rounds": "itl.replay.epochs",
+    "itl.specialists.live": "itl.replay.online_step",
+    "itl.memory.plan": "itl.replay.plan",
+    "itl.specialists.per_sample": "itl.gradients.per_sample",
+    "itl.specialists.taps": "itl.gradients.grad_sample",
+    "itl.specialists.virtual": "itl.gradients.virtual_update",
+    "itl.specialists.twins": "itl.specialists.model_copies",
+    "itl.specialists.averaged": "itl.specialists.weight_average",
+    "itl.specialists.er_apart": "itl.specialists.er_separate",
+    "itl.memory.live": "itl.memory.online_selection",
+    "itl.memory.sight": "itl.memory.model_outputs",
+    "itl.memory.reservoir": "itl.memory.policies.reservoir",
+    "itl.memory.ring": "itl.memory.policies.ring",
+    "itl.memory.stratified": "itl.memory.policies.stratified",
+    "itl.memory.herding": "itl.memory.policies.herding",
+    "itl.memory.entropy": "itl.memory.policies.entropy",
+    "itl.memory.coreset": "itl.memory.policies.coreset",
+    "itl.memory.gcr": "itl.memory.policies.gcr",
+    "itl.memory.greedy": "itl.memory.greedy_selection",
+    "itl.methods": "itl.presets",
+    "itl.engine.shadow": "itl.engine.bf16_weights",
+    "itl.engine.packed": "itl.engine.packed_inputs",
+    "itl.engine.views": "itl.engine.normalize",
+    "itl.engine.partition": "itl.engine.green_context",
+    "itl.engine.lanes": "itl.engine.concurrency",
+    "itl.engine.kernels": "itl.engine.sgd_kernel",
+    "itl.engine.update": "itl.engine.fused_sgd",
+    "itl.engine.random": "itl.engine.keyed_random",
+    "itl.kernels": "itl.triton_support",
+    "itl.nets.dual": "itl.nets.jvp_rules",
+    "itl.nets.foreign": "itl.nets.adapter",
+    "itl.nets.kernels": "itl.nets.triton_kernels",
+    "itl.nets.head": "itl.nets.pooled_classifier",
+    "itl.augment.kernels": "itl.augment.triton_kernels",
+    "itl.augment.tone": "itl.augment.lookup_tables",
+    "itl.generalists.learn": "itl.generalists.learning",
+    "itl.generalists.rounds": "itl.generalists.epochs",
+    "itl.generalists.tangent": "itl.generalists.tangent_model",
+    "itl.config": "itl.experiments.config",
+    "itl.run": "itl.experiments.run",
+    "itl.recorder": "itl.experiments.recorder",
+    "itl.refine": "itl.experiments.refine",
+    "itl.search": "itl.experiments.search",
+    "itl.search.board": "itl.experiments.search.progress",
+    "itl.search.cells": "itl.experiments.search.sweep_jobs",
+    "itl.search.claims": "itl.experiments.search.job_locks",
+    "itl.search.cluster": "itl.experiments.search.ray_backend",
+    "itl.search.courier": "itl.experiments.search.ray_task",
+    "itl.search.extras": "itl.experiments.search.optional_imports",
+    "itl.search.find": "itl.experiments.search.study",
+    "itl.search.local": "itl.experiments.search.local_backend",
+    "itl.search.parcels": "itl.experiments.search.file_sync",
+    "itl.search.work": "itl.experiments.search.jobs",
+    "itl.model": "itl.apps.model",
+    "itl.model.change": "itl.apps.model.edit",
+    "itl.model.judge": "itl.apps.model.evaluation",
+    "itl.model.pictures": "itl.apps.model.memory_images",
+    "itl.teach": "itl.apps.teaching",
+    "itl.teach.choice": "itl.apps.teaching.default_settings",
+    "itl.teach.exams": "itl.apps.teaching.held_out",
+    "itl.teach.lecture": "itl.apps.teaching.lesson_result",
+    "itl.images": "itl.apps.images",
+    "itl.images.cache": "itl.apps.images.decoded_cache",
+    "itl.images.many": "itl.apps.images.parallel_read",
+    "itl.sklearn": "itl.apps.scikit_learn",
+    "itl.bench.ours": "itl.bench.engine_timing",
+    "itl.bench.usual": "itl.bench.baseline_loop",
+    "itl.bench.scale": "itl.bench.workload",
+    "itl.bench.whole": "itl.bench.full_run",
+    "itl.bench.methods": "itl.bench.method_steps",
+    "itl.cli.bench": "itl.cli.commands.bench",
+    "itl.cli.change": "itl.cli.commands.edit",
+    "itl.cli.export": "itl.cli.commands.export",
+    "itl.cli.info": "itl.cli.commands.info",
+    "itl.cli.judge": "itl.cli.commands.evaluate",
+    "itl.cli.learn": "itl.cli.commands.learn",
+    "itl.cli.listing": "itl.cli.commands.listing",
+    "itl.cli.predict": "itl.cli.commands.predict",
+    "itl.cli.refine": "itl.cli.commands.refine",
+    "itl.cli.report": "itl.cli.commands.report",
+    "itl.cli.run": "itl.cli.commands.run",
+    "itl.cli.search": "itl.cli.commands.search",
+    "itl.cli.sweep": "itl.cli.commands.sweep",
+    "itl.cli.table": "itl.cli.commands.table",
+    "itl.cli.abreast": "itl.cli.display.runs",
+    "itl.cli.board": "itl.cli.display.jobs",
+    "itl.cli.curve": "itl.cli.display.accuracy_plot",
+    "itl.cli.learned": "itl.cli.display.lesson_tables",
+    "itl.cli.lessons": "itl.cli.display.lesson_progress",
+    "itl.cli.live": "itl.cli.display.progress",
+    "itl.cli.outlook": "itl.cli.display.eta",
+    "itl.cli.screen": "itl.cli.display.screen",
+    "itl.cli.tables": "itl.cli.display.run_tables",
+    "itl.cli.words": "itl.cli.display.labels",
+    "itl.cli.folders": "itl.cli.run_folders",
+    "itl.report.drawings": "itl.report.matplotlib_figures",
+    "itl.report.words": "itl.report.captions",
+    "itl.report.pictures": "itl.report.image_sheets",
+    "itl.report.paper": "itl.report.figure_files",
+    "itl.report.contents": "itl.report.tabs",
+    "itl.report.subject": "itl.report.run_selection",
+    "itl.results.check": "itl.results.validation",
+    "itl.results.chosen": "itl.results.image_selection",
+    "itl.streams.pictures": "itl.streams.pillow_images",
+    "itl.streams.arithmetic": "itl.streams.permutations",
+    "itl.streams.files": "itl.streams.checked_files",
+    "itl.streams.tree": "itl.streams.file_tree",
+}
+
+# Old importable name -> new one.
+NAMES = {
+    "itl.engine.lanes.ETIQUETTE": "itl.engine.concurrency.CAPTURE_GATE",
+    "itl.engine.lanes.Etiquette": "itl.engine.concurrency.CaptureGate",
+    "itl.engine.pool.Pool": "itl.engine.pool.ImagePool",
+    "itl.engine.pool.Source": "itl.engine.pool.ImageSource",
+    "itl.engine.shadow.Shadow": "itl.engine.bf16_weights.BF16Weights",
+    "itl.engine.stage.Batch": "itl.engine.stage.StepInputs",
+    "itl.engine.stage.Descent": "itl.engine.stage.OptimizerConfig",
+    "itl.engine.stage.Rounds": "itl.engine.stage.RoundPlanner",
+    "itl.engine.stage.Span": "itl.engine.stage.StepChunk",
+    "itl.engine.views.Normalise": "itl.engine.normalize.Normalize",
+    "itl.generalists.Ground": "itl.generalists.MemoryContext",
+    "itl.generalists.learn.Ground": "itl.generalists.MemoryContext",
+    "itl.generalists.rounds.SampleRounds": "itl.generalists.epochs.SampleRoundPlanner",
+    "itl.learner.legs.Leg": "itl.learner.stage_estimate.StageEstimate",
+    "itl.learner.legs.legs_of": "itl.learner.stage_estimate.estimate_stages",
+    "itl.memory.Sight": "itl.memory.ModelOutputs",
+    "itl.memory.live.Live": "itl.memory.online_selection.OnlineSelector",
+    "itl.memory.policies.Choice": "itl.memory.registry.Choice",
+    "itl.memory.policies.Offer": "itl.memory.registry.Offer",
+    "itl.memory.policies.POLICIES": "itl.memory.registry.POLICIES",
+    "itl.memory.policies.Policy": "itl.memory.registry.Policy",
+    "itl.memory.policies.Ranking": "itl.memory.registry.Ranking",
+    "itl.memory.policies.find": "itl.memory.registry.find",
+    "itl.memory.sight.Sight": "itl.memory.model_outputs.ModelOutputs",
+    "itl.model.folder.Keeper": "itl.apps.model.folder.CheckpointCallback",
+    "itl.model.judge.Verdict": "itl.apps.model.evaluation.EvaluationResult",
+    "itl.nets.Foreign": "itl.nets.ModuleAdapter",
+    "itl.nets.foreign.Foreign": "itl.nets.ModuleAdapter",
+    "itl.nets.resnet.Pool": "itl.nets.resnet.GlobalAvgPool",
+    "itl.observer.Observer": "itl.callbacks.base.Callback",
+    "itl.observer.Observers": "itl.callbacks.base.CallbackList",
+    "itl.results.Folder": "itl.results.RunFolder",
+    "itl.results.record.Folder": "itl.results.RunFolder",
+    "itl.saving.Pace": "itl.checkpoint.learner_state.CheckpointThrottle",
+    "itl.search.work.Source": "itl.experiments.search.jobs.JobSource",
+    "itl.settings.Part": "itl.settings.SettingsGroup",
+    "itl.specialists.Here": "itl.specialists.TaskContext",
+    "itl.specialists.View": "itl.specialists.Batch",
+    "itl.specialists.base.Here": "itl.specialists.TaskContext",
+    "itl.specialists.base.View": "itl.specialists.Batch",
+    "itl.specialists.live.LiveStep": "itl.replay.online_step.OnlineSelectionStep",
+    "itl.specialists.rounds.ReplayRounds": "itl.replay.epochs.ReplayRoundPlanner",
+    "itl.streams.Source": "itl.streams.DatasetSource",
+    "itl.streams.base.Source": "itl.streams.DatasetSource",
+    "itl.streams.tree.Folder": "itl.streams.file_tree.DirectoryTree",
+    "itl.streams.tree.Tree": "itl.streams.file_tree.FileTree",
+    "itl.streams.tree.Zip": "itl.streams.file_tree.ZipTree",
+    "itl.teach.Lecture": "itl.apps.teaching.LessonResult",
+    "itl.teach.Options": "itl.apps.teaching.TeachingOptions",
+    "itl.teach.exams.Exams": "itl.apps.teaching.held_out.HeldOutEvaluation",
+    "itl.teach.lecture.Lecture": "itl.apps.teaching.lesson_result.LessonResult",
+    "itl.teach.options.Options": "itl.apps.teaching.options.TeachingOptions",
+}
+
+# Old dotted setting -> new one.
+SETTINGS: dict[str, str] = {}
+
+# (new dotted setting, old value) -> new value.
+SETTING_VALUES: dict[tuple[str, str], str] = {}
+
+# New entry-point group -> old one.
+ENTRY_POINT_GROUPS = {"itl.methods": "itl.specialists"}
+
+
+def warn(old: str, new: str, stacklevel: int = 3) -> None:
+    """Warn that `old` is deprecated in favor of `new`, at the caller's caller."""
+    warnings.warn(f"{old} is deprecated, use {new}", DeprecationWarning, stacklevel=stacklevel)
+
+
+def new_module(name: str) -> str:
+    """Current name of a module: the longest renamed prefix of `name` is replaced."""
+    parts = name.split(".")
+    for length in range(len(parts), 1, -1):
+        prefix = ".".join(parts[:length])
+        if prefix in MODULES:
+            return ".".join([MODULES[prefix], *parts[length:]])
+    return name
+
+
+def new_setting(name: str) -> str:
+    """Current name of a dotted setting; warns if `name` is an old one."""
+    if name in SETTINGS:
+        warn(f"setting {name}", SETTINGS[name], stacklevel=4)
+    return SETTINGS.get(name, name)
+
+
+def new_setting_value(name: str, value: Any) -> Any:
+    """Current form of the value of a setting; warns if `value` is an old one."""
+    if isinstance(value, str) and (name, value) in SETTING_VALUES:
+        warn(f"{name}={value}", f"{name}={SETTING_VALUES[name, value]}", stacklevel=4)
+        return SETTING_VALUES[name, value]
+    return value
+
+
+def entry_points_of(group: str) -> list[EntryPoint]:
+    """Entry points of a group, including those that plug-ins still declare under its old name."""
+    found = list(entry_points(group=group))
+    old = ENTRY_POINT_GROUPS.get(group)
+    if old is not None:
+        for point in entry_points(group=old):
+            warn(f"entry-point group {old} (of {point.name})", group)
+            found.append(point)
+    return found
+
+
+def renamed_parameters(**renamed: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Decorator: accept the keyword arguments `old="new"` under their old names too."""
+
+    def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        @functools.wraps(function)
+        def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
+            for old in renamed.keys() & kwargs.keys():
+                new = renamed[old]
+                if new in kwargs:
+                    raise TypeError(f"{function.__qualname__}() got both {old} and {new}, which are the same")
+                warn(f"argument {old} of {function.__qualname__}()", new)
+                kwargs[new] = kwargs.pop(old)
+            return function(*args, **kwargs)
+
+        return wrapper
+
+    return decorate
+
+
+def renamed_attributes(**renamed: str) -> Callable[[C], C]:
+    """Class decorator: the attributes `old="new"` can be read and set under their old names too."""
+
+    def decorate(cls: C) -> C:
+        for old, new in renamed.items():
+            setattr(cls, old, _alias_property(cls.__name__, old, new))
+        return cls
+
+    return decorate
+
+
+def adopt_renamed_methods(cls: type, renamed: Mapping[str, str]) -> None:
+    """Let the methods that a subclass defines under old names override the renamed ones."""
+    for old, new in renamed.items():
+        if old in vars(cls) and new not in vars(cls):
+            warn(f"method {cls.__name__}.{old}", new, stacklevel=4)
+            setattr(cls, new, vars(cls)[old])
+
+
+def install() -> None:
+    """Make old module paths and names importable."""
+    if not any(isinstance(finder, _DeprecatedFinder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _DeprecatedFinder())
+
+
+def _alias_property(owner: str, old: str, new: str) -> property:
+    def get(self: Any) -> Any:
+        warn(f"{owner}.{old}", new)
+        return getattr(self, new)
+
+    def put(self: Any, value: Any) -> None:
+        warn(f"{owner}.{old}", new)
+        setattr(self, new, value)
+
+    return property(get, put, doc=f"Deprecated alias of `{new}`.")
+
+
+@functools.cache
+def _renamed_by_module() -> dict[str, dict[str, str]]:
+    """Current module -> {old name: qualified new name}."""
+    table: dict[str, dict[str, str]] = {}
+    for old, new in NAMES.items():
+        owner, _, name = old.rpartition(".")
+        table.setdefault(new_module(owner), {})[name] = new
+    return table
+
+
+class _DeprecatedFinder(MetaPathFinder):
+    """Finds old modules, and adds the old names to the current modules that had them."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if not fullname.startswith("itl."):
+            return None
+        if new_module(fullname) != fullname:
+            return ModuleSpec(fullname, _AliasLoader())
+        table = _renamed_by_module().get(fullname, {})
+        spec = PathFinder.find_spec(fullname, path, target) if table else None
+        if spec is not None and spec.loader is not None:
+            _add_names_after_import(spec.loader, table)
+        return spec
+
+
+class _AliasLoader(Loader):
+    """Makes an old module name an alias of the current module."""
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        new = new_module(module.__name__)
+        sys.modules[module.__name__] = import_module(new)
+        warn(f"module {module.__name__}", new)
+
+
+def _add_names_after_import(loader: Loader, table: dict[str, str]) -> None:
+    execute = loader.exec_module
+
+    def exec_module(module: ModuleType) -> None:
+        execute(module)
+        previous: Callable[[str], Any] | None = vars(module).get("__getattr__")
+
+        def get(name: str) -> Any:
+            if name in table:
+                warn(f"{module.__name__}.{name}", table[name])
+                owner, _, attribute = table[name].rpartition(".")
+                return getattr(import_module(owner), attribute)
+            if previous is not None:
+                return previous(name)
+            raise AttributeError(f"module '{module.__name__}' has no attribute '{name}'")
+
+        module.__getattr__ = get  # type: ignore[method-assign]
+
+    loader.exec_module = exec_module  # type: ignore[method-assign]

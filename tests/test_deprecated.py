@@ -1,0 +1,128 @@
+"""Old names keep working, each with a DeprecationWarning that names the new one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import warnings
+from importlib import import_module
+from typing import Any
+
+import pytest
+
+from itl import _deprecated
+
+
+def recorded(action: Any) -> tuple[Any, list[str]]:
+    """Result of `action()` and the texts of its deprecation warnings."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        result = action()
+    return result, [str(w.message) for w in caught if w.category is DeprecationWarning]
+
+
+def resolve(path: str) -> Any:
+    owner, _, name = path.rpartition(".")
+    return getattr(import_module(owner), name)
+
+
+@pytest.mark.parametrize("old", _deprecated.MODULES)
+def test_old_module_is_the_new_module(old: str) -> None:
+    new = _deprecated.MODULES[old]
+    expected = import_module(new)
+    sys.modules.pop(old, None)
+    module, messages = recorded(lambda: import_module(old))
+    assert module is expected
+    assert f"module {old} is deprecated, use {new}" in messages
+    assert module.__name__ == module.__spec__.name == new
+
+
+@pytest.mark.parametrize("old", _deprecated.NAMES)
+def test_old_name_is_the_new_object(old: str) -> None:
+    new = _deprecated.NAMES[old]
+    owner, _, name = old.rpartition(".")
+    found, messages = recorded(lambda: resolve(old))
+    assert found is resolve(new)
+    assert f"{_deprecated.new_module(owner)}.{name} is deprecated, use {new}" in messages
+
+
+def test_renamed_settings_lead_to_settings() -> None:
+    from itl.settings import check_name
+
+    for setting in (*_deprecated.SETTINGS.values(), *(name for name, _ in _deprecated.SETTING_VALUES)):
+        check_name(setting)
+
+
+@pytest.mark.parametrize(
+    ("statement", "new"),
+    [
+        ("from itl.sklearn import ITLClassifier", "itl.apps.scikit_learn"),
+        ("import itl.sklearn", "itl.apps.scikit_learn"),
+        ("from itl.nets import Foreign", "itl.nets.ModuleAdapter"),
+        ("from itl.specialists.base import Here, Specialist, View", "itl.specialists.Batch"),
+        ("from itl.observer import Observer", "itl.callbacks.base.Callback"),
+        ("from itl import saving", "itl.checkpoint.learner_state"),
+        ("import itl.model.folder", "itl.apps.model.folder"),
+    ],
+)
+def test_old_public_import_works_in_a_new_process(statement: str, new: str) -> None:
+    done = subprocess.run([sys.executable, "-W", "always", "-c", statement], capture_output=True, text=True, check=True)
+    assert "<string>:1: DeprecationWarning" in done.stderr, "the warning points at the line that uses the old name"
+    assert f"use {new}" in done.stderr
+
+
+def test_current_names_do_not_warn() -> None:
+    code = "import itl, itl.learner, itl.apps.model, itl.cli.app, itl.experiments.run, itl.callbacks.base"
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
+
+
+def test_import_itl_does_not_import_torch() -> None:
+    subprocess.run([sys.executable, "-c", "import itl, sys; assert 'torch' not in sys.modules"], check=True)
+
+
+def test_unknown_names_are_still_errors() -> None:
+    with pytest.raises(ImportError):
+        import_module("itl.model.no_such_module")
+    with pytest.raises(AttributeError, match="no attribute 'NoSuchName'"):
+        resolve("itl.nets.NoSuchName")
+
+
+def test_renamed_parameter_is_accepted_with_a_warning() -> None:
+    @_deprecated.renamed_parameters(observer="callback")
+    def learn(callback: int = 0) -> int:
+        return callback
+
+    with pytest.warns(DeprecationWarning, match=r"argument observer of .*learn\(\) is deprecated, use callback"):
+        assert learn(observer=3) == 3  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="both observer and callback"):
+        learn(observer=3, callback=4)  # type: ignore[call-arg]
+
+
+def test_renamed_attribute_reads_and_writes_the_new_one() -> None:
+    @_deprecated.renamed_attributes(old="new")
+    class Thing:
+        new = 1
+
+    thing: Any = Thing()
+    with pytest.warns(DeprecationWarning, match=r"Thing.old is deprecated, use new"):
+        assert thing.old == 1
+    with pytest.warns(DeprecationWarning, match=r"Thing.old is deprecated, use new"):
+        thing.old = 2
+    assert thing.new == 2
+
+
+def test_method_overridden_under_its_old_name_is_called() -> None:
+    class Base:
+        def __init_subclass__(cls) -> None:
+            _deprecated.adopt_renamed_methods(cls, {"stops": "on_stop"})
+
+        def on_stop(self) -> str:
+            return "default"
+
+    with pytest.warns(DeprecationWarning, match=r"method Old.stops is deprecated, use on_stop"):
+
+        class Old(Base):
+            def stops(self) -> str:
+                return "overridden"
+
+    assert Old().on_stop() == "overridden"
