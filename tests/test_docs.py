@@ -22,7 +22,7 @@ from itl.cli.app import cli
 from itl.cli.commands import run as run_command
 from itl.cli.options import alternatives
 from itl.experiments.refine import check
-from itl.memory import POLICIES, Slots
+from itl.memory import Slots, policy_names
 from itl.settings import Settings, flatten
 from itl.streams import registry
 from support.tiny import TINY, tiny_images
@@ -111,7 +111,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_files_named_in_the_text_exist(page: Path) -> None:
-    examples = {"src/itl/specialists/heavy.py", "src/itl/streams/stripes.py", "src/itl/memory/uniform.py"}
+    examples = {"src/itl/specialists/heavy.py", "src/itl/streams/stripes.py", "src/itl/memory/policies/uniform.py"}
     for name in re.findall(r"`((?:src|tests|docs|benchmarks|results)/[\w./-]+)`", prose(page)):
         assert name in examples or (HOME / name).exists(), f"{page.name} names {name}"
 
@@ -143,7 +143,7 @@ def test_the_readme_lists_what_there_is() -> None:
 
 
 def test_what_the_readme_says_is_not_there_yet_is_not_there() -> None:
-    there = {*presets.METHODS, *cli.commands, *POLICIES} & set(listed("Not yet"))
+    there = {*presets.METHODS, *cli.commands, *policy_names()} & set(listed("Not yet"))
     assert not there, f"README.md calls {there} not yet there: move them up"
 
 
@@ -254,7 +254,7 @@ def test_the_contributors_policy_keeps_the_memory_full_and_fair() -> None:
     rng, slots = np.random.default_rng(0), Slots.empty(10)
     for task, count in enumerate((4, 30, 300)):
         labels = np.full(count, task)
-        targets, rows = names["uniform"](slots, labels, rng)
+        targets, rows = names["Uniform"]().select_at_task_end(slots, labels, rng, None)
         assert len(targets) == len(rows) == len(set(targets)) == len(set(rows))
         slots.write(targets, labels[rows], task, rows, width=3)
         assert (slots.label[: slots.count] >= 0).all()

@@ -11,7 +11,7 @@ import itl
 from itl import Learner, UserError, presets
 from itl.engine.keyed_random import generator
 from itl.memory import Slots
-from itl.memory.policies.reservoir import offered, reservoir
+from itl.memory.policies.reservoir import Reservoir, reservoir
 from itl.replay.plan import plan_epoch
 from support.tiny import Teller, differing, photograph, tiny_images, tiny_learner
 
@@ -116,7 +116,7 @@ def test_a_memory_that_may_not_grow_drops_classes_or_refuses() -> None:
 
 
 def test_a_grown_reservoir_fills_its_free_slots_first_and_then_goes_on_as_before() -> None:
-    places = reservoir(1000, 12, 20, generator("grown"), held=10)
+    places = reservoir(1000, 12, 20, generator("grown"), filled=10)
     assert places[:2].tolist() == [10, 11]
     slots = Slots.empty(10)
     slots.write(np.arange(10), np.zeros(10, np.int64), 0, np.arange(10), 1)
@@ -130,7 +130,7 @@ def test_a_grown_reservoir_fills_its_free_slots_first_and_then_goes_on_as_before
         batch=2,
         replay=16,
         draws=1,
-        online=offered,
+        online=Reservoir().plan_writes,
     )
     assert plan.replay.tolist() == [10, 12, 14, 16]
     assert set(plan.labels[0]) == {0, 1}

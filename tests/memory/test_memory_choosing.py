@@ -227,7 +227,7 @@ def test_a_memory_too_small_for_its_classes_is_refused(policy: str) -> None:
 @pytest.mark.parametrize(
     ("policy", "said"),
     [
-        ("entropy", r"looks at the specialist's predictions.*set memory\.policy="),
+        ("entropy", r"needs the specialist's logits.*set memory\.policy="),
         ("ring", r"memory\.logits=true stores what the specialist says.*set memory\.policy=stratified"),
     ],
 )

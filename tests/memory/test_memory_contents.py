@@ -28,8 +28,8 @@ def test_slots_hold_the_raw_image_class_and_task_they_name(method: str, buffer: 
             assert torch.equal(learner.memory.pixels[slot], source.gather(row)[0])
             assert slots.label[slot] == source.labels[row]
         assert (slots.written[: slots.count] > 0).all()
-        assert (slots.written[: slots.count] <= slots.clock).all()
-        assert slots.clock == (number + 1) * 2 * 2  # 2 epochs of 2 steps a task, of 8 images and of 10
+        assert (slots.written[: slots.count] <= slots.step).all()
+        assert slots.step == (number + 1) * 2 * 2  # 2 epochs of 2 steps a task, of 8 images and of 10
 
 
 def test_itls_memory_is_balanced_after_every_task() -> None:
@@ -75,4 +75,4 @@ def test_stored_logits_have_the_width_of_the_network_that_said_them() -> None:
         for slot in range(slots.count):
             assert (logits[slot, slots.width[slot] :] == 0).all()
             assert logits[slot, : slots.width[slot]].abs().sum() > 0
-    assert learner.memory.ragged(6)
+    assert learner.memory.has_partial_logits(6)

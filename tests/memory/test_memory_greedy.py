@@ -13,7 +13,7 @@ from torch import Tensor
 
 from itl.memory import greedy_selection
 from itl.memory.greedy_selection import facility_location, herding, matching_pursuit
-from itl.memory.policies.coreset import coreset
+from itl.memory.policies.coreset import coreset_weights
 from support.matching_pursuit import slow_pursuit
 
 
@@ -66,7 +66,7 @@ def test_the_weighted_gradient_of_a_coreset_follows_the_whole_gradient() -> None
     labels = np.arange(200) % 2
     logits = cloud(200, 4, 0) * 2
     errors = logits.softmax(1) - torch.nn.functional.one_hot(torch.from_numpy(labels), 4)
-    weights = torch.from_numpy(coreset(errors, labels, 0.1))
+    weights = torch.from_numpy(coreset_weights(errors, labels, 0.1))
     assert int((weights > 0).sum()) == 20
     assert weights.sum() == 200
     assert [int((weights[labels == c] > 0).sum()) for c in (0, 1)] == [10, 10]

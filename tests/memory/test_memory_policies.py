@@ -9,8 +9,10 @@ import pytest
 
 from itl.engine.keyed_random import generator
 from itl.memory import Slots
-from itl.memory.policies.reservoir import last_wins, offered, reservoir
-from itl.memory.policies.stratified import quotas, stratified
+from itl.memory.class_balance import class_quotas
+from itl.memory.policies.reservoir import Reservoir, reservoir
+from itl.memory.policies.stratified import Stratified
+from itl.memory.slots import last_write_per_slot
 from itl.replay.plan import plan_epoch
 
 
@@ -31,7 +33,7 @@ def taught(size: int, tasks: list[list[int]], key: str = "stream") -> list[Slots
         labels = np.repeat(np.arange(first, first + len(counts)), counts)
         first += len(counts)
         labels = generator(key, number, "mix").permutation(labels)
-        targets, rows = stratified(slots, labels, generator(key, size, number))
+        targets, rows = Stratified().select_at_task_end(slots, labels, generator(key, size, number))
         assert len(set(targets)) == len(targets)
         assert len(set(rows)) == len(rows)
         slots.write(targets, labels[rows], number, rows, first)
@@ -92,7 +94,7 @@ def test_every_image_of_a_class_is_equally_likely_to_be_kept() -> None:
 def test_who_gets_the_remainder_is_drawn() -> None:
     extra = np.zeros(3)
     for run in range(600):
-        extra += quotas(np.array([50, 50, 50]), 10, generator("remainder", run)) - 3
+        extra += class_quotas(np.array([50, 50, 50]), 10, generator("remainder", run)) - 3
     assert extra.sum() == 600
     assert abs(chi_square(extra)) < 4
 
@@ -100,7 +102,7 @@ def test_who_gets_the_remainder_is_drawn() -> None:
 def test_a_class_taught_again_keeps_its_share_and_mixes_old_and_new() -> None:
     slots = taught(20, [[50, 50]])[0]
     labels = np.repeat([1, 2], 50)
-    targets, rows = stratified(slots, labels, generator("again"))
+    targets, rows = Stratified().select_at_task_end(slots, labels, generator("again"))
     slots.write(targets, labels[rows], 1, rows, 3)
     assert sorted(held(slots).tolist()) == [6, 7, 7]
     assert set(slots.task[slots.label == 1]) <= {0, 1}
@@ -130,7 +132,7 @@ def test_every_sample_of_a_stream_is_equally_likely_to_be_held() -> None:
         slots, place, begun = Slots.empty(size), np.full(size, -1), 0
         for part, length in enumerate((9, 4, 11)):
             none = np.zeros(length, np.int64)
-            options = {"width": 1, "batch": 4, "replay": 2, "draws": 0, "online": offered}
+            options = {"width": 1, "batch": 4, "replay": 2, "draws": 0, "online": Reservoir().plan_writes}
             made = plan_epoch(slots, none, key=("uniform", run, part), task=part, **options)
             slots = made.after
             new = slots.task == part
@@ -142,11 +144,11 @@ def test_every_sample_of_a_stream_is_equally_likely_to_be_held() -> None:
 
 
 def test_of_several_writes_to_one_slot_in_a_batch_the_last_remains() -> None:
-    assert last_wins(np.array([2, 9, 2, 0, 2, 0]), dummy=9).tolist() == [9, 9, 9, 9, 2, 0]
+    assert last_write_per_slot(np.array([2, 9, 2, 0, 2, 0]), dummy=9).tolist() == [9, 9, 9, 9, 2, 0]
     rng = np.random.default_rng(0)
     for _ in range(50):
         targets = rng.integers(0, 6, 8)
-        left, sequential, at_once = last_wins(targets, 5), np.full(5, -1), np.full(6, -1)
+        left, sequential, at_once = last_write_per_slot(targets, 5), np.full(5, -1), np.full(6, -1)
         for k, slot in enumerate(targets):
             if slot < 5:
                 sequential[slot] = k
@@ -160,7 +162,15 @@ def test_of_several_writes_to_one_slot_in_a_batch_the_last_remains() -> None:
 
 
 def plan(slots: Slots, count: int = 52, **options: object):  # type: ignore[no-untyped-def]
-    given = {"key": ("plan", 0), "task": 1, "width": 4, "batch": 8, "replay": 6, "draws": 2, "online": offered}
+    given = {
+        "key": ("plan", 0),
+        "task": 1,
+        "width": 4,
+        "batch": 8,
+        "replay": 6,
+        "draws": 2,
+        "online": Reservoir().plan_writes,
+    }
     return plan_epoch(slots, np.arange(count) % 4, **{**given, **options})
 
 
@@ -189,9 +199,9 @@ def test_planning_leaves_the_memory_as_it_is() -> None:
     made = plan(slots)
     for name in ("label", "task", "row", "written", "width"):
         assert np.array_equal(getattr(slots, name), getattr(before, name))
-    assert (slots.count, slots.seen, slots.clock) == (before.count, before.seen, before.clock)
+    assert (slots.count, slots.seen, slots.step) == (before.count, before.seen, before.step)
     assert made.after.seen == 52
-    assert made.after.clock == 7
+    assert made.after.step == 7
 
 
 def test_an_offline_memory_takes_nothing_during_the_epoch() -> None:

@@ -18,9 +18,11 @@ from itl import Learner, UserError
 from itl.augment import Augment
 from itl.engine.device import Engine
 from itl.gradients.per_sample import gram
-from itl.memory import PolicyOptions, Seen, Slots
-from itl.memory.online_selection import CHOOSE, GreedyCosine, LossAware, replaced
-from itl.memory.policies.gcr import GradientCoreset, share
+from itl.memory import FeaturesAndLogits, OfferedBatch, PolicyOptions, Slots
+from itl.memory.online_selection import CHOOSE_ON_DEVICE
+from itl.memory.policies.gcr import GradientCoresetCandidates, select_and_weight
+from itl.memory.policies.gss import GradientSimilaritySelector
+from itl.memory.policies.loss_aware import LossAwareSelector, eviction_probabilities
 from itl.replay.online_step import DRAWS, OnlineSelectionStep
 from itl.settings import SpecialistSettings
 from itl.specialists import Batch
@@ -62,7 +64,7 @@ class Small(nn.Module):
 def test_gss_chooses_scores_and_learns_like_the_benchmarks_own_code() -> None:
     """Ten steps from the same weights, batches and draws: loss and weights to 1e-8, every slot and score."""
     net, size = Small(), 6
-    live = GreedyCosine(Slots.empty(size), torch.zeros(size + 1, dtype=torch.float64), CPU)
+    live = GradientSimilaritySelector(Slots.empty(size), torch.zeros(size + 1, dtype=torch.float64), CPU)
     held_x, held_y, filled = torch.zeros(size + 1, 4, dtype=torch.float64), torch.zeros(size + 1, dtype=torch.int64), 0
     for t, step in enumerate(GOLDEN["steps"]):
         x = (wave(3, 4, k=0.37 + 0.11 * t) * (1 + 0.2 * t)).float().double()
@@ -82,9 +84,11 @@ def test_gss_chooses_scores_and_learns_like_the_benchmarks_own_code() -> None:
             both = gram(net, torch.cat([held_x[compare], x]), torch.cat([held_y[compare], y]))
             score, alone = closeness(both, len(compare))
             score = score.expand(3)
-        wish = [min(filled + k, size) if filled + k < size else CHOOSE for k in range(3)]
-        draws = {name: torch.tensor(step[name] or [0.0] * 3, dtype=torch.float64) for name in ("where", "whether")}
-        targets = live.choose({"wish": torch.tensor(wish), "y": y, "score": score, "alone": alone, **draws}, [])
+        wish = [min(filled + k, size) if filled + k < size else CHOOSE_ON_DEVICE for k in range(3)]
+        draws = [torch.tensor(step[name] or [0.0] * 3, dtype=torch.float64) for name in ("where", "whether")]
+        inputs = {"slot": torch.tensor(wish), "slot_draw": draws[0], "accept_draw": draws[1]}
+        extra = {"batch_score": score, "sample_score": alone}
+        targets = live.choose_slots(OfferedBatch(y, None, inputs, extra), [])
         for k, target in enumerate(targets.tolist()):
             held_x[target], held_y[target] = x[k], y[k]
         filled = min(size, filled + 3)
@@ -110,12 +114,12 @@ def test_chances_of_the_loss_aware_reservoir_are_those_of_the_authors_code() -> 
     labels = torch.tensor([0, 0, 0, 1, 2, 2, 0])
     first = [0.25351591413767577, 0.19652109548482607, 0.2379718726868986, 0.0]
     first += [0.05773501110288674, 0.07586972612879347, 0.17838638045891936]
-    assert replaced(losses, labels).tolist() == pytest.approx(first, abs=1e-8)
+    assert eviction_probabilities(losses, labels).tolist() == pytest.approx(first, abs=1e-8)
     losses[[1, 6]] = torch.tensor([0.2, 0.9], dtype=torch.float64)
     then = [0.2491883116883117, 0.2435064935064935, 0.21509740259740262, 0.0]
     then += [0.024350649350649338, 0.06412337662337661, 0.20373376623376624]
-    assert replaced(losses, labels).tolist() == pytest.approx(then, abs=1e-8)
-    assert replaced(torch.ones(4), torch.tensor([0, 1, 2, 3])).tolist() == [0.25] * 4
+    assert eviction_probabilities(losses, labels).tolist() == pytest.approx(then, abs=1e-8)
+    assert eviction_probabilities(torch.ones(4), torch.tensor([0, 1, 2, 3])).tolist() == [0.25] * 4
 
 
 def test_a_loss_aware_memory_takes_every_sample_with_a_reservoirs_chance_where_the_scores_say() -> None:
@@ -125,13 +129,13 @@ def test_a_loss_aware_memory_takes_every_sample_with_a_reservoirs_chance_where_t
         slots = Slots.empty(4)
         slots.write(np.arange(4), np.zeros(4, np.int64), 0, np.arange(4), 2)
         slots.seen = 9
-        live = LossAware(slots, losses.clone(), CPU)
-        batch = {name: torch.from_numpy(array) for name, array in live.draw(slots, np.array([4]), rng).items()}
-        targets = live.choose({**batch, "y": torch.tensor([1]), "said": torch.zeros(1, 2)}, [])
+        live = LossAwareSelector(slots, losses.clone(), CPU)
+        batch = {name: torch.from_numpy(array) for name, array in live.draw_inputs(slots, np.array([4]), rng).items()}
+        targets = live.choose_slots(OfferedBatch(torch.tensor([1]), torch.zeros(1, 2), batch, {}), [])
         taken += int(targets[0] < 4)
         given_up[targets[targets < 4].numpy()] += 1
     assert abs(taken / runs - 0.4) < 4 * math.sqrt(0.24 / runs)  # 4 of 10
-    chances = replaced(losses[:4], torch.zeros(4, dtype=torch.int64)).numpy()
+    chances = eviction_probabilities(losses[:4], torch.zeros(4, dtype=torch.int64)).numpy()
     assert (abs(given_up / taken - chances) <= 4 * np.sqrt(chances * (1 - chances) / taken)).all()
 
 
@@ -206,7 +210,7 @@ def test_gmeds_edits_stay_with_their_image_and_go_with_it() -> None:
     slots = learner.memory.slots
     moved = specialist.edits[:7].flatten(1).abs().amax(1) > 0
     assert moved.any()
-    fresh = torch.from_numpy(slots.written == slots.clock)  # written by the last step: nothing has edited them
+    fresh = torch.from_numpy(slots.written == slots.step)  # written by the last step: nothing has edited them
     assert not moved[fresh].any()
 
 
@@ -234,11 +238,11 @@ def test_what_overwrites_an_edited_image_in_a_step_begins_unedited(monkeypatch: 
     take, lost = OnlineSelectionStep.take, []
 
     def watched(self: OnlineSelectionStep, *args: Any) -> None:
-        edits, written = self.memory.edits, self.live.known["written"].clone()
+        edits, written = self.memory.edits, self.live.slot_fields["written"].clone()
         assert edits is not None
         before = edits.flatten(1).any(1)
         take(self, *args)
-        new = (self.live.known["written"] != written)[:-1].nonzero().flatten()
+        new = (self.live.slot_fields["written"] != written)[:-1].nonzero().flatten()
         lost.extend(before[new].tolist())
         assert not edits[new].any()
 
@@ -324,7 +328,7 @@ def test_gcr_chooses_what_a_slow_search_over_whole_gradients_chooses() -> None:
         torch.randn(12, 3, generator=draw, dtype=torch.float64),
         torch.rand(12, generator=draw).double() + 0.5,
     )
-    held = GradientCoreset(12, 3, PolicyOptions(alpha=0.2, beta=0.7), CPU)
+    held = GradientCoresetCandidates(12, 3, PolicyOptions(alpha=0.2, beta=0.7), CPU)
     whole = []
     for k in range(12):
         logits = layer(features[k])
@@ -332,10 +336,10 @@ def test_gcr_chooses_what_a_slow_search_over_whole_gradients_chooses() -> None:
         grads = torch.autograd.grad(loss, [layer.weight, layer.bias])
         whole.append(torch.cat([grads[0], grads[1][:, None]], 1).flatten())
     gradient = torch.stack(whole).numpy()
-    seen = Seen(features, layer(features).detach())
+    seen = FeaturesAndLogits(features, layer(features).detach())
     errors, inputs = held._gradient(seen, 1, stored, None)
     assert np.allclose((errors[:, :, None] * inputs[:, None]).flatten(1).numpy(), gradient)
-    chosen, weights = share(errors, inputs, mass, 5)
+    chosen, weights = select_and_weight(errors, inputs, mass, 5)
     expected, theirs = slow_pursuit(gradient, (gradient * mass[:, None].numpy()).sum(0), 5, 0.5)
     assert chosen[: len(expected)].tolist() == expected
     assert np.allclose(weights[: len(expected)], theirs, atol=1e-5)
@@ -371,7 +375,7 @@ def test_a_class_of_which_gcr_had_nothing_right_is_chosen_from_all_of_its_sample
 ) -> None:
     stream, told = tiny_stream(), []
 
-    def rate(self: GradientCoreset, logits: Tensor, batch: dict[str, Tensor]) -> Tensor:
+    def rate(self: GradientCoresetCandidates, logits: Tensor, batch: dict[str, Tensor]) -> Tensor:
         return (~torch.isin(batch["y"], torch.tensor(list(never)))).double()
 
     def look(event: str, learner: Learner, stage: str | None, epoch: int) -> None:
@@ -383,7 +387,7 @@ def test_a_class_of_which_gcr_had_nothing_right_is_chosen_from_all_of_its_sample
             assert torch.allclose(learner.memory.logits[ours], said, atol=1e-5)
             told.append(len(ours))
 
-    monkeypatch.setattr(GradientCoreset, "rate", rate)
+    monkeypatch.setattr(GradientCoresetCandidates, "rate", rate)
     learner = tiny_learner("gcr", buffer=8, classes=4, callback=Teller(look))
     for task in stream:
         learner.learn(task)
@@ -405,7 +409,7 @@ def test_slots_hold_the_raw_image_they_name(method: str) -> None:
         row = torch.tensor([int(slots.row[slot])])
         assert torch.equal(learner.memory.pixels[slot], source.gather(row)[0])
         assert slots.label[slot] == source.labels[row]
-        assert 0 < slots.written[slot] <= slots.clock
+        assert 0 < slots.written[slot] <= slots.step
 
 
 @pytest.mark.parametrize(("method", "stage"), [*((m, "specialist") for m in METHODS), ("er-t", "generalist")])
@@ -467,9 +471,9 @@ def test_a_step_tried_before_its_memory_is_filled_has_labels_that_a_loss_can_tak
     learner.prepare(tiny_stream(classes=6, tasks=3, each=9).tasks[0])
     memory = learner.memory
     memory.begin_task(18, {})
-    assert memory.live is not None
-    step = OnlineSelectionStep(memory, memory.live, Augment(padding=0, flip=False), 0, 6, 1)
+    assert memory.selector is not None
+    step = OnlineSelectionStep(memory, memory.selector, Augment(padding=0, flip=False), 0, 6, 1)
     draws = Augment(padding=0, flip=False).draw(np.random.default_rng(0), 4)
     batch = {"0.slot": torch.arange(4), **{f"0.{part}": getattr(draws, part) for part in DRAWS}}
-    assert (memory.live.known["label"][:4] < 0).all()
+    assert (memory.selector.slot_fields["label"][:4] < 0).all()
     assert (step.filled_in(batch, 1, False)["0.y"] == 0).all()

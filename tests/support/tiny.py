@@ -87,7 +87,7 @@ def photograph(learner: Learner) -> dict[str, Tensor]:
         out["logits"] = memory.logits[:size].clone()
     for name in ("label", "task", "row", "written", "width"):
         out[name] = torch.from_numpy(getattr(memory.slots, name).copy())
-    out["counters"] = torch.tensor([memory.slots.count, memory.slots.seen, memory.slots.clock])
+    out["counters"] = torch.tensor([memory.slots.count, memory.slots.seen, memory.slots.step])
     return out
 
 

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from itl.checkpoint import store
 from itl.errors import UserError
 from itl.memory import Slots
-from itl.memory.buffer import BESIDE
+from itl.memory.buffer import OPTIONAL_TENSORS
+from itl.memory.slots import INTEGER_FIELDS
 from itl.nets import ModuleAdapter
 from itl.settings import flatten
 from itl.streams import Traits
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 MOST_THREADS = 1024
 MOST_ROUNDS = 10**9  # of a stage: more is nonsense
-ARRAYS = ("label", "task", "row", "written", "width")
 
 
 EVERY = 30.0  # seconds between two saves of an unfinished stage, unless ITL_SAVE_EVERY says otherwise
@@ -96,10 +96,10 @@ def pack(learner: Learner) -> tuple[dict[str, Tensor], dict[str, Any]]:
     tensors |= {f"flight.{name}": t for name, t in learner.flight.items()}
     tensors |= {f"specialist.{name}": t for name, t in learner.specialist.extra_state().items()}
     tensors["memory.pixels"] = learner.memory.pixels[: slots.size]
-    for name in BESIDE:
+    for name in OPTIONAL_TENSORS:
         if getattr(learner.memory, name) is not None:
             tensors[f"memory.{name}"] = getattr(learner.memory, name)[: slots.size]
-    tensors |= {f"slots.{name}": torch.from_numpy(getattr(slots, name)) for name in (*ARRAYS, "weight")}
+    tensors |= {f"slots.{name}": torch.from_numpy(getattr(slots, name)) for name in (*INTEGER_FIELDS, "weight")}
     state = {
         "method": learner.method,
         "buffer": learner.buffer,
@@ -112,7 +112,7 @@ def pack(learner: Learner) -> tuple[dict[str, Tensor], dict[str, Any]]:
         "outputs": learner.net.classifier.out_features,
         "tasks": [list(task) for task in learner.tasks],
         "position": list(learner.position),
-        "slots": {"count": slots.count, "seen": slots.seen, "clock": slots.clock},
+        "slots": {"count": slots.count, "seen": slots.seen, "clock": slots.step},
         "seconds": dict(learner.clock.seconds),
         "notes": learner.notes,
         "threads": torch.get_num_threads(),
@@ -199,11 +199,12 @@ def _restore(learner: Learner, tensors: dict[str, Tensor], state: dict[str, Any]
     _fill(memory.pixels[: memory.size], tensors["memory.pixels"], "memory.pixels")
     if "memory.edits" in tensors:
         memory.edits = torch.zeros(memory.pixels.shape, device=device)
-    for name in BESIDE:
+    for name in OPTIONAL_TENSORS:
         if getattr(memory, name) is not None:
             _fill(getattr(memory, name)[: memory.size], tensors[f"memory.{name}"], f"memory.{name}")
     slots: dict[str, Any] = {name: int(value) for name, value in state["slots"].items()}
-    for name in ARRAYS:
+    slots["step"] = slots.pop("clock")  # the key in saved folders
+    for name in INTEGER_FIELDS:
         array = torch.empty(memory.size, dtype=torch.int64)
         _fill(array, tensors[f"slots.{name}"], f"slots.{name}")
         slots[name] = array.numpy()
@@ -211,7 +212,7 @@ def _restore(learner: Learner, tensors: dict[str, Tensor], state: dict[str, Any]
     if "slots.weight" in tensors:
         _fill(torch.from_numpy(slots["weight"]), tensors["slots.weight"], "slots.weight")
     memory.slots = Slots(**slots)
-    if not 0 <= memory.slots.count <= memory.size or min(memory.slots.seen, memory.slots.clock) < 0:
+    if not 0 <= memory.slots.count <= memory.size or min(memory.slots.seen, memory.slots.step) < 0:
         raise ValueError(f"{memory.slots.count} images in a memory of {memory.size}")
     if len(memory.labels) and not 0 <= memory.labels.min() <= memory.labels.max() < state["outputs"]:
         raise ValueError(f"the memory holds images of classes beyond the {state['outputs']} outputs")

@@ -162,7 +162,7 @@ class Recorder(Callback):
             "task": len(learner.tasks),
             "stage": stage,
             "epoch": epoch,
-            "step": learner.memory.slots.clock,
+            "step": learner.memory.slots.step,
             "loss": loss,
             "class_il": scores.class_il,
             "task_il": scores.task_il,

@@ -149,7 +149,7 @@ class Learner:
         """B_t ← B_{t-1} ⊕ D_t, by a policy that chooses when a task is done."""
         rng, context = generator(*self._key(), "memory"), self.specialist.context
         self.memory.end_task(
-            context.pool, context.labels, context.task, self.net.classifier.out_features, rng, context.sight()
+            context.pool, context.labels, context.task, self.net.classifier.out_features, rng, context.model_outputs()
         )
         self.flight = {n: t for n, t in self.flight.items() if not n.startswith(CANDIDATES)}
 

@@ -24,7 +24,7 @@ def settings(learner: Learner) -> None:
         raise UserError(f"{specialist.name} fills its memory by its own rule; set memory.policy={wanted}")
     if policy == "gss" and wanted != "gss":
         raise UserError(f"memory.policy=gss compares gradients, which {specialist.name} does not; set another")
-    if specialist.over != "task" and (chosen.online or chosen.gathers):
+    if specialist.over != "task" and (chosen.plans_writes or chosen.candidates_class):
         raise UserError(
             f"{specialist.name} needs a memory that is chosen at a task's end; set memory.policy=stratified"
         )
@@ -35,9 +35,9 @@ def settings(learner: Learner) -> None:
             f"{specialist.name} replays stored logits, which memory.logits=false leaves out; set it to true"
         )
     by_steps = specialist.stores_logits and not specialist.logits_at_end
-    if by_steps and not (chosen.online or chosen.gathers):
+    if by_steps and not (chosen.plans_writes or chosen.candidates_class):
         raise UserError(f"{specialist.name} stores logits step by step; set memory.policy=reservoir")
-    if specialist.logits_at_end and chosen.online:
+    if specialist.logits_at_end and chosen.plans_writes:
         raise UserError(
             f"{specialist.name} has logits of past tasks' images only, and memory.policy={policy} takes the present "
             "one's; set memory.policy=stratified, herding, entropy or coreset"
@@ -46,7 +46,7 @@ def settings(learner: Learner) -> None:
         raise UserError(
             "design=reverse leaves no predictions in its steps, which this memory takes; set memory.policy=stratified"
         )
-    if s.memory.weights and not chosen.weighs:
+    if s.memory.weights and not chosen.assigns_weights:
         raise UserError(f"memory.weights needs a policy that weighs, which {policy} does not; set it to false")
     if s.tangent.alpha and learner.memory.logits is None:
         raise UserError(
@@ -58,9 +58,9 @@ def settings(learner: Learner) -> None:
 def _hears(held: Memory) -> bool:
     """Whether a memory takes what the network says in a step: to choose by, or to store."""
     policy, stores = held.policy, held.logits is not None
-    if policy.gathers is not None:
-        return stores or policy.gathers.needs_logits
-    return policy.live is not None or (stores and policy.online is not None)
+    if policy.candidates_class is not None:
+        return stores or policy.candidates_class.needs_logits
+    return policy.selector_class is not None or (stores and policy.plans_writes)
 
 
 def memory(s: MemorySettings, size: int, classes: int) -> None:

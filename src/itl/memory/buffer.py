@@ -1,4 +1,4 @@
-"""The buffer itself: images and stored logits on the device, what is known of them on the CPU."""
+"""The buffer: images and per-image tensors on the device, metadata of the slots on the CPU."""
 
 from __future__ import annotations
 
@@ -11,19 +11,37 @@ from itl.engine.pool import ImageSource
 from itl.memory.candidates import Candidates, PolicyOptions
 from itl.memory.model_outputs import ModelOutputs
 from itl.memory.online_selection import OnlineSelector
-from itl.memory.policies.stratified import merge
-from itl.memory.registry import find
+from itl.memory.registry import get_policy
 from itl.memory.slots import Slots
 
-BESIDE = ("logits", "scores", "edits")  # what may lie beside an image, each `[size + 1, ...]` on the device
+OPTIONAL_TENSORS = ("logits", "scores", "edits")
+"""Attributes of `Memory` that hold one row per image, `[size + 1, ...]` on the device, or None."""
 
 
 class Memory:
-    """A fixed-size buffer of raw uint8 images `[size, channels, height, width]`, augmented anew at every draw.
+    """A buffer of raw uint8 images of fixed size; images are augmented each time they are replayed.
 
-    One slot more than `size` exists on the device: the dummy, which takes the writes that go nowhere, so that a step's
-    writes have a static shape. `logits` `[size + 1, classes]` is there for methods that store them; `weighted` says
-    whether what the policy weighs counts so in the loss.
+    On the device there is one slot more than `size`, the dummy slot. It receives the writes of samples that are not
+    kept, so that the writes of a step have a static shape.
+
+    Args:
+        size: Capacity in images.
+        policy: Name of a memory policy.
+        shape: (channels, height, width) of an image.
+        num_outputs: Number of outputs of the network if the memory stores logits, else None.
+        engine: Device and precision.
+        weighted: Whether the policy's weights count in the loss. Default: if the policy assigns weights.
+        options: Options of the policy.
+
+    Attributes:
+        slots: Metadata of the slots, on the CPU.
+        pixels: uint8 `[size + 1, channels, height, width]`.
+        logits: Stored logits, float32 `[size + 1, num_outputs]`, or None.
+        scores: Scores of an online selector, float64 `[size + 1]`, or None.
+        edits: What a method has added to each image, in the network's units, `[size + 1, channels, height, width]`, or
+            None.
+        candidates: Candidates of the current task, for policies that collect them.
+        selector: Online selector of the current task, for policies that have one.
     """
 
     def __init__(
@@ -31,63 +49,64 @@ class Memory:
         size: int,
         policy: str,
         shape: tuple[int, int, int],
-        logits: int | None,
+        num_outputs: int | None,
         engine: Engine,
         *,
         weighted: bool | None = None,
         options: PolicyOptions | None = None,
     ) -> None:
-        self.policy, self.engine, self.options = find(policy), engine, options or PolicyOptions()
-        self.weighted = self.policy.weighs if weighted is None else weighted
+        self.policy, self.engine, self.options = get_policy(policy), engine, options or PolicyOptions()
+        self.weighted = self.policy.assigns_weights if weighted is None else weighted
         self.slots = Slots.empty(size)
         self.candidates: Candidates | None = None
-        self.live: OnlineSelector | None = None
+        self.selector: OnlineSelector | None = None
         self.pixels = torch.zeros((size + 1, *shape), dtype=torch.uint8, device=engine.device)
         self.logits: Tensor | None = None
-        if logits is not None:
-            self.logits = torch.zeros((size + 1, logits), device=engine.device)
-        self.edits: Tensor | None = None  # by how much a method has moved each image, in the network's units
-        self.scores: Tensor | None = None  # what a live policy knows of each image
-        if self.policy.live is not None:
+        if num_outputs is not None:
+            self.logits = torch.zeros((size + 1, num_outputs), device=engine.device)
+        self.edits: Tensor | None = None
+        self.scores: Tensor | None = None
+        if self.policy.selector_class is not None:
             self.scores = torch.zeros(size + 1, dtype=torch.float64, device=engine.device)
 
     def __len__(self) -> int:
+        """Number of images in memory."""
         return self.slots.count
 
     @property
     def size(self) -> int:
-        """How many images it can hold."""
+        """Capacity in images."""
         return self.slots.size
 
     @property
     def labels(self) -> np.ndarray:
-        """The classes of the images held, `[len]`."""
+        """Labels of the images in memory, int64 `[len(self)]`."""
         return self.slots.label[: self.slots.count]
 
     def gather(self, index: Tensor) -> Tensor:
-        """Images `[k, channels, height, width]` of slots `[k]`."""
+        """Images `[k, channels, height, width]` in the slots `index` `[k]`."""
         return self.pixels.index_select(0, self.engine.send(index))
 
-    def put(self, targets: np.ndarray, pool: ImageSource, rows: np.ndarray) -> None:
-        """Copy the task's `rows` into slots `targets` (all different). Their description is the caller's business."""
+    def write_images(self, targets: np.ndarray, pool: ImageSource, rows: np.ndarray) -> None:
+        """Copy the images `rows` of `pool` into the slots `targets` (all different); `slots` is left unchanged."""
         if len(targets):
-            where = self.engine.send(torch.from_numpy(targets))
-            self.pixels.index_copy_(0, where, pool.gather(torch.from_numpy(rows)))
+            index = self.engine.send(torch.from_numpy(targets))
+            self.pixels.index_copy_(0, index, pool.gather(torch.from_numpy(rows)))
 
-    def unedit(self, where: Tensor) -> None:
-        """Forget by how much the images in slots `where` were moved: others have come in their place."""
+    def clear_edits(self, targets: Tensor) -> None:
+        """Reset the edits of the slots `targets`, which now hold other images."""
         if self.edits is not None:
-            self.edits.index_fill_(0, where, 0.0)
+            self.edits.index_fill_(0, targets, 0.0)
 
     def begin_task(self, count: int, saved: dict[str, Tensor]) -> None:
-        """Make room for the candidates among a task's `count` samples, or go on with those `saved` half-way."""
-        if self.policy.gathers is not None:
-            width = None if self.logits is None else self.logits.shape[1]
-            self.candidates = self.policy.gathers(count, width, self.options, self.engine)
+        """Prepare the policy for a task of `count` samples, or resume with the candidates' `saved` tensors."""
+        if self.policy.candidates_class is not None:
+            num_outputs = None if self.logits is None else self.logits.shape[1]
+            self.candidates = self.policy.candidates_class(count, num_outputs, self.options, self.engine)
             if saved:
                 self.candidates.restore(saved)
-        if self.policy.live is not None and self.scores is not None:
-            self.live = self.policy.live(self.slots, self.scores, self.engine)
+        if self.policy.selector_class is not None and self.scores is not None:
+            self.selector = self.policy.selector_class(self.slots, self.scores, self.engine)
 
     def end_task(
         self,
@@ -96,57 +115,67 @@ class Memory:
         task: int,
         width: int,
         rng: np.random.Generator,
-        sight: ModelOutputs,
+        outputs: ModelOutputs,
     ) -> None:
-        """B_t ← B_{t-1} ⊕ D_t for the policies that choose at the task's end."""
-        if self.policy.at_end is not None:
-            targets, rows = self.policy.at_end(self.slots, labels, rng)
-        elif self.policy.ranks is not None:
-            targets, rows = merge(self.slots, labels, rng, self.policy.ranks(labels, self.size, sight), last_first=True)
-        elif self.candidates is not None:
-            targets, rows = self.candidates.choose(self.slots, labels, rng, sight, self.logits)
+        """B_t ← B_{t-1} ⊕ D_t, for the policies that select at the task's end.
+
+        Args:
+            pool: The task's training images.
+            labels: Their labels, int64 `[n]`.
+            task: Index of the task.
+            width: Number of outputs of the network.
+            rng: Generator of all draws.
+            outputs: Outputs of the current network.
+        """
+        if self.candidates is not None:
+            selected = self.candidates.select(self.slots, labels, rng, outputs, self.logits)
         else:
-            return
-        self.put(targets, pool, rows)
-        self.unedit(self.engine.send(torch.from_numpy(targets)))
+            chosen = self.policy.select_at_task_end(self.slots, labels, rng, outputs)
+            if chosen is None:
+                return
+            selected = chosen
+        targets, rows = selected
+        index, row_index = (self.engine.send(torch.from_numpy(array)) for array in (targets, rows))
+        self.write_images(targets, pool, rows)
+        self.clear_edits(index)
         self.slots.write(targets, labels[rows], task, rows, width)
         if self.candidates is not None:
             self.slots.weight[targets] = self.candidates.weights.cpu().numpy()[rows]
         if self.logits is not None and len(targets):
-            said = sight.of(rows).logits
             if self.candidates is not None and self.candidates.logits is not None:
-                said = self.candidates.logits.index_select(0, self.engine.send(torch.from_numpy(rows)))
-            self.logits.index_copy_(0, self.engine.send(torch.from_numpy(targets)), said)
+                logits = self.candidates.logits.index_select(0, row_index)
+            else:
+                logits = outputs.for_rows(rows).logits
+            self.logits.index_copy_(0, index, logits)
         self.candidates = None
 
     def grow(self, size: int) -> None:
-        """Make room for `size` images; what is held stays where it is."""
-        more = size - self.size
-        if more > 0:
+        """Increase the capacity to `size`, if it is smaller; the images keep their slots."""
+        added = size - self.size
+        if added > 0:
             self.slots = self.slots.grown(size)
-            self.pixels = torch.cat([self.pixels, self.pixels.new_zeros((more, *self.pixels.shape[1:]))])
-            for name in BESIDE:
-                old = getattr(self, name)
-                if old is not None:
-                    setattr(self, name, torch.cat([old, old.new_zeros((more, *old.shape[1:]))]))
+            for name, tensor in self._per_image_tensors().items():
+                setattr(self, name, torch.cat([tensor, tensor.new_zeros((added, *tensor.shape[1:]))]))
 
     def keep(self, kept: np.ndarray, size: int) -> None:
-        """Keep only the filled slots `kept`, moved to the front in this order, in a memory of `size`."""
+        """Keep only the images in the slots `kept`, moved to the front in this order, with capacity `size`."""
         self.slots = self.slots.keep(kept, size)
         index = torch.from_numpy(kept).to(self.engine.device)
-        for name in ("pixels", *BESIDE):
-            old = getattr(self, name)
-            if old is not None:
-                new = old.new_zeros((size + 1, *old.shape[1:]))
-                new[: len(kept)] = old.index_select(0, index)
-                setattr(self, name, new)
+        for name, tensor in self._per_image_tensors().items():
+            resized = tensor.new_zeros((size + 1, *tensor.shape[1:]))
+            resized[: len(kept)] = tensor.index_select(0, index)
+            setattr(self, name, resized)
 
     def grow_logits(self, classes: int) -> None:
-        """Make room for the stored logits of more classes; what is stored keeps counting on its own columns only."""
+        """Add columns to the stored logits; `slots.width` says how many of them count for each image."""
         if self.logits is not None and classes > self.logits.shape[1]:
-            more = torch.zeros((self.logits.shape[0], classes - self.logits.shape[1]), device=self.engine.device)
-            self.logits = torch.cat([self.logits, more], 1)
+            added = torch.zeros((self.logits.shape[0], classes - self.logits.shape[1]), device=self.engine.device)
+            self.logits = torch.cat([self.logits, added], 1)
 
-    def ragged(self, classes: int) -> bool:
-        """Whether some stored logits have fewer columns than the network has outputs now."""
+    def has_partial_logits(self, classes: int) -> bool:
+        """Whether some stored logits have fewer columns than the network's `classes` outputs."""
         return bool((self.slots.width[: self.slots.count] < classes).any())
+
+    def _per_image_tensors(self) -> dict[str, Tensor]:
+        tensors = {name: getattr(self, name) for name in ("pixels", *OPTIONAL_TENSORS)}
+        return {name: tensor for name, tensor in tensors.items() if tensor is not None}

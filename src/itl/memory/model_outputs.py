@@ -1,4 +1,4 @@
-"""What the network says of images, for the policies that choose by it."""
+"""Features and logits of a task's images and of the memory, for policies that choose by them."""
 
 from __future__ import annotations
 
@@ -12,50 +12,55 @@ from torch import Tensor
 
 from itl.engine.pool import ImageSource
 
-PART = 512  # images looked at at once
+BATCH_SIZE = 512
 
 
 @dataclass(frozen=True)
-class Seen:
+class FeaturesAndLogits:
     """Features `[n, d]` and logits `[n, classes]` of n images, float32 on the device."""
 
     features: Tensor
     logits: Tensor
 
     def errors(self, labels: Tensor) -> Tensor:
-        """The gradient of cross-entropy by the logits, softmax - one-hot: `[n, classes]` (labels `[n]`)."""
+        """Gradient of the cross-entropy with respect to the logits, softmax - one-hot `[n, classes]`; labels `[n]`."""
         return self.logits.softmax(1) - torch.nn.functional.one_hot(labels, self.logits.shape[1])
 
 
 @dataclass
 class ModelOutputs:
-    """The task's images and those held, seen by the present network in evaluation mode, raw; looked at when asked.
+    """Outputs of the current network for unaugmented images in evaluation mode, computed on first use.
 
-    `look` takes uint8 images `[k, c, h, w]` on the device to their features and logits.
+    Attributes:
+        forward: Maps uint8 images `[k, c, h, w]` on the device to their features and logits.
+        pool: The task's training images.
+        count: Number of the task's images.
+        memory: The images in memory.
+        memory_count: Number of images in memory.
     """
 
-    look: Callable[[Tensor], tuple[Tensor, Tensor]]
+    forward: Callable[[Tensor], tuple[Tensor, Tensor]]
     pool: ImageSource
     count: int
     memory: ImageSource
-    held_count: int
+    memory_count: int
 
     @cached_property
-    def task(self) -> Seen:
-        """All of the task's samples."""
-        return self._see(self.pool, torch.arange(self.count))
+    def task(self) -> FeaturesAndLogits:
+        """Outputs for all of the task's images."""
+        return self._compute(self.pool, torch.arange(self.count))
 
     @cached_property
-    def held(self) -> Seen:
-        """The images in memory."""
-        return self._see(self.memory, torch.arange(self.held_count))
+    def stored(self) -> FeaturesAndLogits:
+        """Outputs for the images in memory."""
+        return self._compute(self.memory, torch.arange(self.memory_count))
 
-    def of(self, rows: np.ndarray) -> Seen:
-        """Some of the task's samples."""
-        return self._see(self.pool, torch.from_numpy(rows))
+    def for_rows(self, rows: np.ndarray) -> FeaturesAndLogits:
+        """Outputs for the task's images `rows` `[k]`."""
+        return self._compute(self.pool, torch.from_numpy(rows))
 
-    def _see(self, source: ImageSource, rows: Tensor) -> Seen:
-        parts = [self.look(source.gather(part)) for part in rows.split(PART)]
-        features, logits = (torch.cat(column).float() for column in zip(*parts, strict=True))
-        # A network that diverged is reported at the end of the round; until then a choice must not fail on it.
-        return Seen(features.nan_to_num(), logits.nan_to_num())
+    def _compute(self, source: ImageSource, rows: Tensor) -> FeaturesAndLogits:
+        batches = [self.forward(source.gather(batch)) for batch in rows.split(BATCH_SIZE)]
+        features, logits = (torch.cat(column).float() for column in zip(*batches, strict=True))
+        # Training reports a diverged network at the end of the round; until then a selection must not fail on it.
+        return FeaturesAndLogits(features.nan_to_num(), logits.nan_to_num())

@@ -1,175 +1,130 @@
-"""Memories whose slots are chosen in the step, on the device, by what the network says of the samples.
+"""Online selection: slots chosen on the device, within a training step, by what the network computes for the samples.
 
-Which slots are replayed is planned like any other epoch's, and so is all chance; what lies in a slot is not known
-before the step. So its views are made in the step. Nothing there waits for the device.
+All random numbers and the slots to replay are planned ahead, as for any other epoch, but the images in the slots are
+known only when the step runs. A step therefore augments its replayed images itself. It never waits for the host.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from itl.engine.device import Engine
-from itl.errors import UserError
-from itl.memory.slots import Slots
+from itl.memory.slots import INTEGER_FIELDS, Slots
 
-ARRAYS = ("label", "task", "row", "written", "width")
-CHOOSE = -1  # a wish: take this sample, the step says where
+CHOOSE_ON_DEVICE = -1
+"""Sentinel: the slot is chosen on the device."""
 
 
-def filling(slots: Slots, labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """The part of a live memory that is planned: free slots are filled from the front."""
-    place = slots.count + np.arange(len(labels))
-    return np.minimum(place, slots.size)
+class OfferedBatch(NamedTuple):
+    """A batch of the task that a step offers to the memory.
+
+    Attributes:
+        labels: int64 `[n]`.
+        logits: The specialist's logits `[n, classes]`, if it provides them.
+        inputs: The step's part of `OnlineSelector.draw_inputs`, each `[n]`.
+        extra: Tensors that the specialist provides for its own policy.
+    """
+
+    labels: Tensor
+    logits: Tensor | None
+    inputs: dict[str, Tensor]
+    extra: dict[str, Tensor]
+
+
+class ReplayedBatch(NamedTuple):
+    """A batch that the step replayed: its slots `[n]`, labels `[n]`, and logits `[n, classes]` if there are any."""
+
+    slots: Tensor
+    labels: Tensor
+    logits: Tensor | None
 
 
 class OnlineSelector:
-    """What is known of the slots while a task is trained, on the device; `slots` follow at the end of an epoch.
+    """Chooses slots on the device while a task is trained. Subclasses override `choose_slots`.
 
-    `scores` `[size + 1]` belong to the memory: what its rule knows of each image held.
+    `Slots` on the CPU are updated from the selector at the end of an epoch (`copy_to`).
+
+    Args:
+        slots: Metadata of the memory at the task's start.
+        scores: The memory's scores, float64 `[size + 1]`, one per slot and one for the dummy slot.
+        engine: Device and precision.
+
+    Attributes:
+        size: Capacity of the memory, which is also the index of the dummy slot.
+        slot_fields: Device copies of the integer fields of `Slots`, each int64 `[size + 1]`.
     """
 
     def __init__(self, slots: Slots, scores: Tensor, engine: Engine) -> None:
         self.size, self.scores, self.engine = slots.size, scores, engine
-        self.known = {
-            name: engine.send(torch.from_numpy(np.append(getattr(slots, name), 0).astype(np.int64))) for name in ARRAYS
+        self.slot_fields = {
+            name: engine.send(torch.from_numpy(np.append(getattr(slots, name), 0).astype(np.int64)))
+            for name in INTEGER_FIELDS
         }
 
-    def draw(self, slots: Slots, targets: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
-        """All that is random about the samples offered in an epoch, each `[n]`; `targets` are those of `filling`.
+    def draw_inputs(self, slots: Slots, targets: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        """Draw an epoch's step inputs for the offered samples, each `[n]`.
 
-        `wish` is a slot, the dummy for nowhere, or `CHOOSE`; `where` and `whether` are uniform.
+        Args:
+            slots: Metadata of the memory at the epoch's start.
+            targets: Planned slots `[n]` (see `fill_free_slots`); `slots.size` once the memory is full.
+            rng: Generator of all draws.
+
+        Returns:
+            `slot`: a slot, the dummy slot to discard the sample, or `CHOOSE_ON_DEVICE`. `slot_draw` and `accept_draw`:
+            uniform numbers in [0, 1) for choosing a slot and for accepting the sample.
         """
         count = len(targets)
-        return {"wish": targets, "where": rng.random(count), "whether": rng.random(count)}
+        return {"slot": targets, "slot_draw": rng.random(count), "accept_draw": rng.random(count)}
 
-    def choose(self, now: dict[str, Tensor], pasts: list[dict[str, Tensor]]) -> Tensor:
-        """The slot each sample of a batch goes to `[n]`, the dummy for nowhere. Of several for one slot the last stays.
+    def choose_slots(self, batch: OfferedBatch, replayed: Sequence[ReplayedBatch]) -> Tensor:
+        """Slot for each sample of a batch, int64 `[n]`; the dummy slot discards the sample.
 
-        `now` holds what `draw` gave, on the device, labels `y`, and `said`, the logits `[n, classes]` where the
-        specialist leaves them; each of `pasts` a replayed batch's `slots`, `y` and `said`.
+        If several samples get the same slot, the last one is kept.
         """
         raise NotImplementedError
 
     def tensors(self) -> list[Tensor]:
-        """What a step changes beside the images."""
-        return [self.scores, *self.known.values()]
+        """Tensors that a step changes, besides the images."""
+        return [self.scores, *self.slot_fields.values()]
 
-    def placed(self, wish: Tensor) -> list[tuple[slice, bool]]:
-        """The samples of a batch that may go anywhere, in order, each with whether its slot may be for it to choose.
+    def offers(self, slot: Tensor) -> list[tuple[slice, bool]]:
+        """Samples of a batch to place, in order, each with whether its slot may have to be chosen.
 
-        On a GPU all of them and always, for to know better would be to wait for it.
+        On a GPU these are all samples and always True, because reading `slot` would wait for the device.
         """
-        if wish.device.type != "cpu":
-            return [(slice(k, k + 1), True) for k in range(len(wish))]
-        return [(slice(k, k + 1), slot == CHOOSE) for k, slot in enumerate(wish.tolist()) if slot != self.size]
+        if slot.device.type != "cpu":
+            return [(slice(k, k + 1), True) for k in range(len(slot))]
+        return [
+            (slice(k, k + 1), value == CHOOSE_ON_DEVICE) for k, value in enumerate(slot.tolist()) if value != self.size
+        ]
 
-    def write(self, targets: Tensor, known: dict[str, Tensor]) -> Tensor:
-        """Note what lies in slots `targets` `[n]` now; returns them with all but the last write to a slot gone."""
+    def record_writes(self, targets: Tensor, fields: dict[str, Tensor]) -> Tensor:
+        """Update `slot_fields` of slots `targets` `[n]`; returns `targets` with only the last write to each slot."""
         same = targets[:, None] == targets[None, :]
-        again = torch.triu(same, diagonal=1).any(1)
-        targets = torch.where(again, self.size, targets)
-        for name, value in known.items():
-            self.known[name].index_copy_(0, targets, value)
+        overwritten = torch.triu(same, diagonal=1).any(1)
+        targets = torch.where(overwritten, self.size, targets)
+        for name, value in fields.items():
+            self.slot_fields[name].index_copy_(0, targets, value)
         return targets
 
-    def tell(self, slots: Slots) -> None:
-        """Bring the CPU's knowledge up to date."""
-        for name in ARRAYS:
-            getattr(slots, name)[:] = self.known[name][: self.size].cpu().numpy()
+    def copy_to(self, slots: Slots) -> None:
+        """Copy the integer fields back to `slots` on the CPU."""
+        for name in INTEGER_FIELDS:
+            getattr(slots, name)[:] = self.slot_fields[name][: self.size].cpu().numpy()
 
 
-class LossAware(OnlineSelector):
-    """Loss-aware balanced reservoir (Buzzega et al., 2020).
-
-    A plain reservoir says whether a sample is taken; it goes where an image lies whose loss is low and whose class is
-    common.
-    """
-
-    def draw(self, slots: Slots, targets: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
-        """The reservoir's verdict on each sample is drawn here."""
-        out = super().draw(slots, targets, rng)
-        before = slots.seen + np.arange(len(targets))
-        taken = np.floor(out["whether"] * (before + 1)) < slots.size
-        out["wish"] = np.where(targets < slots.size, targets, np.where(taken, CHOOSE, slots.size))
-        return out
-
-    @torch.no_grad()
-    def choose(self, now: dict[str, Tensor], pasts: list[dict[str, Tensor]]) -> Tensor:
-        """Scores are losses, renewed whenever an image is replayed; one after another each sample takes its slot."""
-        if "said" not in now:
-            raise UserError(
-                "a loss-aware memory looks at the specialist's predictions, and the specialist leaves none; "
-                "set memory.policy=reservoir"
-            )
-        for past in pasts:
-            if "said" in past:
-                self.scores.index_copy_(0, past["slots"], _losses(past))
-        losses, wish = _losses(now), now["wish"]
-        targets = torch.full_like(wish, self.size)
-        for this, chooses in self.placed(wish):
-            slot = wish[this]
-            if chooses:
-                chances = replaced(self.scores[: self.size], self.known["label"][: self.size])
-                slot = torch.where(slot == CHOOSE, pick(chances, now["where"][this]), slot)
-            targets[this] = slot
-            self.scores.index_copy_(0, slot, losses[this])
-            self.known["label"].index_copy_(0, slot, now["y"][this])
-        return targets
+def fill_free_slots(slots: Slots, labels: np.ndarray) -> np.ndarray:
+    """Planned part of an online selection: free slots are filled from the front `[n]`; then `slots.size`."""
+    return np.minimum(slots.count + np.arange(len(labels)), slots.size)
 
 
-def _losses(batch: dict[str, Tensor]) -> Tensor:
-    return F.cross_entropy(batch["said"].double(), batch["y"], reduction="none")
-
-
-def replaced(losses: Tensor, labels: Tensor) -> Tensor:
-    """The chance of each slot to be given up, from the losses and classes of what it holds: `[size]`.
-
-    The score is half -loss, scaled, and half the number of images of the same class, brought to [0, 1].
-    """
-    count = (labels[:, None] == labels[None, :]).sum(1).to(losses.dtype)
-    importance = -losses
-    score = 0.5 * importance / (importance.abs().mean() * count.mean()).clamp(min=1e-12) + 0.5 * count
-    score = score - score.min()
-    score = torch.where(score.max() > 0, score / score.max().clamp(min=1e-30), torch.ones_like(score))
-    return score / score.sum()
-
-
-def pick(chances: Tensor, uniform: Tensor) -> Tensor:
-    """Draw an index by its chance, from numbers uniform in [0, 1): `[k]`."""
-    edges = chances.double().cumsum(0)
+def sample_slot(probabilities: Tensor, uniform: Tensor) -> Tensor:
+    """Sample indices `[k]` by their probabilities, from uniform numbers in [0, 1) `[k]`."""
+    edges = probabilities.double().cumsum(0)
     found = torch.searchsorted(edges / edges[-1], uniform.to(edges.device, torch.float64), right=True)
-    return found.clamp(max=len(chances) - 1)
-
-
-class GreedyCosine(OnlineSelector):
-    """GSS-Greedy (Aljundi et al., 2019): an image is given up for one whose gradient is less like the others'.
-
-    The specialist leaves in `now` the batch's `score` `[n]` (equal for all) and each sample's own, `alone` `[n]`: the
-    largest cosine of its gradient with those of some images held, plus 1.
-    """
-
-    def draw(self, slots: Slots, targets: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
-        """Once the memory is full every sample is a candidate."""
-        out = super().draw(slots, targets, rng)
-        out["wish"] = np.where(targets < slots.size, targets, CHOOSE)
-        return out
-
-    @torch.no_grad()
-    def choose(self, now: dict[str, Tensor], pasts: list[dict[str, Tensor]]) -> Tensor:
-        """In a batch whose score is below 1 a sample challenges a slot drawn by score; it wins by s / (s + its own)."""
-        wish, targets = now["wish"], torch.full_like(now["wish"], self.size)
-        for this, chooses in self.placed(wish):
-            slot, score = wish[this], now["score"][this]
-            if chooses:
-                alone, held, free = now["alone"][this], self.scores[: self.size], slot != CHOOSE
-                rival = pick(held / held.sum(), now["where"][this])
-                s = held.index_select(0, rival)
-                won = (score < 1) & (now["whether"][this] < s / (s + alone))
-                slot = torch.where(free, slot, torch.where(won, rival, self.size))
-                score = torch.where(free, score, alone)
-            targets[this] = slot
-            self.scores.index_copy_(0, slot, score.to(self.scores.dtype))
-        return targets
+    return found.clamp(max=len(probabilities) - 1)

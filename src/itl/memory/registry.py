@@ -1,85 +1,85 @@
-"""Memory policies by name. A new one is one file and one line here, or another package's entry point `itl.memory`."""
+"""Memory policies by name: those of this package, and those of other packages by the entry point `itl.memory`.
+
+A new policy of this package is one module under `itl.memory.policies` and one line here. The names and summaries can be
+read without importing torch.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from importlib.metadata import entry_points
+from functools import cache
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
+from itl.errors import UserError, unknown
 
-from itl.errors import unknown
-from itl.memory.candidates import Candidates
-from itl.memory.model_outputs import ModelOutputs
-from itl.memory.online_selection import GreedyCosine, LossAware, OnlineSelector, filling
-from itl.memory.policies.coreset import Coreset
-from itl.memory.policies.entropy import Entropy
-from itl.memory.policies.gcr import GradientCoreset
-from itl.memory.policies.herding import herded
-from itl.memory.policies.reservoir import offered
-from itl.memory.policies.ring import ring
-from itl.memory.policies.stratified import stratified
-from itl.memory.slots import Slots
+if TYPE_CHECKING:
+    from itl.memory.policies.base import MemoryPolicy
 
-Choice = Callable[[Slots, np.ndarray, np.random.Generator], tuple[np.ndarray, np.ndarray]]
-Offer = Callable[[Slots, np.ndarray, np.random.Generator], np.ndarray]
-Ranking = Callable[[np.ndarray, int, ModelOutputs], np.ndarray]
+ENTRY_POINT_GROUP = "itl.memory"
 
-
-@dataclass(frozen=True)
-class Policy:
-    """How a memory chooses what it keeps. One of these says when, and by what:
-
-    `online`: samples of every batch are taken, planned with the epoch (`memory.plan`): from (slots, the classes of the
-    samples offered one after another `[n]`, a generator) to the slot each is written to `[n]`, the memory's size for
-    nowhere. `at_end` chooses when a task is done: from (slots, the task's labels `[n]`, a generator) to (slots to
-    overwrite, rows put there). `ranks` does so by what the network says: from (the task's labels, the memory's size,
-    its sight) to rows of the task, each class's best first; classes share the memory equally. `gathers` makes the
-    candidates that are gathered while the task is trained. `live` chooses slots within the step, beyond what `online`
-    has planned. `weighs`: it gives every sample a weight for the loss.
-    """
-
-    about: str
-    online: Offer | None = None
-    at_end: Choice | None = None
-    ranks: Ranking | None = None
-    gathers: type[Candidates] | None = None
-    live: type[OnlineSelector] | None = None
-    weighs: bool = False
-
-
-POLICIES: dict[str, Policy] = {
-    "stratified": Policy(
-        "stratified random sampling at the task's end; frozen while a task is trained (ITL)", at_end=stratified
+# name: (module and class under itl.memory.policies, summary)
+BUILT_IN = {
+    "stratified": ("stratified:Stratified", "class-balanced random sampling at the task's end (ITL)"),
+    "reservoir": ("reservoir:Reservoir", "reservoir sampling on every batch of every epoch (ER, DER, ITL-L)"),
+    "ring": ("ring:Ring", "the last samples of every class, on every batch"),
+    "loss-aware": (
+        "loss_aware:LossAware",
+        "a reservoir that evicts images of low loss and common class, on every batch (ER-T)",
     ),
-    "reservoir": Policy("reservoir sampling on every batch of every epoch (ER, DER, ITL-L)", online=offered),
-    "ring": Policy("the last samples of every class, on every batch", online=ring),
-    "loss-aware": Policy(
-        "a reservoir that gives up images of low loss and common class, on every batch (ER-T)",
-        online=filling,
-        live=LossAware,
-    ),
-    "gss": Policy(
-        "images whose gradients differ, on every batch; the specialist gss compares them",
-        online=filling,
-        live=GreedyCosine,
-    ),
-    "herding": Policy("samples whose mean feature is their class's, at the task's end (iCaRL)", ranks=herded),
-    "entropy": Policy("the likelier the less certain the specialist; merged at the task's end", gathers=Entropy),
-    "coreset": Policy("from weighted coresets of the task; merged at its end", gathers=Coreset, weighs=True),
-    "gcr": Policy(
-        "a weighted coreset of the last layer's gradients; at the task's end", gathers=GradientCoreset, weighs=True
-    ),
-    "none": Policy("no memory at all (SGD)"),
+    "gss": ("gss:GSSGreedy", "images with dissimilar gradients, on every batch (only with the specialist gss)"),
+    "herding": ("herding:Herding", "samples whose mean feature is near their class's, at the task's end (iCaRL)"),
+    "entropy": ("entropy:Entropy", "samples about which the specialist is uncertain, at the task's end"),
+    "coreset": ("coreset:Coreset", "samples of weighted coresets of the task, at the task's end"),
+    "gcr": ("gcr:GradientCoreset", "a weighted coreset of the last layer's gradients, at the task's end (GCR)"),
+    "none": ("none:NoMemory", "no memory (SGD)"),
 }
 
 
-def find(name: str) -> Policy:
-    """The policy called `name`."""
-    if name not in POLICIES:
-        for entry in entry_points(group="itl.memory"):
-            if entry.name == name:
-                POLICIES[name] = entry.load()
-    if name not in POLICIES:
-        raise unknown("memory policy", name, POLICIES)
-    return POLICIES[name]
+def policy_names() -> list[str]:
+    """The names of all policies, those of other packages last."""
+    return list(dict.fromkeys([*BUILT_IN, *_entry_points()]))
+
+
+def policy_summaries() -> dict[str, str]:
+    """A one-line summary of each policy, by name; for another package's policy, where it is defined."""
+    added = {name: entry.value for name, entry in _entry_points().items()}
+    return {**added, **{name: summary for name, (_, summary) in BUILT_IN.items()}}
+
+
+def get_policy(name: str) -> MemoryPolicy:
+    """The policy called `name`.
+
+    Args:
+        name: Name of a policy of this package or of an entry point in the group `itl.memory`.
+
+    Raises:
+        UserError: There is no such policy, or the other package's entry point is not a `MemoryPolicy`.
+    """
+    if name in BUILT_IN:
+        return _built_in(name)
+    added = _entry_points()
+    if name not in added:
+        raise unknown("memory policy", name, policy_names())
+    return _as_policy(added[name].load(), f"memory policy {name} ({added[name].value})")
+
+
+@cache
+def _built_in(name: str) -> MemoryPolicy:
+    module, _, class_name = BUILT_IN[name][0].partition(":")
+    policy: MemoryPolicy = getattr(import_module(f"itl.memory.policies.{module}"), class_name)()
+    return policy
+
+
+def _as_policy(found: Any, description: str) -> MemoryPolicy:
+    """An entry point may be a policy class or a policy."""
+    from itl.memory.policies.base import MemoryPolicy
+
+    policy = found() if isinstance(found, type) and issubclass(found, MemoryPolicy) else found
+    if not isinstance(policy, MemoryPolicy):
+        raise UserError(f"{description} is not an itl.memory.MemoryPolicy; fix or remove its package")
+    return policy
+
+
+def _entry_points() -> dict[str, EntryPoint]:
+    return {entry.name: entry for entry in entry_points(group=ENTRY_POINT_GROUP)}

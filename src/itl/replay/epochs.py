@@ -58,7 +58,7 @@ class ReplayRoundPlanner:
             self.total = min(self.total, phase.steps)
         self.count = -(-self.total // self.per_epoch)
         self.planned = self.memory.slots
-        self.ragged = self.memory.ragged(self.width)
+        self.ragged = self.memory.has_partial_logits(self.width)
 
     def epoch(self, index: int) -> int:
         """Epochs done when round `index` is."""
@@ -83,11 +83,11 @@ class ReplayRoundPlanner:
             batch=phase.batch,
             replay=specialist.settings.replay,
             draws=specialist.draws if self.memory.size and phase.replays else 0,
-            online=self.memory.policy.online if phase.replays else None,
+            online=self.memory.policy.plan_writes if phase.replays and self.memory.policy.plans_writes else None,
             limit=min(self.per_epoch, self.total - self.first(index)),
             rows=balanced(self.labels, generator(*key, "order")) if phase.balanced else None,
         )
-        steps, clock = len(replay.batch), self.planned.clock
+        steps, clock = len(replay.batch), self.planned.step
         extra = specialist.inputs(generator(*key, "inputs"), steps, clock) if phase.replays else {}
         offers, foreseen = self._offer(index, replay, generator(*key, "offers")) if phase.replays else ({}, None)
         self.planned = replay.after
@@ -104,12 +104,12 @@ class ReplayRoundPlanner:
         """What a memory that looks at the network draws for an epoch's samples, and what it asks before it."""
         memory = self.memory
         if memory.candidates is not None:
-            foreseen = memory.candidates.foresee(index, self.labels, self.specialist.context.sight())
-            return memory.candidates.draw(rng, replay.rows, foreseen), foreseen
-        if memory.live is not None:
+            foreseen = memory.candidates.prepare_epoch(index, self.labels, self.specialist.context.model_outputs())
+            return memory.candidates.draw_inputs(rng, replay.rows, foreseen), foreseen
+        if memory.selector is not None:
             step = np.repeat(np.arange(1, len(replay.batch) + 1), replay.batch)
-            known = {"row": replay.rows, "written": self.planned.clock + step}
-            return {**known, **memory.live.draw(self.planned, replay.targets, rng)}, None
+            known = {"row": replay.rows, "written": self.planned.step + step}
+            return {**known, **memory.selector.draw_inputs(self.planned, replay.targets, rng)}, None
         return {}, None
 
     def _draw(self, augment: Augment, count: int, key: Key) -> list[Draws]:
@@ -129,13 +129,13 @@ class ReplayRoundPlanner:
 
     def commit(self, plan: Epoch) -> None:
         """Take the epoch's writes into the memory."""
-        if self.memory.live is not None and self.phase.replays:  # the steps have written the images
-            self.memory.live.tell(plan.replay.after)
+        if self.memory.selector is not None and self.phase.replays:  # the steps have written the images
+            self.memory.selector.copy_to(plan.replay.after)
         else:
-            self.memory.put(plan.replay.changed[0], self.pool, plan.replay.changed[1])
+            self.memory.write_images(plan.replay.changed[0], self.pool, plan.replay.changed[1])
         self.memory.slots = plan.replay.after
         if self.memory.candidates is not None:
-            self.memory.candidates.settle(plan.foreseen)
+            self.memory.candidates.commit_epoch(plan.foreseen)
 
     def _span(self, plan: Epoch, first: int, stop: int) -> StepChunk:
         """Steps `first` to `stop`, grouped by shape."""
@@ -168,7 +168,7 @@ class ReplayRoundPlanner:
         out = {numbered("x", v): self.augment_task(images, draws[now]) for v, draws in enumerate(plan.now)}
         out["y"] = send(torch.from_numpy(self.labels[replay.rows[now]]))
         out["target"] = send(torch.from_numpy(replay.targets[now]))
-        live = self.memory.live is not None and bool(plan.offers)
+        live = self.memory.selector is not None and bool(plan.offers)
         out |= {f"offer.{name}": send(torch.from_numpy(array[now])) for name, array in plan.offers.items()}
         if live:
             out["raw"] = images
@@ -236,9 +236,9 @@ def specialist_stage(rounds: ReplayRoundPlanner) -> Stage:
     )  # made before a step could be captured
     seen: list[tuple[StepInputs, Batch, tuple[Batch, ...]]] = []  # by the step's loss, for what comes after the update
     live: OnlineSelectionStep | None = None
-    if memory.live is not None and phase.replays:
+    if memory.selector is not None and phase.replays:
         context, augment = specialist.context, rounds.augment_memory
-        live = OnlineSelectionStep(memory, memory.live, augment, context.task, rounds.width, specialist.views)
+        live = OnlineSelectionStep(memory, memory.selector, augment, context.task, rounds.width, specialist.views)
 
     def view(batch: StepInputs, prefix: str) -> Batch:
         others = (normalize(batch[f"{prefix}x.{v}"]) for v in range(1, specialist.views) if f"{prefix}x.{v}" in batch)
@@ -263,7 +263,7 @@ def specialist_stage(rounds: ReplayRoundPlanner) -> Stage:
             for past in pasts:
                 if past.renewed is not None and past.slots is not None:
                     memory.logits.index_copy_(0, past.slots, past.renewed.float())
-            if phase.replays and memory.policy.online is not None and live is None:
+            if phase.replays and memory.policy.plans_writes and live is None:
                 memory.logits.index_copy_(0, batch["target"], to_store(now))
         if memory.candidates is not None and phase.replays:
             offer = {**under(batch, "offer."), "y": now.y}

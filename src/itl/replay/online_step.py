@@ -9,7 +9,7 @@ from itl.augment import Augment, Draws
 from itl.engine.stage import StepInputs
 from itl.errors import UserError
 from itl.memory import Memory
-from itl.memory.online_selection import OnlineSelector
+from itl.memory.online_selection import OfferedBatch, OnlineSelector, ReplayedBatch
 from itl.specialists.base import Batch
 
 DRAWS = ("shift", "flip", "ops", "levels")
@@ -57,28 +57,24 @@ class OnlineSelectionStep:
                 drawn = Draws(*(batch[numbered(f"{d}.{part}", v)] for part in DRAWS))
                 out[numbered(f"{d}.x", v)] = self.augment(images, drawn)
             # A step tried before it is captured may replay slots that those before it have yet to fill: label -1.
-            out[f"{d}.y"] = self.live.known["label"].index_select(0, slots).clamp(min=0)
+            out[f"{d}.y"] = self.live.slot_fields["label"].index_select(0, slots).clamp(min=0)
             if ragged:
-                out[f"{d}.width"] = self.live.known["width"].index_select(0, slots)
+                out[f"{d}.width"] = self.live.slot_fields["width"].index_select(0, slots)
         return out
 
     @torch.no_grad()
     def take(self, batch: StepInputs, now: Batch, pasts: tuple[Batch, ...]) -> None:
         """Choose slots for the batch's samples and write them there: image, description, logits."""
         offer = under(batch, "offer.")
-        targets = self.live.choose(
-            {**offer, **now.extra, **_said(now)},
-            [{"slots": past.slots, **_said(past)} for past in pasts if past.slots is not None],
+        targets = self.live.choose_slots(
+            OfferedBatch(now.y, now.said, offer, now.extra),
+            [ReplayedBatch(past.slots, past.y, past.said) for past in pasts if past.slots is not None],
         )
         row = offer["row"]
         known = {"label": now.y, "row": row, "written": offer["written"]}
         known |= {name: torch.full_like(row, value) for name, value in (("task", self.task), ("width", self.width))}
-        targets = self.live.write(targets, known)
+        targets = self.live.record_writes(targets, known)
         self.memory.pixels.index_copy_(0, targets, batch["raw"])
-        self.memory.unedit(targets)
+        self.memory.clear_edits(targets)
         if self.memory.logits is not None:
             self.memory.logits.index_copy_(0, targets, to_store(now))
-
-
-def _said(view: Batch) -> dict[str, Tensor]:
-    return {"y": view.y} if view.said is None else {"y": view.y, "said": view.said}

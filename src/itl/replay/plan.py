@@ -9,9 +9,8 @@ import numpy as np
 
 from itl.engine.batches import sizes_of, taken
 from itl.engine.keyed_random import Key, choose, generator
-from itl.memory.policies.reservoir import last_wins
-from itl.memory.registry import Offer
-from itl.memory.slots import Slots
+from itl.memory.policies.base import WritePlanner
+from itl.memory.slots import Slots, last_write_per_slot
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ def plan_epoch(
     batch: int,
     replay: int,
     draws: int,
-    online: Offer | None,
+    online: WritePlanner | None,
     limit: int | None = None,
     rows: np.ndarray | None = None,
 ) -> ReplayPlan:
@@ -70,7 +69,7 @@ def plan_epoch(
         filled = np.maximum.accumulate(np.where(targets < slots.size, targets + 1, 0))
         held[1:] = np.maximum(held[1:], filled[starts[1:-1] - 1])  # memories are filled from the front
         for a, b in itertools.pairwise(starts):
-            targets[a:b] = last_wins(targets[a:b], slots.size)
+            targets[a:b] = last_write_per_slot(targets[a:b], slots.size)
     counts = np.minimum(replay, held) if draws else np.zeros(steps, np.int64)
     picks = [_picks(generator(*key, "replay", d), held, counts) for d in range(draws)]
     after = slots.copy()
@@ -118,7 +117,7 @@ def _follow(
             context = pick[begins[k] : begins[k + 1]]
             for column, array in zip(found[d], (origin, after.label, after.width, after.weight), strict=True):
                 column.append(array[context])
-        after.clock += 1
+        after.step += 1
         stop = cursor + np.searchsorted(written[cursor:], starts[k + 1])
         if stop > cursor:
             at = written[cursor:stop]

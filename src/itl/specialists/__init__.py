@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.metadata import entry_points
 
 from itl.errors import unknown
-from itl.memory.registry import find
+from itl.memory import get_policy
 from itl.settings import OPTIONS, Settings, SpecialistSettings, validate
 from itl.specialists.agem import AGEM
 from itl.specialists.base import Batch, Options, Phase, Specialist, TaskContext, join
@@ -66,7 +66,7 @@ def captured(settings: Settings) -> bool:
 
     AutoAugment sorts its draws on the host, so that a memory whose views are made within the step goes without.
     """
-    in_step = find(settings.memory.policy).live is not None and settings.augment.memory is not None
+    in_step = get_policy(settings.memory.policy).selector_class is not None and settings.augment.memory is not None
     return build(settings.specialist).capturable and not in_step
 
 

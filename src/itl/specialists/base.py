@@ -106,7 +106,7 @@ class TaskContext:
         chosen[list(classes)] = True
         return self.engine.send(chosen)
 
-    def sight(self) -> ModelOutputs:
+    def model_outputs(self) -> ModelOutputs:
         """What the present network says of the task's images and of those held, raw and in evaluation mode."""
         return ModelOutputs(self._look, self.pool, len(self.labels), self.memory, len(self.memory))
 

@@ -18,7 +18,7 @@ class GSS(ER):
 
     After a step the batch's gradient is compared with those of some images held (a second draw of `replay`). The
     largest cosine plus 1 is its score: what lies near in gradient space is old news. The memory's side of the rule is
-    `memory.live.GreedyCosine`. Gradients are by all weights, of raw images, in evaluation mode.
+    `itl.memory.policies.gss`. Gradients are by all weights, of raw images, in evaluation mode.
     """
 
     name = "gss"
@@ -47,7 +47,7 @@ class GSS(ER):
             score, alone = closeness(gram(net, x, y), len(held))
             net.train(training)
             scores = score.expand(len(now.y))
-        now.extra |= {"score": scores, "alone": alone}
+        now.extra |= {"batch_score": scores, "sample_score": alone}
 
 
 def closeness(products: Tensor, held: int) -> tuple[Tensor, Tensor]:

@@ -19,7 +19,7 @@ from itl.checkpoint import store
 from itl.checkpoint.lock import LOCK, locked
 from itl.engine.keyed_random import generator
 from itl.errors import UserError, unknown
-from itl.memory.policies.stratified import quotas
+from itl.memory.class_balance import class_quotas
 
 GONE = "(forgotten)"
 PLAIN = ("what", "date", "itl")  # parts of the history's entries in which no class is named
@@ -106,8 +106,8 @@ def resize(model: Model, size: int) -> dict[str, int]:
     classes, counts = np.unique(labels, return_counts=True)
     if size < max(len(classes), 1):
         raise UserError(f"a memory of {size} cannot hold one image of each of {len(classes)} classes")
-    rng = generator(learner.seed, "resize", memory.slots.clock, memory.size, size)
-    quota = quotas(counts, size, rng)
+    rng = generator(learner.seed, "resize", memory.slots.step, memory.size, size)
+    quota = class_quotas(counts, size, rng)
     kept = [rng.permutation(memory.slots.of_class(c))[:q] for c, q in zip(classes, quota, strict=True)]
     before = memory.size
     memory.keep(np.sort(np.concatenate([np.zeros(0, np.int64), *kept])), size)

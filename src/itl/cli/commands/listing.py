@@ -61,13 +61,13 @@ def streams(as_json: bool) -> None:
 def describe(method: Method) -> dict[str, Any]:
     """A method in words: its parts, what its memory keeps, whether its step is captured on a GPU, where it is from."""
     from itl import settings, specialists
-    from itl.memory.registry import find
+    from itl.memory import get_policy
 
     s = settings.build(method.settings)
     specialist = specialists.build(s.specialist)
     logits = s.memory.logits or specialist.stores_logits
-    policy = find(s.memory.policy)
-    weights = s.memory.weights is not False and policy.weighs
+    policy = get_policy(s.memory.policy)
+    weights = s.memory.weights is not False and policy.assigns_weights
     return {
         "name": method.name,
         "about": method.about,

@@ -1,1 +1,1 @@
-"""Memory policies, one module each."""
+"""Memory policies, one class per module. `itl.memory.registry` lists them by name."""

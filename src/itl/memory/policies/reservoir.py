@@ -4,36 +4,34 @@ from __future__ import annotations
 
 import numpy as np
 
+from itl.memory.policies.base import MemoryPolicy
 from itl.memory.slots import Slots
 
 
-def reservoir(seen: int, size: int, count: int, rng: np.random.Generator, held: int | None = None) -> np.ndarray:
-    """Where `count` samples offered one after another are written: slot `[count]`, or `size` (the dummy) for nowhere.
+class Reservoir(MemoryPolicy):
+    """Every sample seen so far is in memory with the same probability."""
 
-    The first samples fill the memory; after that the sample with `k` before it goes to a number drawn below `k + 1` if
-    that is a slot, so that every sample seen is held with the same probability. `held` is how many slots are filled:
-    `seen` until the memory is full, unless it has grown, or was made to forget, since.
+    def plan_writes(self, slots: Slots, labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Reservoir sampling, whatever the labels are."""
+        return reservoir(slots.seen, slots.size, len(labels), rng, filled=slots.count)
+
+
+def reservoir(seen: int, size: int, count: int, rng: np.random.Generator, filled: int | None = None) -> np.ndarray:
+    """Slot for each of the next `count` samples, int64 `[count]`; `size` for samples that are not written.
+
+    The first samples fill the memory. After that, a sample with k samples before it draws an integer below k + 1 and is
+    written if that is a slot.
+
+    Args:
+        seen: Number of samples offered before.
+        size: Capacity of the memory.
+        count: Number of samples offered now.
+        rng: Generator of all draws.
+        filled: Number of filled slots. Default: `seen`, at most `size`. It differs if the memory has grown, or has
+            forgotten a class, since.
     """
     before = seen + np.arange(count)
     drawn = np.floor(rng.random(count) * (before + 1)).astype(np.int64)
-    place = (min(seen, size) if held is None else held) + np.arange(count)
-    target = np.where(place < size, place, drawn)
+    next_free = (min(seen, size) if filled is None else filled) + np.arange(count)
+    target = np.where(next_free < size, next_free, drawn)
     return np.where(target < size, target, size)
-
-
-def last_wins(targets: np.ndarray, dummy: int) -> np.ndarray:
-    """The same targets `[batch]` with all but the last write to each slot sent to the dummy.
-
-    Writes of one batch happen at once on the device, where the order of writes to one address is undefined.
-    """
-    out = targets.copy()
-    _, first_from_end = np.unique(out[::-1], return_index=True)
-    last = np.zeros(len(out), bool)
-    last[len(out) - 1 - first_from_end] = True
-    out[~last] = dummy
-    return out
-
-
-def offered(slots: Slots, labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """The reservoir as a memory's policy: where the samples of classes `labels` are written."""
-    return reservoir(slots.seen, slots.size, len(labels), rng, held=slots.count)

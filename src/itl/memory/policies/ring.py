@@ -1,4 +1,4 @@
-"""A class-balanced ring: every class holds the last samples seen of it (Chaudhry et al., 2019)."""
+"""A class-balanced ring buffer (Chaudhry et al., 2019)."""
 
 from __future__ import annotations
 
@@ -6,29 +6,33 @@ from collections import deque
 
 import numpy as np
 
+from itl.memory.policies.base import MemoryPolicy
 from itl.memory.slots import Slots
 
 
-def ring(slots: Slots, labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Where samples of classes `labels` `[n]`, offered one after another, are written: slot `[n]`.
+class Ring(MemoryPolicy):
+    """Every class holds the last samples seen of it."""
 
-    Free slots first. Then a class that holds its share (the memory divided by the classes seen) overwrites its own
-    oldest sample, and one that holds less the oldest of the class that holds most.
-    """
-    age = np.lexsort((np.arange(slots.count), slots.written[: slots.count]))
-    queues: dict[int, deque[int]] = {}
-    for slot in age:
-        queues.setdefault(int(slots.label[slot]), deque()).append(int(slot))
-    free = deque(range(slots.count, slots.size))
-    targets = np.empty(len(labels), np.int64)
-    for k, label in enumerate(labels.tolist()):
-        own = queues.setdefault(label, deque())
-        if free:
-            slot = free.popleft()
-        elif own and len(own) >= slots.size // len(queues):
-            slot = own.popleft()
-        else:
-            slot = max(queues.values(), key=len).popleft()
-        own.append(slot)
-        targets[k] = slot
-    return targets
+    def plan_writes(self, slots: Slots, labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Fill free slots first, then overwrite the oldest samples.
+
+        A class that holds its share (the memory divided by the classes seen) overwrites its own oldest sample; a class
+        that holds less overwrites the oldest sample of the class that holds most.
+        """
+        oldest_first = np.lexsort((np.arange(slots.count), slots.written[: slots.count]))
+        queues: dict[int, deque[int]] = {}
+        for slot in oldest_first:
+            queues.setdefault(int(slots.label[slot]), deque()).append(int(slot))
+        free = deque(range(slots.count, slots.size))
+        targets = np.empty(len(labels), np.int64)
+        for k, label in enumerate(labels.tolist()):
+            queue = queues.setdefault(label, deque())
+            if free:
+                slot = free.popleft()
+            elif queue and len(queue) >= slots.size // len(queues):
+                slot = queue.popleft()
+            else:
+                slot = max(queues.values(), key=len).popleft()
+            queue.append(slot)
+            targets[k] = slot
+        return targets
