@@ -119,11 +119,11 @@ class Board:
 
 def work_off(jobs: Sequence[Job], lanes: int, device: str, until: float = float("inf")) -> Board:
     """Do `jobs`, at most `lanes` at once, none that would end later than `until` seconds from now."""
-    from itl.engine.concurrency import side_by_side
+    from itl.engine.concurrency import run_concurrently
     from itl.engine.device import choose_engine
 
     board = Board(jobs, until, crowd=crowded)
-    side_by_side(
+    run_concurrently(
         [lambda: board.worker(lambda line: print(line, flush=True))] * lanes, lanes, choose_engine(device).device
     )
     return board

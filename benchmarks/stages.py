@@ -89,9 +89,9 @@ def new_streams() -> Iterator[None]:
 def no_priority() -> Iterator[None]:
     """The kernels of graphs do not go before others."""
 
-    def plain(device: torch.device) -> concurrency.OwnStreams:
+    def plain(device: torch.device) -> concurrency.EngineStreams:
         if device not in concurrency._own:
-            concurrency._own[device] = concurrency.OwnStreams(*(torch.cuda.Stream(device) for _ in range(3)))
+            concurrency._own[device] = concurrency.EngineStreams(*(torch.cuda.Stream(device) for _ in range(3)))
         return concurrency._own[device]
 
     with new_streams(), ExitStack() as stack:

@@ -1,36 +1,36 @@
-"""Where a room's Triton kernels are, on a machine that has Triton, and how they are launched."""
+"""Load and launch the package's Triton kernels where Triton and a suitable device are available."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import importlib
+import importlib.util
 from typing import Any
 
 import torch
 
-DEVICES = {"cuda"}  # kinds of devices they are launched on; where Triton interprets them, tests add the CPU
+DEVICE_TYPES = {"cuda"}  # tests add "cpu", where Triton's interpreter runs the kernels
 
 
-def launchable(device: torch.device) -> bool:
-    """Whether what is computed on a device may be computed by kernels of our own, and laid out for them."""
-    return device.type in DEVICES
+def supports_triton(device: torch.device) -> bool:
+    """Whether computation on `device` may use the package's own kernels and their memory layout."""
+    return device.type in DEVICE_TYPES
 
 
 @functools.cache
-def kernels_of(room: str) -> Any:
-    """The module `itl.<room>.kernels`; None without Triton."""
-    try:
-        return importlib.import_module(f"itl.{room}.kernels")
-    except ImportError:
+def load_kernels(module: str) -> Any:
+    """Import the kernel module `module` (a dotted name); None without Triton."""
+    if importlib.util.find_spec("triton") is None:
         return None
+    return importlib.import_module(module)
 
 
-def kernels_on(device: torch.device, room: str) -> Any:
-    """The module `itl.<room>.kernels` where its kernels are launched on that device; else None."""
-    return kernels_of(room) if launchable(device) else None
+def kernels_for(device: torch.device, module: str) -> Any:
+    """The kernel module `module` if its kernels can be launched on `device`, else None."""
+    return load_kernels(module) if supports_triton(device) else None
 
 
-def launching_on(device: torch.device) -> contextlib.AbstractContextManager[object]:
-    """Within, the device is the present one, to which kernels that are not PyTorch's own go."""
+def device_guard(device: torch.device) -> contextlib.AbstractContextManager[object]:
+    """Make `device` the current CUDA device, which non-PyTorch kernels are launched on; a no-op on a CPU."""
     return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()

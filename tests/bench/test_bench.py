@@ -11,7 +11,7 @@ from itl import UserError
 from itl.bench import Scale, baseline_loop, engine_timing, full_run
 from itl.bench import method_steps as bench_methods
 from itl.bench.plot import draw
-from itl.engine.concurrency import side_by_side
+from itl.engine.concurrency import run_concurrently
 from itl.presets import settings_for
 
 TINY = Scale("cpu", 64, 8, {"net.name": "resnet8", "net.width": 4}, 2, 2, 0, (8, 16), (1,), {"tangent.epochs": 2})
@@ -69,7 +69,7 @@ def test_jobs_on_a_cpu_run_one_after_another_in_order() -> None:
         done.append(k)
         return k * k
 
-    assert side_by_side([lambda k=k: job(k) for k in range(4)], 3, torch.device("cpu")) == [0, 1, 4, 9]
+    assert run_concurrently([lambda k=k: job(k) for k in range(4)], 3, torch.device("cpu")) == [0, 1, 4, 9]
     assert done == [0, 1, 2, 3]
 
 

@@ -95,7 +95,7 @@ class Counts(Callback):
         self.steps = []
 
     def stage_begins(self, learner, stage):
-        self.steps.append((len(learner.tasks), stage.name, stage.rounds.total))
+        self.steps.append((len(learner.tasks), stage.name, stage.planner.total_steps))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from itl import Learner
-from itl.engine.concurrency import side_by_side
+from itl.engine.concurrency import run_concurrently
 from itl.engine.stepper import Stepper
 from itl.errors import UserError
 from itl.experiments.config import Config
@@ -162,7 +162,7 @@ def test_methods_that_ask_the_network_between_steps_share_the_device_with_captur
     methods = ["x-der", "icarl", "gcr", "er-t", "gmed", "itl"] * 2
     jobs = [partial(taught, method, seed) for seed, method in enumerate(methods)]
     alone = [job() for job in jobs]
-    assert all(same(*pair) for pair in zip(side_by_side(jobs, 6, torch.device("cuda")), alone, strict=True))
+    assert all(same(*pair) for pair in zip(run_concurrently(jobs, 6, torch.device("cuda")), alone, strict=True))
 
 
 @pytest.mark.parametrize("method", ["er", "itl"])
@@ -179,7 +179,7 @@ def test_captured_and_eager_training_agree_on_the_benchmarks_network(method: str
 def test_a_lane_ends_as_the_run_alone(method: str, real: dict[str, Any]) -> None:
     """Also where their graphs multiply large matrices, for which cuBLAS wants a workspace."""
     alone = [taught(method, seed, **real) for seed in range(3)]
-    beside = side_by_side([lambda s=s: taught(method, s, **real) for s in range(3)], 3, torch.device("cuda"))
+    beside = run_concurrently([lambda s=s: taught(method, s, **real) for s in range(3)], 3, torch.device("cuda"))
     assert all(same(a, b) for a, b in zip(alone, beside, strict=True))
 
 
@@ -191,7 +191,7 @@ def test_whole_runs_in_lanes_end_as_alone(tmp_path: Path) -> None:
         return run(config, stream(), tmp_path / place / str(seed), device="cuda", save=False)
 
     alone = [go(seed, "alone") for seed in range(6)]
-    beside = side_by_side([lambda s=s: go(s, "lanes") for s in range(6)], 6, torch.device("cuda"))
+    beside = run_concurrently([lambda s=s: go(s, "lanes") for s in range(6)], 6, torch.device("cuda"))
     for a, b in zip(alone, beside, strict=True):
         assert a["class_il_matrix"] == b["class_il_matrix"]
         assert a["stages"] == b["stages"]

@@ -10,7 +10,7 @@ import torch
 
 from itl.callbacks.base import Callback
 from itl.checkpoint import learner_state
-from itl.engine.batches import sizes_of, steps_of, taken
+from itl.engine.batches import batch_sizes, num_batches, num_samples
 from itl.engine.stage import Stage
 from itl.learner import Learner
 from itl.learner.stage_estimate import GENERALIST, estimate_stages
@@ -18,7 +18,7 @@ from support.tiny import differing, photograph, tiny_learner, tiny_stream
 
 
 def test_up_to_three_samples_that_are_left_over_join_the_batch_before() -> None:
-    assert {n: sizes_of(n, 8).tolist() for n in (1, 3, 8, 9, 11, 12, 16, 19, 20)} == {
+    assert {n: batch_sizes(n, 8).tolist() for n in (1, 3, 8, 9, 11, 12, 16, 19, 20)} == {
         1: [1],
         3: [3],
         8: [8],
@@ -29,15 +29,15 @@ def test_up_to_three_samples_that_are_left_over_join_the_batch_before() -> None:
         19: [8, 11],
         20: [8, 8, 4],
     }
-    assert sizes_of(5, 2).tolist() == [2, 3]
+    assert batch_sizes(5, 2).tolist() == [2, 3]
 
 
 @pytest.mark.parametrize("batch", [1, 2, 3, 8, 32])
 def test_a_pass_takes_every_sample_once(batch: int) -> None:
     for samples in range(1, 100):
-        sizes = sizes_of(samples, batch)
-        assert (sizes.sum(), len(sizes)) == (samples, steps_of(samples, batch))
-        assert [taken(samples, batch, k) for k in range(len(sizes) + 2)] == [*[0, *sizes.cumsum()], samples]
+        sizes = batch_sizes(samples, batch)
+        assert (sizes.sum(), len(sizes)) == (samples, num_batches(samples, batch))
+        assert [num_samples(samples, batch, k) for k in range(len(sizes) + 2)] == [*[0, *sizes.cumsum()], samples]
         assert (sizes[:-1] == batch).all()
         if samples >= 4 and batch >= 4:
             assert sizes.min() >= 4
@@ -52,7 +52,7 @@ class Watcher(Callback):
         self.steps: list[int] = []
 
     def stage_ends(self, learner: Learner, stage: Stage) -> None:
-        self.steps.append(stage.rounds.total)
+        self.steps.append(stage.planner.total_steps)
 
 
 @pytest.mark.parametrize("limits", [{}, {"specialist__steps": 3, "tangent__steps": 4}, {"specialist__steps": 1}])

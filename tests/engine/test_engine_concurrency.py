@@ -17,7 +17,7 @@ from support.tiny import tiny_learner, tiny_stream
 
 
 def test_a_capture_has_the_device_to_itself_and_nobody_starves() -> None:
-    etiquette, inside, seen = CaptureGate(), {"eager": 0, "alone": 0}, []
+    gate, inside, seen = CaptureGate(), {"eager": 0, "alone": 0}, []
     guard = threading.Lock()
 
     def enter(what: str, by: int) -> None:
@@ -27,14 +27,14 @@ def test_a_capture_has_the_device_to_itself_and_nobody_starves() -> None:
 
     def eager() -> None:
         for _ in range(40):
-            with etiquette.together(), etiquette.together():  # asked for twice, as nested calls do
+            with gate.eager(), gate.eager():  # asked for twice, as nested calls do
                 enter("eager", 1)
                 time.sleep(0.0005)
                 enter("eager", -1)
 
     def capture() -> None:
         for _ in range(20):
-            with etiquette.capturing():
+            with gate.exclusive():
                 enter("alone", 1)
                 time.sleep(0.0005)
                 enter("alone", -1)
@@ -58,7 +58,7 @@ def test_whoever_asks_a_network_does_so_while_no_lane_captures(method: str, poli
     """Steps, memories that look, hooks, evaluation: any of them can make cuDNN search, which would break a capture."""
     own: dict[str, Any] = {"generalist": "tangent", **({"memory__policy": policy} if policy else {})}
     learner, seen = tiny_learner(method, **own), []
-    hook = register_module_forward_pre_hook(lambda module, given: seen.append(CAPTURE_GATE.eager))
+    hook = register_module_forward_pre_hook(lambda module, given: seen.append(CAPTURE_GATE.active))
     try:
         for task in tiny_stream():
             learner.learn(task)
@@ -86,12 +86,12 @@ def test_no_lane_has_a_stream_of_another_or_of_the_engine(monkeypatch: pytest.Mo
     monkeypatch.setattr(torch.cuda, "Stream", ring)
     monkeypatch.setattr(concurrency, "_own", {})
     monkeypatch.setattr(concurrency, "ASIDE", 0)  # the third of them from the ring too
-    own = concurrency.own_streams(device)
+    own = concurrency.engine_streams(device)
     mine = {stream.cuda_stream for stream in (own.capture, own.beside, own.ahead)}
     assert len(mine) == 3
     for _ in range(40):
         ring(device)
-        streams = {stream.cuda_stream for stream in concurrency.different_streams(concurrency.MOST, device)}
+        streams = {stream.cuda_stream for stream in concurrency.distinct_streams(concurrency.MOST, device)}
         assert len(streams) == concurrency.MOST
         assert not streams & mine
-    assert concurrency.own_streams(device) is own
+    assert concurrency.engine_streams(device) is own

@@ -28,7 +28,7 @@ def test_another_engine_in_the_process_changes_neither_precision_nor_exactness()
     exact = Engine(gpu, "fp32", exact=True)
     fast = Engine(gpu, "bf16")
     for engine in (exact, fast, exact):
-        with engine.here():
+        with engine.activate():
             assert torch.backends.cuda.matmul.allow_tf32 is (engine is fast)
             assert torch.backends.cudnn.allow_tf32 is (engine is fast)
             assert torch.backends.cudnn.deterministic is (engine is exact)

@@ -71,7 +71,7 @@ def test_where_it_cannot_be_had_what_is_made_ahead_has_a_stream_like_any(monkeyp
     monkeypatch.setattr(concurrency, "_own", {})
     monkeypatch.setattr(torch.cuda, "Stream", Plain)
     monkeypatch.setattr(green_context, "stream_on", lambda device, share: asked.append(share))
-    own = concurrency.own_streams(torch.device("cuda", 0))
+    own = concurrency.engine_streams(torch.device("cuda", 0))
     assert asked == [concurrency.ASIDE]
     assert isinstance(own.ahead, Plain)
     assert [own.capture.priority, own.beside.priority, own.ahead.priority] == [-1, -1, 0]

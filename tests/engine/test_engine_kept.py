@@ -103,7 +103,7 @@ class Looking(Callback):
 
     def stage_begins(self, learner: Learner, stage: Any) -> None:
         if stage.name == "projection":
-            self.sources.append(weakref.ref(stage.rounds.source))
+            self.sources.append(weakref.ref(stage.planner.source))
         elif stage.name == "specialist" and self.sources:
             gc.collect()
             self.there.append(self.sources[-1]() is not None)

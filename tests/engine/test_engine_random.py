@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from itl.engine.keyed_random import choose, generator, torch_generator
+from itl.engine.keyed_random import generator, sample_without_replacement, torch_generator
 
 
 def chi_square(counts: np.ndarray) -> float:
@@ -53,7 +53,7 @@ def test_keys_that_differ_anywhere_give_other_numbers() -> None:
     ("size", "count"), [(1, 1), (5, 5), (8, 3), (40, 3), (1000, 32), (5120, 32), (130, 32), (3, 0)]
 )
 def test_a_draw_has_no_number_twice(size: int, count: int) -> None:
-    picks = choose(generator(size, count), 200, size, count)
+    picks = sample_without_replacement(generator(size, count), 200, size, count)
     assert picks.shape == (200, count)
     assert picks.dtype == np.int64
     if count:
@@ -65,7 +65,7 @@ def test_a_draw_has_no_number_twice(size: int, count: int) -> None:
 @pytest.mark.parametrize("size", [4, 12], ids=["by shuffling", "by drawing again"])
 def test_every_ordered_draw_is_equally_likely(size: int) -> None:
     count = 3
-    picks = choose(generator("uniform", size), 40_000, size, count)
+    picks = sample_without_replacement(generator("uniform", size), 40_000, size, count)
     codes = picks @ (size ** np.arange(count))
     possible = [int(np.dot(p, size ** np.arange(count))) for p in permutations(range(size), count)]
     counts = np.array([np.count_nonzero(codes == code) for code in possible])
@@ -75,11 +75,11 @@ def test_every_ordered_draw_is_equally_likely(size: int) -> None:
 
 @pytest.mark.parametrize(("size", "count"), [(64, 32), (500, 32)])
 def test_every_slot_is_drawn_equally_often_at_each_place(size: int, count: int) -> None:
-    picks = choose(generator("places", size), 20_000, size, count)
+    picks = sample_without_replacement(generator("places", size), 20_000, size, count)
     for place in (0, count // 2, count - 1):
         assert abs(chi_square(np.bincount(picks[:, place], minlength=size))) < 4.5
 
 
 def test_more_than_there_are_cannot_be_chosen() -> None:
     with pytest.raises(ValueError, match="4 different numbers below 3"):
-        choose(generator(0), 1, 3, 4)
+        sample_without_replacement(generator(0), 1, 3, 4)

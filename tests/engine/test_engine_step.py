@@ -29,7 +29,7 @@ class GivenRounds:
     committed: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.count, self.total = len(self.rounds), sum(map(len, self.rounds))
+        self.num_rounds, self.total_steps = len(self.rounds), sum(map(len, self.rounds))
 
     def plan(self, index: int) -> int:
         return index
@@ -41,10 +41,10 @@ class GivenRounds:
     def commit(self, plan: int) -> None:
         self.committed.append(plan)
 
-    def epoch(self, index: int) -> int:
+    def epochs_done(self, index: int) -> int:
         return index + 1
 
-    def first(self, index: int) -> int:
+    def first_step(self, index: int) -> int:
         return sum(map(len, self.rounds[:index]))
 
 
@@ -59,8 +59,8 @@ def test_steps_are_sgd_with_momentum_and_twice_lambda_as_weight_decay(momentum: 
     target = torch.randn(5, 3, dtype=torch.float64)
     w = leaf(1.0, -2.0, 3.0)
     rounds = GivenRounds([[{"t": t} for t in target[:2]], [{"t": t} for t in target[2:]]])
-    descent = OptimizerConfig(0.1, momentum, l2=0.05, schedule=schedule)
-    train(Stage("stage", {"w": w}, descent, rounds, lambda b: ((w - b["t"]) ** 2).sum()), CPU)
+    optimizer = OptimizerConfig(0.1, momentum, l2=0.05, schedule=schedule)
+    train(Stage("stage", {"w": w}, optimizer, rounds, lambda b: ((w - b["t"]) ** 2).sum()), CPU)
 
     by_hand, velocity = [1.0, -2.0, 3.0], [0.0, 0.0, 0.0]
     for k, t in enumerate(target.tolist()):
@@ -103,37 +103,37 @@ def test_a_specialists_steps_are_those_of_pytorchs_sgd(name: str) -> None:
         lambda b: loss(ours, b),
     )
     train(stage, CPU)
-    optimiser = torch.optim.SGD(theirs.parameters(), lr=0.05, momentum=0.9, weight_decay=2e-3)
+    optimizer = torch.optim.SGD(theirs.parameters(), lr=0.05, momentum=0.9, weight_decay=2e-3)
     for batch in batches:
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss(theirs, batch).backward()
-        optimiser.step()
+        optimizer.step()
     for (key, a), (_, b) in zip(ours.state_dict().items(), theirs.state_dict().items(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5, msg=key)
     assert all(p.grad is None for p in ours.parameters())  # nothing is left behind
 
 
 def test_the_cosine_falls_from_the_rate_to_nothing_over_all_rounds() -> None:
-    descent = OptimizerConfig(0.4, schedule="cosine")
-    whole = descent.rates(0, 100, 100)
+    optimizer = OptimizerConfig(0.4, schedule="cosine")
+    whole = optimizer.rates(0, 100, 100)
     assert whole[0] == pytest.approx(0.4)
     assert whole[50] == pytest.approx(0.2)
     assert whole[25] == pytest.approx(0.2 * (1 + math.sqrt(0.5)), rel=1e-6)
     assert 0 < whole[99] < 1e-3
     assert bool((whole.diff() < 0).all())
-    pieces = torch.cat([descent.rates(0, 30, 100), descent.rates(30, 70, 100)])
+    pieces = torch.cat([optimizer.rates(0, 30, 100), optimizer.rates(30, 70, 100)])
     assert torch.equal(pieces, whole)
     assert torch.equal(OptimizerConfig(0.4).rates(7, 3, 100), torch.full((3,), 0.4))
 
 
 def test_a_warm_start_rises_in_equal_steps_for_a_quarter_and_then_falls_as_the_cosine_does() -> None:
-    descent = OptimizerConfig(0.4, schedule="warm")
-    whole = descent.rates(0, 100, 100)
+    optimizer = OptimizerConfig(0.4, schedule="warm")
+    whole = optimizer.rates(0, 100, 100)
     assert whole[:25].tolist() == pytest.approx([0.4 * k / 26 for k in range(1, 26)])
     assert torch.allclose(whole[25:], OptimizerConfig(0.4, schedule="cosine").rates(0, 75, 75))
-    assert torch.equal(torch.cat([descent.rates(0, 10, 100), descent.rates(10, 90, 100)]), whole)
+    assert torch.equal(torch.cat([optimizer.rates(0, 10, 100), optimizer.rates(10, 90, 100)]), whole)
     assert torch.equal(
-        descent.rates(0, 3, 3), OptimizerConfig(0.4, schedule="cosine").rates(0, 3, 3)
+        optimizer.rates(0, 3, 3), OptimizerConfig(0.4, schedule="cosine").rates(0, 3, 3)
     )  # too few to rise
 
 

@@ -185,8 +185,8 @@ def test_steps_cut_a_stage_short_and_epochs_of_any_length_give_the_same_views() 
     counted: list[tuple[str, int, int, int]] = []
 
     def listen(learner: Learner, stage: object, *_: object) -> None:
-        rounds = stage.rounds  # type: ignore[attr-defined]
-        counted.append((stage.name, rounds.total, rounds.epoch(rounds.count - 1), rounds.count))  # type: ignore[attr-defined]
+        rounds = stage.planner  # type: ignore[attr-defined]
+        counted.append((stage.name, rounds.total_steps, rounds.epochs_done(rounds.num_rounds - 1), rounds.num_rounds))  # type: ignore[attr-defined]
 
     learner = tiny_learner(tangent__epochs=50, tangent__steps=5, projection__epochs=16)
     learner.callback.stage_begins = listen  # type: ignore[method-assign]

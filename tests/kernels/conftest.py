@@ -23,7 +23,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> torch.device:
     if torch.cuda.is_available():
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
         return torch.device("cuda")
-    monkeypatch.setattr(triton_support, "DEVICES", {"cuda", "cpu"})
+    monkeypatch.setattr(triton_support, "DEVICE_TYPES", {"cuda", "cpu"})
     return torch.device("cpu")
 
 
@@ -82,7 +82,7 @@ def captures(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     }.items():
         monkeypatch.setattr(torch.cuda, name, pretended)
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda self, stream: None)
-    monkeypatch.setitem(concurrency._own, torch.device("cpu"), concurrency.OwnStreams(main, beside, main))  # type: ignore[arg-type]
+    monkeypatch.setitem(concurrency._own, torch.device("cpu"), concurrency.EngineStreams(main, beside, main))  # type: ignore[arg-type]
     monkeypatch.setattr(capture, "in_capture_thread", lambda work, device: work())
     monkeypatch.setattr(capture.CapturedStepper, "_record", record)
     monkeypatch.setattr(learner, "choose_engine", engine)

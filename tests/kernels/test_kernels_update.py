@@ -8,7 +8,7 @@ from torch import nn
 
 from itl.engine.bf16_weights import BF16Weights
 from itl.engine.fused_sgd import Update
-from itl.triton_support import kernels_of
+from itl.triton_support import load_kernels
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
@@ -47,9 +47,13 @@ def test_a_steps_bookkeeping_is_one_kernel(dtype: torch.dtype, device: torch.dev
     rates = torch.tensor([0.5, 0.25, 0.125, 0.0625], device=device)
     seen = []
     for loss, rate in zip((1.5, 0.25, float("inf"), 1.0), rates, strict=True):
-        kernels_of("engine").tally_kernel[(1,)](torch.tensor(loss, dtype=dtype, device=device), rate, lr, bad, total)
+        load_kernels("itl.engine.sgd_kernel").tally_kernel[(1,)](
+            torch.tensor(loss, dtype=dtype, device=device), rate, lr, bad, total
+        )
         seen.append((lr.item(), bad.item(), total.item()))
     assert seen[:2] == [(0.5, 0.0, 1.5), (0.25, 0.0, 1.75)]
     assert [(rate, flag) for rate, flag, _ in seen[2:]] == [(0.125, 1.0), (0.0625, 1.0)]  # it stays set
-    kernels_of("engine").tally_kernel[(1,)](torch.tensor(float("nan"), device=device), rates[0], lr, bad.zero_(), total)
+    load_kernels("itl.engine.sgd_kernel").tally_kernel[(1,)](
+        torch.tensor(float("nan"), device=device), rates[0], lr, bad.zero_(), total
+    )
     assert bad.item() == 1.0

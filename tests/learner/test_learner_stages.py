@@ -192,7 +192,7 @@ def test_projection_over_the_task_looks_at_the_task() -> None:
 
     class Sizes(Teller):
         def stage_begins(self, learner: Learner, stage: Any) -> None:
-            sizes[stage.name] = getattr(stage.rounds, "size", None)
+            sizes[stage.name] = getattr(stage.planner, "size", None)
 
     tiny_learner("itl", projection__over="task", callback=Sizes(lambda *_: None)).learn(stream.tasks[0])
     assert sizes == {"specialist": None, "tangent": 8, "projection": 20}

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from itl import Learner
-from itl.engine.keyed_random import choose, generator
+from itl.engine.keyed_random import generator, sample_without_replacement
 from itl.engine.pool import ImagePool
 from itl.streams import Task
 from support.tiny import differing, photograph, tiny_learner, tiny_stream
@@ -112,7 +112,7 @@ class PlainLoop:
             rng, one = generator(*key, "replay", d), []
             for size, steps in groupby(held):
                 many = len(list(steps))
-                one += list(choose(rng, many, size, min(self.of.settings.specialist.replay, size)))
+                one += list(sample_without_replacement(rng, many, size, min(self.of.settings.specialist.replay, size)))
             out.append(one)
         return out
 

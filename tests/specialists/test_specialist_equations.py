@@ -309,7 +309,7 @@ def test_co2l_trains_features_and_head_first_then_the_classifier_alone(net: nets
     assert {name for name in phase.parameters if name.startswith("head.")}
     assert set(closing.parameters) == {"classifier.weight", "classifier.bias"}
     assert (closing.over, closing.balanced, closing.training) == ("both", True, False)
-    rates = phase.descent.rates(0, 5000, 5000)
+    rates = phase.optimizer.rates(0, 5000, 5000)
     assert rates[0] < 0.02  # warm-up
     assert rates.argmax() == pytest.approx(100, abs=2)  # 10 of 500 epochs
     assert rates[-1] == pytest.approx(0.5 * 1e-3, rel=0.01)

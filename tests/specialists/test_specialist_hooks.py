@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import itl
 from itl import Learner, UserError, specialists
-from itl.engine.pool import Joined
+from itl.engine.pool import ConcatImageSource
 from itl.replay.plan import balanced
 from itl.settings import Rate
 from itl.specialists import Batch, Options, Phase, Specialist
@@ -206,8 +206,8 @@ def test_joined_sources_are_numbered_through() -> None:
     a, b = (task.train for task in stream)
     both = torch.cat([a.pixels, b.pixels])
     rows = torch.tensor([35, 0, 20, 19, 20, 3])
-    assert torch.equal(Joined([(a, len(a)), (b, len(b))]).gather(rows), both[rows])
-    assert Joined([(a, len(a)), (b, len(b))]).gather(rows[:0]).shape == (0, 1, 8, 8)
+    assert torch.equal(ConcatImageSource([(a, len(a)), (b, len(b))]).gather(rows), both[rows])
+    assert ConcatImageSource([(a, len(a)), (b, len(b))]).gather(rows[:0]).shape == (0, 1, 8, 8)
 
 
 def test_balanced_rows_give_every_class_the_same_chance() -> None:

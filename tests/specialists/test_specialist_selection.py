@@ -170,9 +170,9 @@ def test_er_ts_learning_rate_decays_with_every_sample_seen() -> None:
     seen = learner.memory.slots.seen
     assert seen == 3 * 18
     learner._begin(tiny_stream(classes=6, tasks=3, each=9).tasks[1])
-    descent = learner.specialist.phase().descent
+    optimizer = learner.specialist.phase().optimizer
     lr = learner.settings.specialist.lr
-    assert descent.rates(0, 3, 9).tolist() == pytest.approx([lr * 0.99 ** (seen + 8 * k) for k in range(3)])
+    assert optimizer.rates(0, 3, 9).tolist() == pytest.approx([lr * 0.99 ** (seen + 8 * k) for k in range(3)])
 
 
 # ------------------------------------------------------------------------------------------------------------ GMED

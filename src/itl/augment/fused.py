@@ -12,7 +12,7 @@ from itl.augment.blend import blend_tables
 from itl.augment.device import lasting, send
 from itl.augment.ops import moves
 from itl.augment.policy import BINS, NAMES, signed
-from itl.triton_support import kernels_of, kernels_on, launching_on
+from itl.triton_support import device_guard, kernels_for, load_kernels
 
 PIXELS = 64 * 64  # of an image at most: a program holds all of one
 STEPS = (0, 2)  # of a policy
@@ -31,7 +31,7 @@ def fits(images: Tensor, steps: int) -> bool:
     """Whether the kernel can make views of these, with so many steps of a policy."""
     _, channels, height, width = images.shape
     sizes = channels in (1, 3) and 0 < height * width <= PIXELS and len(images) > 0
-    return sizes and steps in STEPS and kernels_on(images.device, "augment") is not None
+    return sizes and steps in STEPS and kernels_for(images.device, "itl.augment.view_kernels") is not None
 
 
 def views(images: Tensor, drawn: Tensor, fill: int) -> Tensor:
@@ -51,8 +51,8 @@ def views(images: Tensor, drawn: Tensor, fill: int) -> Tensor:
     how, tables = _tables(height, width, device) if steps else (out, out)
     block = max(LEAST, 1 << (height * width - 1).bit_length())
     warps = min(16, max(4, block // (32 * EACH)))
-    with launching_on(device):
-        kernels_of("augment").views_kernel[(n,)](
+    with device_guard(device):
+        load_kernels("itl.augment.view_kernels").views_kernel[(n,)](
             images, out, other, rooms, send(drawn, device), how, tables, fill,
             C=channels, H=height, W=width, STEPS=steps, BLOCK=block, num_warps=warps, enable_fp_fusion=False,
         )  # fmt: skip

@@ -157,13 +157,13 @@ class _Usual:
     def replay(self, loss: Callable[..., tuple[Tensor, Tensor]], frozen: bool = False) -> Iterator[None]:
         """Steps of a replay method; `frozen`: the memory is full and takes nothing."""
         net, buffer = self._net(), Buffer(200, self.transform)
-        optimiser = torch.optim.SGD(net.parameters(), lr=0.01)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
         for x, y, raw in self._batches():
             x, y = x.to(self.device), y.to(self.device)
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             value, logits = loss(net, x, y, buffer)
             value.backward()
-            optimiser.step()
+            optimizer.step()
             if not frozen or len(buffer.images) < buffer.size:
                 buffer.add(raw, y.cpu(), logits.detach())
             value.item()
@@ -186,14 +186,14 @@ class _Usual:
         trunk, head = net.split(2)
         params = {name: p.detach() for name, p in head.named_parameters()}
         w = {name: torch.zeros_like(p).requires_grad_() for name, p in params.items()}
-        optimiser = torch.optim.SGD(w.values(), lr=1e-4, momentum=0.9, weight_decay=2e-5)
+        optimizer = torch.optim.SGD(w.values(), lr=1e-4, momentum=0.9, weight_decay=2e-5)
         for x, y, _ in self._batches():
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             with torch.no_grad():
                 features = trunk(x.to(self.device))
             loss = F.cross_entropy(tangent_logits(head, params, w, features), y.to(self.device))
             loss.backward()
-            optimiser.step()
+            optimizer.step()
             loss.item()
             yield
 
@@ -203,15 +203,15 @@ class _Usual:
         trunk, head = anchor.split(2)
         params = {name: p.detach() for name, p in head.named_parameters()}
         w = {name: torch.zeros_like(p) for name, p in params.items()}
-        optimiser = torch.optim.SGD(net.parameters(), lr=1e-5, weight_decay=2e-5)
+        optimizer = torch.optim.SGD(net.parameters(), lr=1e-5, weight_decay=2e-5)
         for x, _, _ in self._batches():
             x = x.to(self.device)
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             with torch.no_grad():
                 target = tangent_logits(head, params, w, trunk(x))
             loss = F.mse_loss(net(x), target)
             loss.backward()
-            optimiser.step()
+            optimizer.step()
             loss.item()
             yield
 

@@ -13,7 +13,7 @@ import torch
 
 from itl.bench.workload import Scale
 from itl.callbacks.base import Callback
-from itl.engine.concurrency import side_by_side
+from itl.engine.concurrency import run_concurrently
 from itl.engine.stage import Stage
 from itl.learner import Learner
 from itl.streams import Stream
@@ -37,10 +37,10 @@ class Stopwatch(Callback):
     def round_ends(self, learner: Learner, stage: Stage, epoch: int, loss: float) -> None:
         """One round more."""
         done = self.rounds[stage.name]
-        k, rounds = len(done), stage.rounds
-        after = rounds.first(k + 1) if k + 1 < rounds.count else rounds.total
+        k, rounds = len(done), stage.planner
+        after = rounds.first_step(k + 1) if k + 1 < rounds.num_rounds else rounds.total_steps
         now = time.perf_counter()
-        done.append((self.since, now, after - rounds.first(k)))
+        done.append((self.since, now, after - rounds.first_step(k)))
         self.since = now
 
     def ms(self, stage: str) -> float:
@@ -103,7 +103,7 @@ def lanes(scale: Scale, stream: Stream) -> list[dict[str, Any]]:
     out = []
     for count in scale.lanes:
         jobs = [partial(_timed_lane, scale, stream, Barrier(count))] * count
-        spans = side_by_side(jobs, count, torch.device(scale.device))
+        spans = run_concurrently(jobs, count, torch.device(scale.device))
         seconds = max(end for _, end, _ in spans) - min(begin for begin, _, _ in spans)
         out.append({"lanes": count, "ms_per_run_step": 1e3 * seconds / sum(steps for _, _, steps in spans)})
     return out

@@ -63,14 +63,14 @@ class UsualRun:
     def _specialist(self, samples: Samples) -> None:
         s = self.settings.specialist
         replayed = apart if s.name == "er-apart" else er
-        optimiser = torch.optim.SGD(self.net.parameters(), s.lr, s.momentum, weight_decay=s.weight_decay)
+        optimizer = torch.optim.SGD(self.net.parameters(), s.lr, s.momentum, weight_decay=s.weight_decay)
         self.net.train()
         for _ in range(s.epochs):
             for x, y, _raw in DataLoader(samples, s.batch, shuffle=True, num_workers=1):
-                optimiser.zero_grad()
+                optimizer.zero_grad()
                 loss, _ = replayed(self.net, x, y, self.memory, s.replay)
                 loss.backward()
-                optimiser.step()
+                optimizer.step()
                 loss.item()
 
     def _keep(self, samples: Samples) -> None:
@@ -99,14 +99,14 @@ class UsualRun:
         trunk, head = anchor.split(s.layers)
         params = {name: p.detach() for name, p in head.named_parameters()}
         w = {name: torch.zeros_like(p).requires_grad_() for name, p in params.items()}
-        optimiser = torch.optim.SGD(w.values(), s.lr, s.momentum, weight_decay=2 * s.l2)
+        optimizer = torch.optim.SGD(w.values(), s.lr, s.momentum, weight_decay=2 * s.l2)
         for x, y in self._epochs(s.epochs, s.batch):
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             with torch.no_grad():
                 features = trunk(x)
             loss = F.cross_entropy(tangent_logits(head, params, w, features), y)
             loss.backward()
-            optimiser.step()
+            optimizer.step()
             loss.item()
         return {name: t.detach() for name, t in w.items()}
 
@@ -114,15 +114,15 @@ class UsualRun:
         s = self.settings.projection
         trunk, head = anchor.split(self.settings.tangent.layers)
         params = {name: p.detach() for name, p in head.named_parameters()}
-        optimiser = torch.optim.SGD(self.net.parameters(), s.lr, s.momentum, weight_decay=2 * s.l2)
+        optimizer = torch.optim.SGD(self.net.parameters(), s.lr, s.momentum, weight_decay=2 * s.l2)
         self.net.train(s.batch_norm == "train")
         for x, _ in self._epochs(s.epochs, s.batch):
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             with torch.no_grad():
                 target = tangent_logits(head, params, w, trunk(x))
             loss = F.mse_loss(self.net(x), target)
             loss.backward()
-            optimiser.step()
+            optimizer.step()
             loss.item()
 
     @torch.no_grad()

@@ -73,7 +73,7 @@ class CapturedStepper(Stepper):
         known = self.graphs.get(shape)
         if known is not None and known.holds(group):
             return known
-        if max(room, group["lr"].shape[0]) * self.stage.rounds.count < WORTH:
+        if max(room, group["lr"].shape[0]) * self.stage.planner.num_rounds < WORTH:
             return None
         self.graphs[shape] = self._capture(group, room)
         return self.graphs[shape]

@@ -30,33 +30,33 @@ class CaptureGate:
 
     def __init__(self) -> None:
         self.changed = Condition()
-        self.eager = 0  # lanes launching kernels one by one
+        self.active = 0  # lanes launching kernels one by one
         self.waiting = 0  # lanes that want to capture
         self.alone = False  # one is capturing
         self.mine = local()  # how often this lane has asked to be eager
 
     @contextmanager
-    def together(self) -> Iterator[None]:
+    def eager(self) -> Iterator[None]:
         """Within, no lane captures. May be asked for again within."""
         depth = getattr(self.mine, "depth", 0)
         with self.changed:
             self.changed.wait_for(lambda: depth > 0 or not (self.alone or self.waiting))
-            self.eager += 1
+            self.active += 1
         self.mine.depth = depth + 1
         try:
             yield
         finally:
             self.mine.depth = depth
             with self.changed:
-                self.eager -= 1
+                self.active -= 1
                 self.changed.notify_all()
 
     @contextmanager
-    def capturing(self) -> Iterator[None]:
+    def exclusive(self) -> Iterator[None]:
         """Within, no other lane captures or launches kernels one by one."""
         with self.changed:
             self.waiting += 1
-            self.changed.wait_for(lambda: not self.alone and not self.eager)
+            self.changed.wait_for(lambda: not self.alone and not self.active)
             self.waiting -= 1
             self.alone = True
         try:
@@ -70,7 +70,7 @@ class CaptureGate:
 CAPTURE_GATE = CaptureGate()
 
 
-def side_by_side(
+def run_concurrently(
     jobs: Sequence[Callable[[], Result]], lanes: int, device: torch.device, stop: Event | None = None
 ) -> list[Result]:
     """Run `jobs`, at most `lanes` at once, and return their results in order.
@@ -82,7 +82,7 @@ def side_by_side(
     lanes = min(lanes, len(jobs), MOST)
     if device.type != "cuda" or lanes <= 1:
         return _one_by_one(jobs)
-    free = different_streams(lanes, device)
+    free = distinct_streams(lanes, device)
     before = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH)
     try:
@@ -124,9 +124,9 @@ def _in_lane(job: Callable[[], Result], free: list[torch.cuda.Stream], device: t
         free.append(stream)
 
 
-def different_streams(count: int, device: torch.device) -> list[torch.cuda.Stream]:
+def distinct_streams(count: int, device: torch.device) -> list[torch.cuda.Stream]:
     """`count` streams no two of which are the same one of PyTorch's ring, nor one of the engine's own."""
-    own = own_streams(device)
+    own = engine_streams(device)
     taken = {own.capture.cuda_stream, own.beside.cuda_stream, own.ahead.cuda_stream}
     out: list[torch.cuda.Stream] = []
     while len(out) < count:
@@ -138,7 +138,7 @@ def different_streams(count: int, device: torch.device) -> list[torch.cuda.Strea
 
 
 @dataclass(frozen=True)
-class OwnStreams:
+class EngineStreams:
     """What the engine keeps of a device's streams. A graph has the shape of a capture, not its streams: two serve all.
 
     A stream taken anew for every capture would be a lane's own sooner or later: PyTorch has a ring of 32, and the lane
@@ -151,7 +151,7 @@ class OwnStreams:
     ahead: torch.cuda.Stream  # for the next round's inputs
 
 
-_own: dict[torch.device, OwnStreams] = {}
+_own: dict[torch.device, EngineStreams] = {}
 # All captures are made in one thread: what cuDNN's search has found is kept for each thread, and is found once so.
 _capturer = ThreadPoolExecutor(1, thread_name_prefix="capture")
 
@@ -160,22 +160,22 @@ def in_capture_thread(work: Callable[[], Result], device: torch.device) -> Resul
     """Do `work` in the thread that captures, on the stream kept for it, while no other lane may disturb it."""
 
     def there() -> Result:
-        with torch.cuda.device(device), torch.cuda.stream(own_streams(device).capture):
+        with torch.cuda.device(device), torch.cuda.stream(engine_streams(device).capture):
             return work()
 
-    with CAPTURE_GATE.capturing():
+    with CAPTURE_GATE.exclusive():
         return _capturer.submit(there).result()
 
 
-def second_stream(device: torch.device, captured: bool) -> torch.cuda.Stream:
+def side_stream(device: torch.device, captured: bool) -> torch.cuda.Stream:
     """For what goes beside a step's chain: the engine's own in a captured step, else the one that the rest is on."""
-    return own_streams(device).beside if captured else torch.cuda.current_stream(device)
+    return engine_streams(device).beside if captured else torch.cuda.current_stream(device)
 
 
-def own_streams(device: torch.device) -> OwnStreams:
+def engine_streams(device: torch.device) -> EngineStreams:
     """The engine's own; ask `CAPTURE_GATE` before using the first two."""
     if device not in _own:
         first, second = (torch.cuda.Stream(device, priority=-1) for _ in range(2))
         ahead = green_context.stream_on(device, ASIDE) if ASIDE else None
-        _own[device] = OwnStreams(first, second, ahead or torch.cuda.Stream(device))
+        _own[device] = EngineStreams(first, second, ahead or torch.cuda.Stream(device))
     return _own[device]

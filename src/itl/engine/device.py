@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from itl.errors import UserError
-from itl.triton_support import launchable, launching_on
+from itl.triton_support import device_guard, supports_triton
 
 Module = TypeVar("Module", bound=nn.Module)
 # A captured step has two branches, and with the driver's usual 8 queues those of several lanes wait for one another
@@ -55,13 +55,13 @@ class Engine:
             torch.backends.cudnn.allow_tf32 = tf32
             torch.backends.cudnn.deterministic = self.exact
 
-    def here(self) -> contextlib.AbstractContextManager[object]:
+    def activate(self) -> contextlib.AbstractContextManager[object]:
         """Within, the device is the present one, to which kernels that are not PyTorch's own go.
 
         The switches are this engine's from here on, for all of the process: lanes side by side must agree on them.
         """
         self._switch()
-        return launching_on(self.device)
+        return device_guard(self.device)
 
     @contextlib.contextmanager
     def searching(self) -> Iterator[None]:
@@ -84,27 +84,27 @@ class Engine:
         return contextlib.nullcontext()
 
     @property
-    def own_kernels(self) -> bool:
+    def uses_triton(self) -> bool:
         """Whether the device runs kernels of our own."""
-        return launchable(self.device)
+        return supports_triton(self.device)
 
     @property
     def layout(self) -> torch.memory_format:
         """The memory layout that the device's convolutions like best."""
-        return torch.channels_last if self.own_kernels else torch.contiguous_format
+        return torch.channels_last if self.uses_triton else torch.contiguous_format
 
-    def place(self, net: Module) -> Module:
+    def to_device(self, net: Module) -> Module:
         """`net` on the device, in its layout."""
         net.to(self.device)
         net.to(memory_format=self.layout)  # type: ignore[call-overload]
         return net
 
-    def stored(self, x: Tensor) -> Tensor:
-        """`[n, c, h, w]` as rows to take batches from, which then have the device's layout (see `taken`)."""
+    def to_storage(self, x: Tensor) -> Tensor:
+        """`[n, c, h, w]` as rows to take batches from, which then have the device's layout (see `from_storage`)."""
         return x.permute(0, 2, 3, 1).contiguous() if self.layout is torch.channels_last else x
 
-    def taken(self, rows: Tensor) -> Tensor:
-        """A batch of what `stored` gave: `[n, c, h, w]` again."""
+    def from_storage(self, rows: Tensor) -> Tensor:
+        """A batch of what `to_storage` gave: `[n, c, h, w]` again."""
         return rows.permute(0, 3, 1, 2) if self.layout is torch.channels_last else rows
 
     def send(self, tensor: Tensor) -> Tensor:

@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from itl.engine.bf16_weights import BF16Weights
-from itl.triton_support import kernels_of, kernels_on
+from itl.triton_support import kernels_for, load_kernels
 
 BLOCK = 4096  # elements a program updates
 
 
 def available(shadow: BF16Weights | None) -> bool:
     """Whether the masters can be updated by the fused kernel."""
-    return shadow is not None and kernels_on(shadow.masters[0].device, "engine") is not None
+    return shadow is not None and kernels_for(shadow.masters[0].device, "itl.engine.sgd_kernel") is not None
 
 
 class Update:
@@ -60,7 +60,7 @@ class Update:
             self.tables.append((table, where))  # a copy from the host cannot be part of a graph: `settle` makes it
         else:
             table.copy_(torch.tensor(where))
-        kernels_of("engine").descend_kernel[(len(self.owner),)](
+        load_kernels("itl.engine.sgd_kernel").descend_kernel[(len(self.owner),)](
             table, self.places, self.owner, self.start, self.lr, self.bad, self.momentum, self.decay,
             HAS_MOMENTUM=bool(self.momenta), BLOCK=BLOCK, num_warps=8,
         )  # fmt: skip

@@ -30,7 +30,7 @@ def torch_generator(*key: int | str) -> torch.Generator:
     return torch.Generator().manual_seed(int.from_bytes(_digest(key)[:7], "little"))
 
 
-def choose(rng: np.random.Generator, rows: int, size: int, count: int) -> np.ndarray:
+def sample_without_replacement(rng: np.random.Generator, rows: int, size: int, count: int) -> np.ndarray:
     """`rows` independent draws of `count` different numbers below `size`: int64 `[rows, count]`, in random order.
 
     Repeats are drawn again until none is left, which is exact (each row is a uniform ordered sample without

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from itl.engine.capture import CapturedStepper
-from itl.engine.concurrency import CAPTURE_GATE, own_streams
+from itl.engine.concurrency import CAPTURE_GATE, engine_streams
 from itl.engine.device import Engine
 from itl.engine.stage import RoundPlanner, Stage, StepChunk
 from itl.engine.stepper import Stepper
@@ -38,27 +38,27 @@ def train(
     earlier stages by name, for those that are like them. Raises `Diverged` within the round in which a loss was not
     finite.
     """
-    rounds = stage.rounds
-    if start >= rounds.count:
+    rounds = stage.planner
+    if start >= rounds.num_rounds:
         return
     resting = {} if resting is None else resting
     stepper = _woken(stage, resting) or _stepper(stage, engine)
     for name, value in (momentum or {}).items():
         stepper.momentum[name].copy_(value)
     loader = _Loader(rounds, engine)
-    done = rounds.first(start)
+    done = rounds.first_step(start)
 
     def load(span: StepChunk) -> int:
         """Hand a span to the stepper, with the rates of its steps: how many they are."""
         loader.wait(span)
-        rates = stage.descent.rates(done, span.steps, rounds.total)
+        rates = stage.optimizer.rates(done, span.steps, rounds.total_steps)
         stepper.load(span.with_rates(rates, engine.send))
         return span.steps
 
     plan = rounds.plan(start)
     spans = loader.made(plan)
     steps = load(next(spans))
-    for index in range(start, rounds.count):
+    for index in range(start, rounds.num_rounds):
         if stage.seeds is not None:
             torch.manual_seed(stage.seeds(index))
         while True:
@@ -71,12 +71,12 @@ def train(
             steps = load(span)
         rounds.commit(plan)
         stepper.mark()
-        if index + 1 < rounds.count:
+        if index + 1 < rounds.num_rounds:
             # The device is busy with this round now: the host queues the beginning of the next one meanwhile.
             plan = rounds.plan(index + 1)
             spans = loader.made(plan)
             steps = load(next(spans))
-        loss = stepper.close(rounds.epoch(index), done - rounds.first(index))
+        loss = stepper.close(rounds.epochs_done(index), done - rounds.first_step(index))
         if after is not None:
             after(index, loss, stepper.momentum)
     if stage.like is None:
@@ -111,10 +111,10 @@ class _Loader:
         self.rounds, self.device = rounds, engine.device
         self.stream: torch.cuda.Stream | None = None
         self.over: deque[torch.cuda.Event] = deque()
-        if engine.device.type == "cuda" and rounds.apart:
+        if engine.device.type == "cuda" and rounds.independent:
             here = torch.cuda.current_stream(engine.device)
             if here == torch.cuda.default_stream(engine.device):
-                self.stream = own_streams(engine.device).ahead
+                self.stream = engine_streams(engine.device).ahead
                 self.stream.wait_stream(here)
 
     def wait(self, span: StepChunk) -> None:
@@ -140,7 +140,7 @@ class _Loader:
         while True:
             if len(self.over) >= self.MOST:
                 self.over.popleft().synchronize()
-            with CAPTURE_GATE.together(), nullcontext() if self.stream is None else torch.cuda.stream(self.stream):
+            with CAPTURE_GATE.eager(), nullcontext() if self.stream is None else torch.cuda.stream(self.stream):
                 span = next(rest, None)
             if span is None:
                 return

@@ -50,7 +50,7 @@ class ImagePool:
         return self.engine.send(self.source.gather(index))
 
 
-class Joined:
+class ConcatImageSource:
     """Several sources, each with its number of rows, as one whose rows are numbered through."""
 
     def __init__(self, parts: Sequence[tuple[ImageSource, int]]) -> None:

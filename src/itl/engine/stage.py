@@ -82,9 +82,9 @@ class RoundPlanner(Protocol):
     What is random is drawn there or, where each epoch has keys of its own, in `load`.
     """
 
-    count: int  # rounds
-    total: int  # steps in all of them
-    apart: bool  # whether no step, and no round, changes what another is made of
+    num_rounds: int
+    total_steps: int
+    independent: bool  # whether no step, and no round, changes what another is made of
 
     def plan(self, index: int) -> Any:
         """What a round is made of; all that depends on the rounds before it."""
@@ -98,11 +98,11 @@ class RoundPlanner(Protocol):
         """The round has been trained: take over what it changed outside the step (the memory's images)."""
         ...
 
-    def epoch(self, index: int) -> int:
+    def epochs_done(self, index: int) -> int:
         """How many epochs are done when round `index` is."""
         ...
 
-    def first(self, index: int) -> int:
+    def first_step(self, index: int) -> int:
         """How many steps were done when round `index` begins."""
         ...
 
@@ -122,8 +122,8 @@ class Stage:
 
     name: str
     parameters: dict[str, Tensor]
-    descent: OptimizerConfig
-    rounds: RoundPlanner
+    optimizer: OptimizerConfig
+    planner: RoundPlanner
     loss: Callable[[StepInputs], Tensor]
     changed: list[Tensor] = field(default_factory=list)
     autocast: bool = True
@@ -140,7 +140,7 @@ class Stage:
 
     def over(self) -> Stage:
         """What is left to tell whether a later one is like it: nothing of the data it was trained on."""
-        return replace(self, rounds=None, loss=None, adjust=None, after=None, seeds=None)  # type: ignore[arg-type]
+        return replace(self, planner=None, loss=None, adjust=None, after=None, seeds=None)  # type: ignore[arg-type]
 
 
 class Diverged(RuntimeError):

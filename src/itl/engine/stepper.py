@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from itl.engine.bf16_weights import BF16Weights
-from itl.engine.concurrency import CAPTURE_GATE, second_stream
+from itl.engine.concurrency import CAPTURE_GATE, side_stream
 from itl.engine.device import Engine
 from itl.engine.fused_sgd import Update, available
 from itl.engine.stage import Diverged, Stage, StepChunk, StepInputs
-from itl.triton_support import kernels_on
+from itl.triton_support import kernels_for
 
 
 class Stepper:
@@ -29,21 +29,21 @@ class Stepper:
         self.span: StepChunk | None = None  # whose inputs are there
         device = engine.device
         self.leaves = list(stage.parameters.values())
-        self.lr = torch.tensor(stage.descent.lr, device=device)
+        self.lr = torch.tensor(stage.optimizer.lr, device=device)
         self.total = torch.zeros((), device=device)
         self.bad = torch.zeros((), device=device)
         self.marked = torch.zeros(3, pin_memory=device.type == "cuda")  # of a round: loss, flag, length of the weights
         self.over = torch.cuda.Event() if device.type == "cuda" else None
-        self.optimiser = torch.optim.SGD(
-            self.leaves, lr=self.lr, momentum=stage.descent.momentum, weight_decay=2 * stage.descent.l2, fused=True
+        self.optimizer = torch.optim.SGD(
+            self.leaves, lr=self.lr, momentum=stage.optimizer.momentum, weight_decay=2 * stage.optimizer.l2, fused=True
         )
         # The fused kernel leaves weights and momentum alone where this flag is 1: no update after a non-finite loss.
-        self.optimiser.found_inf = self.bad  # type: ignore[attr-defined]
+        self.optimizer.found_inf = self.bad  # type: ignore[attr-defined]
         self.momentum: dict[str, Tensor] = {}
-        if stage.descent.momentum:
+        if stage.optimizer.momentum:
             for name, leaf in stage.parameters.items():
                 self.momentum[name] = torch.zeros_like(leaf)
-                self.optimiser.state[leaf]["momentum_buffer"] = self.momentum[name]
+                self.optimizer.state[leaf]["momentum_buffer"] = self.momentum[name]
         self.shadow: BF16Weights | None = None
         self.update: Update | None = None
         if stage.net is not None and engine.precision == "bf16":
@@ -53,9 +53,9 @@ class Stepper:
 
     def _beside(self) -> torch.cuda.Stream | None:
         """The stream for the gradients of the twins: a second one in a captured step, else the one the rest is on."""
-        if self.shadow is None or not self.engine.own_kernels:
+        if self.shadow is None or not self.engine.uses_triton:
             return None
-        return second_stream(self.engine.device, self.engine.capture and self.stage.capturable)
+        return side_stream(self.engine.device, self.engine.capture and self.stage.capturable)
 
     def _fused_update(self, shadow: BF16Weights) -> Update | None:
         """One kernel for the weights that have twins: if all are trained, by the loss's own gradients, with Triton."""
@@ -64,8 +64,8 @@ class Stepper:
         if not whole or not available(shadow):
             return None
         momenta = [self.momentum[names[id(m)]] for m in shadow.masters] if self.momentum else []
-        descent = self.stage.descent
-        return Update(shadow, momenta, self.lr, self.bad, descent.momentum, 2 * descent.l2)
+        optimizer = self.stage.optimizer
+        return Update(shadow, momenta, self.lr, self.bad, optimizer.momentum, 2 * optimizer.l2)
 
     def step(self, batch: StepInputs) -> None:
         """Forward, backward, update; nothing here waits for the device."""
@@ -79,7 +79,7 @@ class Stepper:
             # The optimiser's fused kernel reads a gradient's memory as if it were laid out like the weight's.
             alike = grad is None or grad.stride() == leaf.stride()
             leaf.grad = grad if alike else torch.empty_like(leaf).copy_(grad)
-        self.optimiser.step()
+        self.optimizer.step()
         if self.shadow is not None and self.update is None:
             self.shadow.refresh()
         if self.stage.after is not None:
@@ -87,7 +87,7 @@ class Stepper:
 
     def _tally(self, loss: Tensor, rate: Tensor) -> None:
         """Sum the loss, flag one that is not finite, set the learning rate: in one kernel, where kernels are."""
-        kernels = kernels_on(loss.device, "engine")
+        kernels = kernels_for(loss.device, "itl.engine.sgd_kernel")
         if kernels is not None:
             kernels.tally_kernel[(1,)](loss, rate, self.lr, self.bad, self.total, num_warps=1)
             return
@@ -123,7 +123,7 @@ class Stepper:
 
     def _take(self, g: int, k: int, group: StepInputs) -> None:
         """Step `k` of the span's group `g`."""
-        with CAPTURE_GATE.together():
+        with CAPTURE_GATE.eager():
             self.step({name: t[k] for name, t in group.items()})
 
     def touched(self) -> list[Tensor]:

@@ -60,7 +60,7 @@ class Recorder(Callback):
 
     def round_ends(self, learner: Learner, stage: Stage, epoch: int, loss: float) -> None:
         """A point of the curve: at most `curves` of them in the specialist's stage, half as many in the short ones."""
-        done, rounds, points = learner.position[1], stage.rounds.count, self._points(learner, stage)
+        done, rounds, points = learner.position[1], stage.planner.num_rounds, self._points(learner, stage)
         if points and (done % -(-rounds // points) == 0 or done == rounds):
             scores = self._evaluate(learner, self.subset[: len(learner.tasks)])
             self._write(learner, "curve", stage.name, epoch, scores, loss)
@@ -79,7 +79,7 @@ class Recorder(Callback):
     def stage_ends(self, learner: Learner, stage: Stage) -> None:
         """The stage's own model on the whole test set."""
         self.latest = self._evaluate(learner)
-        epoch = stage.rounds.epoch(stage.rounds.count - 1)
+        epoch = stage.planner.epochs_done(stage.planner.num_rounds - 1)
         self._write(learner, "end", stage.name, epoch, self.latest)
 
     def memory_updated(self, learner: Learner, task: Task) -> None:

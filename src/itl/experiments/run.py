@@ -13,7 +13,7 @@ from typing import Any
 
 from itl.callbacks.base import Callback, CallbackList
 from itl.checkpoint import learner_state
-from itl.engine.concurrency import side_by_side
+from itl.engine.concurrency import run_concurrently
 from itl.engine.device import choose_engine
 from itl.errors import UserError
 from itl.experiments.config import Config
@@ -82,7 +82,7 @@ def run_all(
         return run(config, stream, place, device=device, callbacks=(*own, _Stop(stop)), resume=resume, save=save)
 
     jobs = [partial(job, *one) for one in zip(configs, places, watching, strict=True)]
-    return side_by_side(jobs, lanes, choose_engine(device).device, stop)
+    return run_concurrently(jobs, lanes, choose_engine(device).device, stop)
 
 
 class _Stop(Callback):

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from itl.augment import Augment, Draws
-from itl.engine.batches import sizes_of, steps_of, taken
+from itl.engine.batches import batch_sizes, num_batches, num_samples
 from itl.engine.device import AT_ONCE, Engine
 from itl.engine.keyed_random import Key, generator
 from itl.engine.pool import ImageSource
@@ -44,37 +44,37 @@ class SampleRoundPlanner:
     prepare: Callable[[Tensor, Tensor], StepInputs]
     weight: int
     engine: Engine
-    apart: bool = True  # neither the source nor what prepares its views changes meanwhile
+    independent: bool = True  # neither the source nor what prepares its views changes meanwhile
 
     def __post_init__(self) -> None:
         """Count steps and rounds."""
-        self.per_epoch = steps_of(self.size, self.batch)
-        self.total = self.per_epoch * self.epochs if self.steps is None else self.steps
-        self.epochs = -(-self.total // self.per_epoch)
+        self.per_epoch = num_batches(self.size, self.batch)
+        self.total_steps = self.per_epoch * self.epochs if self.steps is None else self.steps
+        self.epochs = -(-self.total_steps // self.per_epoch)
         self.each = max(1, min(STEPS_A_ROUND // self.per_epoch, self.epochs // POINTS))
-        self.count = -(-self.epochs // self.each)
+        self.num_rounds = -(-self.epochs // self.each)
         most = max(1, self.engine.budget // (self.weight * self.batch))  # steps held at once
         self.cuts = -(-self.per_epoch // most)  # parts of an epoch
         self.longest = -(-self.each // -(-self.each // max(1, most // self.per_epoch)))  # epochs of a span
 
-    def epoch(self, index: int) -> int:
+    def epochs_done(self, index: int) -> int:
         """Epochs done when round `index` is."""
         return min(self.epochs, (index + 1) * self.each)
 
-    def first(self, index: int) -> int:
+    def first_step(self, index: int) -> int:
         """Steps done before round `index`."""
         return index * self.each * self.per_epoch
 
     def plan(self, index: int) -> range:
         """The round's epochs. Each has keys of its own: it is drawn when its span is made, and always the same."""
-        return range(index * self.each, self.epoch(index))
+        return range(index * self.each, self.epochs_done(index))
 
     def load(self, plan: range) -> Iterator[StepChunk]:
         """The round's inputs, in equal spans of whole epochs (or parts of one) within the engine's budget."""
         for epochs in self._spans(plan):
             drawn = [self._drawn(epoch) for epoch in epochs]
             rows, views = np.concatenate([rows for rows, _ in drawn]), Draws.cat([views for _, views in drawn])
-            sizes = np.concatenate([sizes_of(len(rows), self.batch) for rows, _ in drawn])
+            sizes = np.concatenate([batch_sizes(len(rows), self.batch) for rows, _ in drawn])
             first = 0
             for part in np.array_split(sizes, min(self.cuts, len(sizes))):
                 stop = first + int(part.sum())
@@ -86,7 +86,7 @@ class SampleRoundPlanner:
 
     def _drawn(self, epoch: int) -> tuple[np.ndarray, Draws]:
         """The rows that an epoch takes, in order `[n]`, and their views; a stage's last one may be cut short."""
-        some = taken(self.size, self.batch, self.total - epoch * self.per_epoch)
+        some = num_samples(self.size, self.batch, self.total_steps - epoch * self.per_epoch)
         rows = generator(*self.key, epoch, "order").permutation(self.size)[:some]
         return rows, self.augment.draw(generator(*self.key, epoch, "views"), len(rows))
 

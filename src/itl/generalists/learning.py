@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from itl.augment import Augment
-from itl.engine.concurrency import second_stream
+from itl.engine.concurrency import side_stream
 from itl.engine.device import Engine
 from itl.engine.keyed_random import Key
 from itl.engine.normalize import Normalize
@@ -98,7 +98,7 @@ def memory_loss(logits: Tensor, batch: StepInputs, settings: TangentSettings) ->
     return loss
 
 
-def descent(settings: OnMemory) -> OptimizerConfig:
+def optimizer(settings: OnMemory) -> OptimizerConfig:
     """How a stage on the memory descends."""
     return OptimizerConfig(settings.lr, settings.momentum, settings.l2, settings.schedule)
 
@@ -128,7 +128,7 @@ class Tangent:
             self.anchor = last.anchor
             self.anchor.load_state_dict(net.state_dict())
         self.model = TangentModel(self.anchor, settings.layers)  # type: ignore[arg-type]
-        if self.engine.own_kernels and self.engine.precision == "bf16" and not self.engine.exact:
+        if self.engine.uses_triton and self.engine.precision == "bf16" and not self.engine.exact:
             self.model.freeze(torch.bfloat16)
         if last is None:
             self.w = {name: t.requires_grad_() for name, t in self.model.zero().items()}
@@ -139,21 +139,21 @@ class Tangent:
 
         with torch.no_grad():
             sample = self.model.features(ground.normalize(ground.memory.pixels[:1]))
-        values = self.model.values(sample) if self.engine.own_kernels and self.model.written_out else {}
+        values = self.model.values(sample) if self.engine.uses_triton and self.model.written_out else {}
         more = 4 * sum(t.numel() for t in values.values())
         # Without the values the chain of a step is half as long, and the convolutions with w can go beside it.
         self.ahead = 0 < AHEAD * settings.batch * more <= self.engine.budget
         if self.ahead:
-            self.model.side_stream = second_stream(self.engine.device, self.engine.capture)
+            self.model.side_stream = side_stream(self.engine.device, self.engine.capture)
 
         def loss(batch: StepInputs) -> Tensor:
             h, known = batch["h"], None
             if self.ahead:
-                h, known = self.engine.taken(h), {n: self.engine.taken(batch[VALUE + n]) for n in values}
+                h, known = self.engine.from_storage(h), {n: self.engine.from_storage(batch[VALUE + n]) for n in values}
             return memory_loss(self.model.logits(self.w, h, known), batch, settings)
 
         rounds = memory_rounds(ground, "tangent", self._prepare, 4 * sample.numel() + self.ahead * more)
-        self.stage = Stage("tangent", dict(self.w), descent(settings), rounds, loss, autocast=False, like=settings)
+        self.stage = Stage("tangent", dict(self.w), optimizer(settings), rounds, loss, autocast=False, like=settings)
 
     def fits(self, net: Net, ground: MemoryContext) -> bool:
         """Whether another network can be linearised in the place of this one."""
@@ -167,7 +167,7 @@ class Tangent:
         if not self.ahead:
             return {"h": h}
         parts = [{"": part, **self.model.values(part)} for part in parts_of(h)]
-        whole = {n: joined([self.engine.stored(part[n]) for part in parts]) for n in parts[0]}
+        whole = {n: joined([self.engine.to_storage(part[n]) for part in parts]) for n in parts[0]}
         return {"h": whole.pop(""), **{VALUE + n: t for n, t in whole.items()}}
 
     @torch.no_grad()
@@ -209,7 +209,7 @@ class FineTuning:
         trained = net.classifier.named_parameters("classifier") if linear else net.named_parameters()
         changed = [] if linear else list(net.buffers())
         trunk = None if linear else net
-        self.stage = Stage(name, dict(trained), descent(settings), rounds, loss, changed, net=trunk)
+        self.stage = Stage(name, dict(trained), optimizer(settings), rounds, loss, changed, net=trunk)
 
     @torch.no_grad()
     def logits(self, x: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from itl.augment import Augment
 from itl.engine.pool import ImageSource
 from itl.engine.stage import Stage, StepInputs
 from itl.generalists.epochs import SampleRoundPlanner, in_parts
-from itl.generalists.learning import MemoryContext, descent
+from itl.generalists.learning import MemoryContext, optimizer
 from itl.nets import Net
 from itl.specialists.losses import squared_error
 
@@ -36,10 +36,10 @@ def projection_stage(
     def prepare(views: Tensor, rows: Tensor) -> StepInputs:
         with torch.no_grad():
             x = normalize(views)
-            return {"x": engine.stored(x.to(dtype)), "target": in_parts(teacher, x)}
+            return {"x": engine.to_storage(x.to(dtype)), "target": in_parts(teacher, x)}
 
     def loss(batch: StepInputs) -> Tensor:
-        return squared_error(net(engine.taken(batch["x"])), batch["target"], settings.reduction)
+        return squared_error(net(engine.from_storage(batch["x"])), batch["target"], settings.reduction)
 
     rounds = SampleRoundPlanner(
         *over,
@@ -55,7 +55,7 @@ def projection_stage(
     return Stage(
         "projection",
         dict(net.named_parameters()),
-        descent(settings),
+        optimizer(settings),
         rounds,
         loss,
         list(net.buffers()),

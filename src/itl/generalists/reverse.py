@@ -67,8 +67,8 @@ class TangentSpecialist(ER):
             x, y = join(now.x, *(p.x for p in pasts)), join(now.y, *(p.y for p in pasts))
             return cross_entropy(_exactly(model, self.w, x), y, s.reduction)
 
-        descent = _descent(self.all.tangent)
-        return Phase("specialist", "task", s.epochs, s.batch, descent, loss, dict(self.w), s.steps, training=False)
+        optimizer = _descent(self.all.tangent)
+        return Phase("specialist", "task", s.epochs, s.batch, optimizer, loss, dict(self.w), s.steps, training=False)
 
     def closing(self) -> Phase | None:
         """The projection, along the task."""

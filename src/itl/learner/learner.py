@@ -99,7 +99,7 @@ class Learner:
         if not isinstance(task, Task):
             task = lesson(task, labels, len(self.tasks), self.traits if self._ready else None)
         self._begin(task)
-        with self.engine.here():
+        with self.engine.activate():
             self._learn(task)
         self._finish()
 
@@ -138,7 +138,7 @@ class Learner:
     def _update_memory(self, task: Task) -> None:
         if not self._due("memory"):
             return
-        with self.clock.section("memory"), CAPTURE_GATE.together():
+        with self.clock.section("memory"), CAPTURE_GATE.eager():
             if self.specialist.over != "memory":
                 self._choose_memory(task)
             self.specialist.task_ends()
@@ -161,16 +161,16 @@ class Learner:
         if self.position == ("generalist", 0):
             if not self.flight:  # else it was interrupted right after the jump: what was there before is kept
                 before = {n: t.clone() for n, t in self.net.state_dict().items()}
-                with CAPTURE_GATE.together():
+                with CAPTURE_GATE.eager():
                     moved = self.specialist.hand_over(self.net)
                 kept = {n: t for n, t in before.items() if moved or n.startswith(f"{self.net.classifier_name}.")}
                 self.flight = {f"before.{n}": t for n, t in kept.items()}
             if self.settings.jumps:
                 self.net.reinitialize_classifier(torch_generator(*self._key(), "half-pipe"))
-            with CAPTURE_GATE.together():
+            with CAPTURE_GATE.eager():
                 self._generalist = generalists.build(self.net, ground, self._before)
         else:
-            with CAPTURE_GATE.together():
+            with CAPTURE_GATE.eager():
                 self._generalist = generalists.restore(self.net, ground, self.flight)
 
     def _on_memory(self, traits: Traits) -> MemoryContext:
@@ -189,7 +189,7 @@ class Learner:
         stage, rounds = self.position
         unfinished = (stage == "generalist" and rounds > 0) or (stage, rounds) == ("projection", 0)
         if self.settings.generalist != "none" and unfinished:
-            with CAPTURE_GATE.together():
+            with CAPTURE_GATE.eager():
                 self._generalist = generalists.restore(self.net, self._on_memory(self.traits), self.flight)
 
     def _learn_generalist(self) -> None:
@@ -253,7 +253,7 @@ class Learner:
         out, batch = [], BATCH[self.engine.device.type]
         for first in range(0, max(len(images), 1), batch):  # no images: one empty batch
             rows = torch.arange(first, min(first + batch, len(images)))
-            with CAPTURE_GATE.together(), self.engine.here():
+            with CAPTURE_GATE.eager(), self.engine.activate():
                 out.append(self._logits(self.normalize(self.engine.send(images.gather(rows)))))
         self.net.train(training)
         return torch.cat(out).cpu()
@@ -331,7 +331,7 @@ class Learner:
         """What happens once a task, before its training."""
         if self.specialist.restarts:
             self.net.reinitialize(torch_generator(*self._key(), "network"))
-        with CAPTURE_GATE.together():
+        with CAPTURE_GATE.eager():
             if self.specialist.over == "memory":
                 self._choose_memory(task)
             self.specialist.task_starts()
@@ -343,7 +343,7 @@ class Learner:
         self.specialist = generalists.TangentSpecialist(s) if reverse else specialists.build(s.specialist)
         self.engine: Engine = choose_engine(self.device, s.precision, exact=s.exact, capture=s.capture)
         self.normalize = Normalize(traits.mean, traits.std, self.engine)
-        self.net = self.engine.place(self.network(s.net, shape[0], outputs, torch_generator(self.seed, "network")))
+        self.net = self.engine.to_device(self.network(s.net, shape[0], outputs, torch_generator(self.seed, "network")))
         self.net.validate_input(shape)
         stored = outputs if s.memory.logits or self.specialist.stores_logits else None
         size = 0 if s.memory.policy == "none" else self.buffer
@@ -408,7 +408,7 @@ class Learner:
                 self.flight |= {CANDIDATES + n: t for n, t in self.memory.candidates.tensors().items()}
             self._torn = False
             with self.clock.section("evaluation"):
-                self.callback.round_ends(self, stage, stage.rounds.epoch(index), loss)
+                self.callback.round_ends(self, stage, stage.planner.epochs_done(index), loss)
             self._torn = True
 
         if not self.net.supports_fused_paths:

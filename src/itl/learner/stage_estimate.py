@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from itl.engine.batches import steps_of
+from itl.engine.batches import num_batches
 from itl.settings import Settings
 
 GENERALIST = "generalist"  # tangent, full or linear: a run has one of them
@@ -27,7 +27,7 @@ def estimate_stages(settings: Settings, task: int, count: int, before: int, stor
     """
     s, g, p = settings.specialist, settings.tangent, settings.projection
     replays = settings.memory.policy != "none" and (before > 0 or settings.memory.policy != "stratified")
-    steps = steps_of(count, s.batch) * s.epochs
+    steps = num_batches(count, s.batch) * s.epochs
     images = min(s.batch, count) + (s.replay * s.draws if replays else 0)
     out = [StageEstimate(task, "specialist", min(steps, s.steps or steps), images)]
     if settings.generalist != "none":
@@ -39,4 +39,4 @@ def estimate_stages(settings: Settings, task: int, count: int, before: int, stor
 
 
 def _steps(images: int, batch: int, epochs: int, steps: int | None) -> int:
-    return steps if steps is not None else steps_of(images, batch) * epochs
+    return steps if steps is not None else num_batches(images, batch) * epochs

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from itl.triton_support import kernels_of, kernels_on, launchable
+from itl.triton_support import kernels_for, load_kernels, supports_triton
 
 # Sizes of the fused kernels, the same for every layer so that each is compiled once (searched: docs/performance.md).
 PROGRAMS = 256  # of a kernel that reduces: about two for each multiprocessor
@@ -81,7 +81,7 @@ def apply_norm(x: Tensor, residual: Tensor | None, known: tuple[Tensor, ...], re
     y = torch.empty_like(x)
     other = x if residual is None else residual.contiguous(memory_format=torch.channels_last)
     grid, sizes, blocks = elementwise_launch(x, groups)
-    kernels_of("nets").apply_kernel[grid](
+    load_kernels("itl.nets.norm_kernels").apply_kernel[grid](
         x, other, y, *known, *sizes, HAS_RESIDUAL=residual is not None, RELU=relu, **blocks
     )
     return y
@@ -108,7 +108,7 @@ def grouped_statistics(net: nn.Module, groups: int) -> Iterator[None]:
 def forward_each(net: nn.Module, *batches: Tensor) -> tuple[Tensor, ...]:
     """The network on each batch, as if called one after another; batches of one shape share one forward on CUDA."""
     alike = len({batch.shape for batch in batches}) == 1 and getattr(net, "supports_fused_paths", False)
-    if len(batches) == 1 or not alike or not launchable(batches[0].device) or not net.training:
+    if len(batches) == 1 or not alike or not supports_triton(batches[0].device) or not net.training:
         return tuple(net(batch) for batch in batches)
     with grouped_statistics(net, len(batches)):
         return tuple(net(torch.cat(batches)).chunk(len(batches)))
@@ -116,7 +116,7 @@ def forward_each(net: nn.Module, *batches: Tensor) -> tuple[Tensor, ...]:
 
 def fused_kernels_for(x: Tensor, *dtypes: torch.dtype) -> Any:
     """The fused kernels if they can take this: channels-last on CUDA, a channel count they know, Triton installed."""
-    kernels, channels = kernels_on(x.device, "nets"), x.shape[1]
+    kernels, channels = kernels_for(x.device, "itl.nets.norm_kernels"), x.shape[1]
     if kernels is None:  # before the sizes are looked at: an exported program must not depend on the batch's
         return None
     supported = (
@@ -184,7 +184,7 @@ class FusedBatchNorm(torch.autograd.Function):
         ctx: Any, x: Tensor, residual: Tensor | None, weight: Tensor, bias: Tensor, bn: nn.BatchNorm2d, relu: bool
     ) -> tuple[Tensor, Tensor]:
         """`[n, c, h, w]` channels-last, twice; statistics over each of the norm's `groups` equal parts of the batch."""
-        kernels, groups = kernels_of("nets"), getattr(bn, "groups", 1)
+        kernels, groups = load_kernels("itl.nets.norm_kernels"), getattr(bn, "groups", 1)
         kept = x.new_empty((2, groups, x.shape[1]), dtype=torch.float32)
         running, few = (bn.running_mean, bn.running_var), single_pass_launch(x, groups)
         if few is not None:
@@ -210,7 +210,7 @@ class FusedBatchNorm(torch.autograd.Function):
         given = [g.contiguous(memory_format=torch.channels_last) for g in grads if g is not None]
         if not given:
             return (None,) * 6
-        kernels, groups = kernels_of("nets"), ctx.groups
+        kernels, groups = load_kernels("itl.nets.norm_kernels"), ctx.groups
         x, y, weight, bias, kept = ctx.saved_tensors
         dx, two, again = torch.empty_like(x), len(given) == 2, not ctx.has_residual
         affine = x.new_empty((2, x.shape[1]), dtype=torch.float32)
@@ -240,7 +240,7 @@ def _statistics(x: Tensor, kept: Tensor, bn: nn.BatchNorm2d, groups: int) -> Non
     """Each group's mean and 1/deviation into `kept` `[2, groups, c]`; the running statistics are updated."""
     grid, sizes, blocks = reduction_launch(x, groups)
     parts = x.new_empty((2, grid[0], x.shape[1]), dtype=torch.float32)
-    kernels_of("nets").statistics_kernel[grid](
+    load_kernels("itl.nets.norm_kernels").statistics_kernel[grid](
         x, parts[0], parts[1], kept[0], kept[1], bn.running_mean, bn.running_var, program_counters(bn)[0], *sizes,
         bn.eps, bn.momentum, **blocks,
     )  # fmt: skip
@@ -263,7 +263,7 @@ def reduce_gradients(
     grid, sizes, blocks = reduction_launch(x, groups)
     parts = x.new_empty((2, grid[0], x.shape[1]), dtype=torch.float32)
     sums = x.new_empty((2, groups, x.shape[1]), dtype=torch.float32)
-    kernels_of("nets").backward_reduce_kernel[grid](
+    load_kernels("itl.nets.norm_kernels").backward_reduce_kernel[grid](
         *given,
         *known,
         parts[0],

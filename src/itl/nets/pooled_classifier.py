@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from itl.nets.norm import fused_kernels_for
 from itl.nets.resnet import GlobalAvgPool
-from itl.triton_support import kernels_of, launching_on
+from itl.triton_support import device_guard, load_kernels
 
 CLASSES, PIXELS = 256, 256  # at most
 TILE = 4096  # weights a program of the forward kernel holds at once; of pixels' values twice as many
@@ -43,8 +43,8 @@ class PooledClassifierJVP(torch.autograd.Function):
         value, derivative = y.new_empty((n, classes)), y.new_empty((n, classes))
         block_k, pixels = _power(classes), _power(height * width)
         blocks = {"PIXELS": pixels, "BLOCK_C": min(TILE // block_k, 2 * TILE // pixels, 256), "BLOCK_K": block_k}
-        with launching_on(y.device):
-            kernels_of("nets").head_kernel[(n,)](
+        with device_guard(y.device):
+            load_kernels("itl.nets.norm_kernels").head_kernel[(n,)](
                 y, dy, weight, linear.bias.detach(), dweight, dbias, means, value, derivative,
                 channels, height * width, classes, **blocks, num_warps=8,
             )  # fmt: skip
@@ -62,8 +62,8 @@ class PooledClassifierJVP(torch.autograd.Function):
         ddy = torch.empty(ctx.shape, device=weight.device, memory_format=torch.channels_last)
         dweight, dbias = torch.empty_like(weight), weight.new_empty(classes)
         precision = "tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee"
-        with launching_on(weight.device):
-            kernels_of("nets").head_backward_kernel[(-(-channels // CHANNELS),)](
+        with device_guard(weight.device):
+            load_kernels("itl.nets.norm_kernels").head_backward_kernel[(-(-channels // CHANNELS),)](
                 g.contiguous(), weight, means, ddy, dweight, dbias, channels, n, ddy[0, 0].numel(), classes,
                 PRECISION=precision, BLOCK_N=IMAGES, BLOCK_C=CHANNELS, BLOCK_K=max(16, _power(classes)), num_warps=4,
             )  # fmt: skip

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from itl.augment import Augment, Draws
-from itl.engine.batches import steps_of
+from itl.engine.batches import num_batches
 from itl.engine.keyed_random import Key, generator
-from itl.engine.pool import ImageSource, Joined
+from itl.engine.pool import ConcatImageSource, ImageSource
 from itl.engine.stage import Stage, StepChunk, StepInputs
 from itl.replay.online_step import DRAWS, OnlineSelectionStep, numbered, to_store, under
 from itl.replay.plan import ReplayPlan, balanced, plan_epoch
@@ -43,7 +43,7 @@ class ReplayRoundPlanner:
     phase: Phase
     pool: ImageSource
     labels: np.ndarray
-    apart = False  # a round may replay what the one before put into the memory
+    independent = False  # a round may replay what the one before put into the memory
 
     def __post_init__(self) -> None:
         """Count the rounds and their steps; planning begins where the memory is now."""
@@ -52,19 +52,19 @@ class ReplayRoundPlanner:
         self.augment_task = context.augment_task if phase.augmented else Augment(padding=0, flip=False)
         self.augment_memory = context.augment_memory
         self.width = context.net.classifier.out_features
-        self.per_epoch = steps_of(len(self.labels), phase.batch)
-        self.total = self.per_epoch * phase.epochs
+        self.per_epoch = num_batches(len(self.labels), phase.batch)
+        self.total_steps = self.per_epoch * phase.epochs
         if phase.steps is not None:
-            self.total = min(self.total, phase.steps)
-        self.count = -(-self.total // self.per_epoch)
+            self.total_steps = min(self.total_steps, phase.steps)
+        self.num_rounds = -(-self.total_steps // self.per_epoch)
         self.planned = self.memory.slots
         self.ragged = self.memory.has_partial_logits(self.width)
 
-    def epoch(self, index: int) -> int:
+    def epochs_done(self, index: int) -> int:
         """Epochs done when round `index` is."""
         return index + 1
 
-    def first(self, index: int) -> int:
+    def first_step(self, index: int) -> int:
         """Steps done before round `index`."""
         return index * self.per_epoch
 
@@ -84,7 +84,7 @@ class ReplayRoundPlanner:
             replay=specialist.settings.replay,
             draws=specialist.draws if self.memory.size and phase.replays else 0,
             online=self.memory.policy.plan_writes if phase.replays and self.memory.policy.plans_writes else None,
-            limit=min(self.per_epoch, self.total - self.first(index)),
+            limit=min(self.per_epoch, self.total_steps - self.first_step(index)),
             rows=balanced(self.labels, generator(*key, "order")) if phase.balanced else None,
         )
         steps, clock = len(replay.batch), self.planned.step
@@ -287,7 +287,7 @@ def specialist_stage(rounds: ReplayRoundPlanner) -> Stage:
     return Stage(
         phase.name,
         phase.parameters,
-        phase.descent,
+        phase.optimizer,
         rounds,
         loss,
         changed,
@@ -310,4 +310,6 @@ def data_over(phase: Phase, specialist: Specialist, past: Sequence[Data]) -> Dat
     parts = [(source, labels) for source, labels in parts if len(labels)]
     if len(parts) == 1:
         return parts[0]
-    return Joined([(source, len(labels)) for source, labels in parts]), np.concatenate([labels for _, labels in parts])
+    return ConcatImageSource([(source, len(labels)) for source, labels in parts]), np.concatenate(
+        [labels for _, labels in parts]
+    )

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from itl.engine.batches import sizes_of, taken
-from itl.engine.keyed_random import Key, choose, generator
+from itl.engine.batches import batch_sizes, num_samples
+from itl.engine.keyed_random import Key, generator, sample_without_replacement
 from itl.memory.policies.base import WritePlanner
 from itl.memory.slots import Slots, last_write_per_slot
 
@@ -58,8 +58,8 @@ def plan_epoch(
     if rows is None:
         rows = generator(*key, "order").permutation(len(labels))
     if limit is not None:
-        rows = rows[: taken(len(rows), batch, limit)]
-    sizes = sizes_of(len(rows), batch)
+        rows = rows[: num_samples(len(rows), batch, limit)]
+    sizes = batch_sizes(len(rows), batch)
     steps = len(sizes)
     starts = np.concatenate([[0], np.cumsum(sizes)])
     held = np.full(steps, slots.count)
@@ -90,7 +90,7 @@ def _picks(rng: np.random.Generator, held: np.ndarray, counts: np.ndarray) -> np
     out = []
     for run in np.split(np.arange(len(held)), cuts):
         if counts[run[0]]:
-            out.append(choose(rng, len(run), int(held[run[0]]), int(counts[run[0]])).ravel())
+            out.append(sample_without_replacement(rng, len(run), int(held[run[0]]), int(counts[run[0]])).ravel())
     return np.concatenate(out) if out else np.zeros(0, np.int64)
 
 

@@ -114,7 +114,7 @@ class TaskContext:
     def _look(self, images: Tensor) -> tuple[Tensor, Tensor]:
         training = self.net.training
         self.net.eval()
-        with CAPTURE_GATE.together(), self.engine.autocast():
+        with CAPTURE_GATE.eager(), self.engine.autocast():
             features = self.net.features(self.normalize(images))
             logits = self.net.classifier(features)
         self.net.train(training)
@@ -133,7 +133,7 @@ class Phase:
     over: Over
     epochs: int
     batch: int
-    descent: OptimizerConfig
+    optimizer: OptimizerConfig
     loss: Callable[[nn.Module, Batch, tuple[Batch, ...]], Tensor]
     parameters: dict[str, Tensor]
     steps: int | None = None
@@ -192,9 +192,9 @@ class Specialist:
     def phase(self) -> Phase:
         """The task's training."""
         s = self.settings
-        descent = OptimizerConfig(s.lr, s.momentum, s.weight_decay / 2, s.schedule)
+        optimizer = OptimizerConfig(s.lr, s.momentum, s.weight_decay / 2, s.schedule)
         parameters: dict[str, Tensor] = dict(self.context.net.named_parameters())
-        return Phase("specialist", self.over, s.epochs, s.batch, descent, self.loss, parameters, s.steps)
+        return Phase("specialist", self.over, s.epochs, s.batch, optimizer, self.loss, parameters, s.steps)
 
     def closing(self) -> Phase | None:
         """What is trained after it, before the memory's update: a linear probe, a correction of the outputs."""

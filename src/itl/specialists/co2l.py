@@ -92,7 +92,7 @@ class Co2L(Specialist):
             down = 1e-3 + (1 - 1e-3) * 0.5 * (1 + torch.cos(torch.pi * k / total))
             return torch.where(k < warm * total, down * (k + 1) / (warm * total + 1), down)
 
-        return replace(usual, epochs=epochs, parameters=trained, descent=replace(usual.descent, curve=curve))
+        return replace(usual, epochs=epochs, parameters=trained, optimizer=replace(usual.optimizer, curve=curve))
 
     def loss(self, net: nn.Module, now: Batch, pasts: tuple[Batch, ...]) -> Tensor:
         """L_asym + λ L_ird."""
@@ -112,8 +112,8 @@ class Co2L(Specialist):
         """The linear probe: the classifier alone, on the features of evaluation mode."""
         options, net = self.options, self.context.net
         weights: dict[str, Tensor] = dict(net.classifier.named_parameters(net.classifier_name))
-        descent = OptimizerConfig(options.probe_lr, momentum=0.9, curve=three_steps)
-        form = (options.probe_epochs, options.probe_batch, descent, self.probe)
+        optimizer = OptimizerConfig(options.probe_lr, momentum=0.9, curve=three_steps)
+        form = (options.probe_epochs, options.probe_batch, optimizer, self.probe)
         return Phase("closing", "both", *form, weights, balanced=True, training=False, replays=False)
 
     def probe(self, net: nn.Module, now: Batch, pasts: tuple[Batch, ...]) -> Tensor:

@@ -53,7 +53,7 @@ class ERT(ER):
         def curve(k: Tensor, total: int) -> Tensor:
             return decay ** (seen + k * plain.batch)
 
-        return replace(plain, descent=replace(plain.descent, curve=curve))
+        return replace(plain, optimizer=replace(plain.optimizer, curve=curve))
 
     def closing(self) -> Phase | None:
         """Fit scale and shift to the memory, over raw images and in evaluation mode."""

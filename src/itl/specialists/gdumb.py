@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from itl.engine.batches import sizes_of, steps_of
+from itl.engine.batches import batch_sizes, num_batches
 from itl.settings import Rate, Weight
 from itl.specialists.base import Batch, Options, Phase, Specialist
 from itl.specialists.losses import cross_entropy
@@ -44,12 +44,12 @@ class GDumb(Specialist):
     def phase(self) -> Phase:
         """Epochs over the memory, the learning rate changing from one to the next."""
         usual, least = super().phase(), self.options.min_lr / self.settings.lr
-        per_epoch = steps_of(len(self.context.memory), usual.batch)
+        per_epoch = num_batches(len(self.context.memory), usual.batch)
 
         def curve(k: Tensor, total: int) -> Tensor:
             return torch.tensor([height(int(step) // per_epoch, least) for step in k], dtype=torch.float64)
 
-        return replace(usual, descent=replace(usual.descent, curve=curve))
+        return replace(usual, optimizer=replace(usual.optimizer, curve=curve))
 
     def inputs(self, rng: np.random.Generator, steps: int, first: int) -> dict[str, np.ndarray]:
         """CutMix's box (top, left, bottom, right) at each step, and keys whose order pairs the images."""
@@ -60,7 +60,7 @@ class GDumb(Specialist):
         centre = np.stack([rng.integers(0, height, steps), rng.integers(0, width, steps)], 1)
         half = (np.sqrt(1 - share)[:, None] * [height, width]).astype(np.int64) // 2
         box = np.concatenate([centre - half, centre + half], 1).clip(0, [height, width, height, width])
-        most = max(self.settings.batch, *sizes_of(len(self.context.memory), self.settings.batch))
+        most = max(self.settings.batch, *batch_sizes(len(self.context.memory), self.settings.batch))
         return {"box": box, "keys": rng.random((steps, most))}
 
     def loss(self, net: nn.Module, now: Batch, pasts: tuple[Batch, ...]) -> Tensor:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from itl.engine.batches import steps_of
+from itl.engine.batches import num_batches
 from itl.gradients.per_sample import passed
 from itl.gradients.virtual_update import descended, judged, present
 from itl.specialists.base import Batch, Options, join
@@ -49,7 +49,7 @@ class MetaSP(ER):
         s = self.settings
         epochs = s.epochs
         if s.steps is not None:
-            epochs = min(epochs, -(-s.steps // steps_of(len(self.context.labels), s.batch)))
+            epochs = min(epochs, -(-s.steps // num_batches(len(self.context.labels), s.batch)))
         self.replaying = index >= int(self.options.plain * epochs)
 
     def inputs(self, rng: np.random.Generator, steps: int, first: int) -> dict[str, np.ndarray]:

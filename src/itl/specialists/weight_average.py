@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from itl.engine.batches import steps_of
+from itl.engine.batches import num_batches
 from itl.nets import Net
 from itl.settings import Momentum
 from itl.specialists.base import Batch, Options, Specialist
@@ -39,7 +39,7 @@ class Averaged(Specialist):
 
     def epoch_starts(self, index: int) -> None:
         """How many steps of the task the mean has seen."""
-        self.seen = index * steps_of(len(self.context.labels), self.settings.batch)
+        self.seen = index * num_batches(len(self.context.labels), self.settings.batch)
 
     def inputs(self, rng: np.random.Generator, steps: int, first: int) -> dict[str, np.ndarray]:
         """How much of itself the mean keeps at each step: nothing at the task's first."""

@@ -39,7 +39,7 @@ def estimate(
     """
     first = lessons[0][0]
     engine = choose_engine(device, first.precision)
-    net = engine.place(nets.build(first.net.name, classes, width=first.net.width, strided=first.net.strided))
+    net = engine.to_device(nets.build(first.net.name, classes, width=first.net.width, strided=first.net.strided))
     batch = first.specialist.batch
     small, activations = _step(net, torch.zeros(batch, 3, size, size, device=engine.device))
     large, _ = _step(net, torch.zeros(2 * batch, 3, size, size, device=engine.device))
@@ -73,7 +73,7 @@ def _step(net: nn.Module, x: Tensor) -> tuple[float, int]:
             held += output.numel() * output.element_size()
 
     hooks = [module.register_forward_hook(count) for module in net.modules() if not list(module.children())]
-    optimiser = torch.optim.SGD(net.parameters(), lr=0.0, momentum=0.9)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.0, momentum=0.9)
     net(x).sum().backward()
     for hook in hooks:
         hook.remove()
@@ -81,7 +81,7 @@ def _step(net: nn.Module, x: Tensor) -> tuple[float, int]:
     for _ in range(TRIES):
         begun = time.perf_counter()
         net(x).sum().backward()
-        optimiser.step()
+        optimizer.step()
         if x.is_cuda:
             torch.cuda.synchronize()
         times.append(time.perf_counter() - begun)

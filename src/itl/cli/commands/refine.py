@@ -98,7 +98,7 @@ class _Watch(Callback):
         self.status, self.which = status, which
 
     def round_ends(self, learner: Learner, stage: Stage, epoch: int, loss: float) -> None:
-        epochs = stage.rounds.epoch(stage.rounds.count - 1)
+        epochs = stage.planner.epochs_done(stage.planner.num_rounds - 1)
         where = f"task {len(learner.tasks)}, {stage.name}, epoch {epoch} of {epochs}"
         self.status.update(f"{self.which}: {where}, loss {loss:.3g}")
 

@@ -57,15 +57,19 @@ class Progress(Screen, Callback):
             self.heading.append(f", {learner.engine.device}")
             self.mark = time.monotonic()  # reading the data tells nothing about the pace of a step
         self._advance(self.outlook.steps)
-        start, rounds = learner.position[1], stage.rounds
+        start, rounds = learner.position[1], stage.planner
         self.task = len(learner.tasks)
-        self.stage = (stage.name, rounds.epoch(start - 1) if start else 0, rounds.epoch(rounds.count - 1))
-        self.outlook.begins(self.task, stage.name, rounds.first(start))
+        self.stage = (
+            stage.name,
+            rounds.epochs_done(start - 1) if start else 0,
+            rounds.epochs_done(rounds.num_rounds - 1),
+        )
+        self.outlook.begins(self.task, stage.name, rounds.first_step(start))
 
     def round_ends(self, learner: Learner, stage: Stage, epoch: int, loss: float) -> None:
         """Some epochs are done."""
         self.stage, self.loss = (stage.name, epoch, self.stage[2]), loss
-        self._advance(min(stage.rounds.total, stage.rounds.first(learner.position[1])))
+        self._advance(min(stage.planner.total_steps, stage.planner.first_step(learner.position[1])))
 
     def _advance(self, steps: int) -> None:
         now = time.monotonic()

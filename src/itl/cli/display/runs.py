@@ -48,7 +48,7 @@ class Row(Callback):
         self.state, self.ended = f"task {len(learner.tasks)} done", time.monotonic()
 
     def _now(self, learner: Learner, stage: Stage, epoch: int) -> None:
-        last = stage.rounds.epoch(stage.rounds.count - 1)
+        last = stage.planner.epochs_done(stage.planner.num_rounds - 1)
         self.state = f"task {len(learner.tasks)}  {stage.name}  epoch {epoch} of {last}"
 
     def cells(self) -> tuple[str, ...]:

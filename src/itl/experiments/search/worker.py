@@ -70,9 +70,9 @@ class Drain:
 
     def run(self) -> None:
         """Until nothing is left."""
-        from itl.engine.concurrency import side_by_side
+        from itl.engine.concurrency import run_concurrently
 
-        side_by_side([partial(self._lane, k) for k in range(self.lanes)], self.lanes, self.device, self.stop)
+        run_concurrently([partial(self._lane, k) for k in range(self.lanes)], self.lanes, self.device, self.stop)
 
     def _lane(self, number: int) -> None:
         if number:
