@@ -82,8 +82,8 @@ def test_bad_files_are_listed_and_the_others_learned(itl, tmp_path):
     assert done.code == 0
     assert "3 things left out of monday:" in done.out
     for line in (
-        "monday/empty: a class without a file; it is left out",
-        "monday/ant/notes.txt: it is no image of a kind that is read",
+        "monday/empty: a class folder without files",
+        "monday/ant/notes.txt: not an image in a supported format",
         "monday/bee/zero.png: the file is empty (0 bytes)",
     ):
         assert line in done.out.replace("\n", " ")
@@ -93,7 +93,7 @@ def test_bad_files_are_listed_and_the_others_learned(itl, tmp_path):
     ("args", "words"),
     [
         (["m", "none"], ["none does not exist"]),
-        (["m", "monday/ant"], ["has no class"]),
+        (["m", "monday/ant"], ["contains no class"]),
         (["monday", "tuesday"], ["monday is no model folder and is not empty", "comes first"]),
         (["m", "monday", "--size", "7"], ["--size must be 8 to 224 pixels, not 7"]),
         (["m", "monday", "--buffer", "0"], ["--buffer must be 1"]),

@@ -89,7 +89,7 @@ def test_a_bad_image_is_listed_and_the_others_are_predicted(itl: Itl, world: Pat
     done = itl("predict", "m", "pictures/cat", "nowhere.png")
     assert done.code == 0
     assert len(done.out.splitlines()) == 6
-    assert "broken.png: it is no image" in done.err
+    assert "broken.png: not an image" in done.err
     assert "nowhere.png: No such file" in done.err
     assert len(itl("predict", "m", "pictures/cat", "--json").json["problems"]) == 1
     only = itl("predict", "m", "nowhere.png")

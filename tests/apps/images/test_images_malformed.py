@@ -1,4 +1,4 @@
-"""Whatever lies in a folder: what is a picture is learned, what is none is listed, and nothing else happens."""
+"""Malformed files and folders: readable images are learned, all other files are listed with a reason."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CASES = list(cases())
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """All of them as one class."""
+    """A class folder with all malformed files."""
     root = tmp_path_factory.mktemp("malformed") / "things"
     root.mkdir()
     for name, _, write in CASES:
@@ -33,13 +33,13 @@ def no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ITL_CACHE", "off")
 
 
-def test_there_are_three_hundred_of_them() -> None:
+def test_cases_are_distinct_and_at_least_300() -> None:
     assert len(CASES) >= 300
     assert len({name for name, _, _ in CASES}) == len(CASES)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: printable_path(case[0])[:60])
-def test_a_file_is_read_or_refused_in_one_line(folder: Path, case: Case) -> None:
+def test_file_is_read_or_refused_in_one_line(folder: Path, case: Case) -> None:
     name, fate, _ = case
     pixels, line = None, ""
     try:
@@ -56,7 +56,7 @@ def test_a_file_is_read_or_refused_in_one_line(folder: Path, case: Case) -> None
         assert (pixels.shape, pixels.dtype) == ((3, 8, 8), np.uint8)
 
 
-def test_a_bomb_takes_no_memory(folder: Path) -> None:
+def test_decompression_bomb_allocates_little_memory(folder: Path) -> None:
     tracemalloc.start()
     for name, fate, _ in CASES:
         if "bomb" in name:
@@ -67,16 +67,16 @@ def test_a_bomb_takes_no_memory(folder: Path) -> None:
     tracemalloc.stop()
 
 
-def test_every_file_is_either_learned_or_listed_once(folder: Path) -> None:
-    material = Lesson.of(folder.parent, test=False).read(8)
-    listed = [printable_path(problem.path.name) for problem in material.skipped]
+def test_every_file_is_either_read_or_listed_once(folder: Path) -> None:
+    images = Lesson.of(folder.parent, test=False).read(8)
+    listed = [printable_path(skipped.path.name) for skipped in images.skipped]
     assert len(listed) == len(set(listed))
-    assert len(material.train) + len(listed) == len(CASES)
+    assert len(images.train) + len(listed) == len(CASES)
     assert {printable_path(name) for name, fate, _ in CASES if fate == BAD} <= set(listed)
     assert not {printable_path(name) for name, fate, _ in CASES if fate == GOOD} & set(listed)
 
 
-def test_the_good_ones_among_them_are_learned(folder: Path, tmp_path: Path) -> None:
+def test_readable_files_among_malformed_ones_are_learned(folder: Path, tmp_path: Path) -> None:
     write_pictures(tmp_path / "set", "ant", "bee")
     (tmp_path / "set" / "things").symlink_to(folder)
     options = TeachingOptions(size=8, buffer=12, device="cpu", settings={**SMALL, "specialist.steps": 2})
@@ -122,26 +122,26 @@ def _bad(root: Path, *names: str) -> Path:
 
 
 DEEP = "/".join(["deep"] * 60)
-# What is made of each folder: the classes that are found, or the words of the refusal.
+# For each folder: the classes that are found, or the expected error message.
 FOLDERS = {
     "missing": (lambda root: root, "does not exist"),
-    "empty": (lambda root: _folders(root, "."), "has no class"),
-    "only files": (lambda root: _files(root, "1.png", "2.png"), "has no class"),
-    "only hidden": (lambda root: _files(root, ".hidden/1.png"), "has no class"),
-    "only empty classes": (lambda root: _folders(root, "a", "b"), "has no class"),
-    "only hidden files": (lambda root: _files(root, "a/.1.png"), "has no class"),
-    "only bad files": (lambda root: _bad(root, "a/1.png", "b/1.png"), "holds no image that can be read"),
+    "empty": (lambda root: _folders(root, "."), "contains no class"),
+    "only files": (lambda root: _files(root, "1.png", "2.png"), "contains no class"),
+    "only hidden": (lambda root: _files(root, ".hidden/1.png"), "contains no class"),
+    "only empty classes": (lambda root: _folders(root, "a", "b"), "contains no class"),
+    "only hidden files": (lambda root: _files(root, "a/.1.png"), "contains no class"),
+    "only bad files": (lambda root: _bad(root, "a/1.png", "b/1.png"), "contains no readable image"),
     "a file": (lambda root: _files(root.parent, root.name) / root.name, "is a file"),
     "a link in a circle": (lambda root: _link(root.parent, root.name, root.name) / root.name, "does not exist"),
     "a link to nowhere": (lambda root: _link(root.parent, root.name, "nowhere") / root.name, "does not exist"),
-    "a class that links to itself": (lambda root: _link(root, "a", "a"), "has no class"),
+    "a class that links to itself": (lambda root: _link(root, "a", "a"), "contains no class"),
     "a class that links to its folder": (lambda root: _link(_files(root, "b/1.png"), "a", "."), {"a", "b"}),
-    "test without train": (lambda root: _files(root, "test/a/1.png"), "has a test/ but no train/"),
+    "test without train": (lambda root: _files(root, "test/a/1.png"), "has classes in test/ but none in train/"),
     "train without classes": (
         lambda root: _folders(_files(root, "test/a/1.png"), "train"),
-        "has a test/ but no train/",
+        "has classes in test/ but none in train/",
     ),
-    "train with empty classes": (lambda root: _folders(root, "train/a", "test/a"), "has no class"),
+    "train with empty classes": (lambda root: _folders(root, "train/a", "test/a"), "contains no class"),
     "test with other classes": (lambda root: _files(root, "train/a/1.png", "test/b/1.png"), {"a"}),
     "test without classes": (lambda root: _files(root, "train/a/1.png", "test/1.png"), {"a"}),
     "one image in each class": (lambda root: _files(root, "a/1.png", "b/1.png"), {"a", "b"}),
@@ -168,7 +168,7 @@ FOLDERS = {
 
 @pytest.mark.parametrize("name", FOLDERS)
 @pytest.mark.parametrize("test", [True, False])
-def test_a_folder_is_read_or_refused_in_one_line(tmp_path: Path, name: str, test: bool) -> None:
+def test_folder_is_read_or_refused_in_one_line(tmp_path: Path, name: str, test: bool) -> None:
     make, expected = FOLDERS[name]
     root = make(tmp_path / "set")
     if isinstance(expected, str):
@@ -177,20 +177,20 @@ def test_a_folder_is_read_or_refused_in_one_line(tmp_path: Path, name: str, test
         assert str(caught.value).isprintable()
         return
     lesson = Lesson.of(root, test)
-    material = lesson.read(8)
-    assert set(material.train.labels) == expected
-    assert all(str(problem).isprintable() for problem in material.skipped)
+    images = lesson.read(8)
+    assert set(images.train.labels) == expected
+    assert all(str(skipped).isprintable() for skipped in images.skipped)
     assert scan_folder(root).train.keys() >= expected
 
 
-def test_a_folder_that_may_not_be_read_is_said(tmp_path: Path) -> None:
+def test_unreadable_class_folder_is_listed(tmp_path: Path) -> None:
     root = _files(tmp_path / "set", "a/1.png", "b/1.png")
     os.chmod(root / "b", 0)
     try:
         if os.access(root / "b", os.R_OK):
-            pytest.skip("this user may read everything")
-        material = Lesson.of(root, test=False).read(8)
-        assert set(material.train.labels) == {"a"}
-        assert "Permission denied" in {problem.reason for problem in material.skipped}
+            pytest.skip("this user can read all files")
+        images = Lesson.of(root, test=False).read(8)
+        assert set(images.train.labels) == {"a"}
+        assert "Permission denied" in {skipped.reason for skipped in images.skipped}
     finally:
         os.chmod(root / "b", 0o700)

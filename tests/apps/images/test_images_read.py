@@ -1,4 +1,4 @@
-"""Image files of every kind come out as one square of RGB, held against Pillow and hand-made pixels."""
+"""Image files of all formats and modes decode to a square of RGB pixels, compared with Pillow and known pixels."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import pytest
 from PIL import Image, ImageOps
 
 from itl.apps.images import MAX_PIXELS, UnreadableImage, image_dimensions, printable_path, read_image
-from itl.apps.images.read import TURNS
+from itl.apps.images.read import EXIF_TRANSPOSES
 
 
 def photo(width: int = 40, height: int = 30, seed: int = 0) -> Image.Image:
-    """A smooth colourful picture without any symmetry."""
+    """A smooth colorful image without symmetry."""
     y, x = np.mgrid[:height, :width] / max(width, height)
     planes = [np.sin(3 * x + seed) + y, np.cos(2 * y * x + 1), x * (1 - y) + 0.3 * seed]
     levels = np.stack([(p - p.min()) / (np.ptp(p) or 1) * 255 for p in planes], -1)
@@ -35,7 +35,7 @@ def expected(image: Image.Image, size: int) -> np.ndarray:
 
 
 def png_16_bit_rgb(values: np.ndarray) -> bytes:
-    """A PNG of 16-bit colours, written out by hand: Pillow cannot write one. values: uint16 [h, w, 3]."""
+    """Encode `values` (uint16 `[h, w, 3]`) as a 16-bit RGB PNG, which Pillow cannot write."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
@@ -47,7 +47,7 @@ def png_16_bit_rgb(values: np.ndarray) -> bytes:
 
 
 @pytest.mark.parametrize("kind", ["png", "bmp", "tiff", "ppm", "webp"])
-def test_a_lossless_file_gives_the_pixels_that_went_in(tmp_path: Path, kind: str) -> None:
+def test_lossless_file_keeps_its_pixels(tmp_path: Path, kind: str) -> None:
     image = photo(32, 32)
     options = {"lossless": True} if kind == "webp" else {}
     pixels = read_image(written(tmp_path / f"a.{kind}", image, **options), 32)
@@ -57,34 +57,34 @@ def test_a_lossless_file_gives_the_pixels_that_went_in(tmp_path: Path, kind: str
 
 @pytest.mark.parametrize("shape", [(40, 30), (30, 40), (41, 30), (300, 31), (7, 500), (5, 5)])
 @pytest.mark.parametrize("size", [8, 32, 64])
-def test_a_picture_is_its_central_square_resized(tmp_path: Path, shape: tuple[int, int], size: int) -> None:
+def test_image_is_cropped_to_its_central_square_and_resized(tmp_path: Path, shape: tuple[int, int], size: int) -> None:
     image = photo(*shape)
     pixels = read_image(written(tmp_path / "a.png", image), size)
     assert pixels.shape == (3, size, size)
     assert np.abs(pixels - expected(image, size)).max() <= 1
 
 
-def test_a_large_jpeg_is_decoded_small_and_looks_the_same(tmp_path: Path) -> None:
+def test_large_jpeg_is_decoded_at_reduced_scale(tmp_path: Path) -> None:
     image = photo(1600, 1200)
     pixels = read_image(written(tmp_path / "a.jpg", image, quality=95), 32)
     assert np.abs(pixels - expected(image, 32)).mean() < 1.5
 
 
-def test_the_suffix_does_not_matter(tmp_path: Path) -> None:
+def test_file_suffix_does_not_matter(tmp_path: Path) -> None:
     image = photo(32, 32)
     image.save(tmp_path / "right.png")
     (tmp_path / "right.png").rename(tmp_path / "wrong.jpg")
     np.testing.assert_array_equal(read_image(tmp_path / "wrong.jpg", 32), np.asarray(image).transpose(2, 0, 1))
 
 
-def test_grey_is_three_equal_planes(tmp_path: Path) -> None:
+def test_gray_image_has_three_equal_channels(tmp_path: Path) -> None:
     pixels = read_image(written(tmp_path / "a.png", photo(32, 32).convert("L")), 32)
     assert (pixels == pixels[:1]).all()
     assert pixels.std() > 10
 
 
 @pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
-def test_transparency_lies_over_white(tmp_path: Path, mode: str) -> None:
+def test_transparent_image_is_blended_with_white(tmp_path: Path, mode: str) -> None:
     if mode == "P":
         image = Image.new("P", (8, 8), 0)
         image.putpalette([0, 0, 0, 200, 0, 0])
@@ -99,18 +99,18 @@ def test_transparency_lies_over_white(tmp_path: Path, mode: str) -> None:
     assert (pixels[0, :, 4:] == 200).all()
 
 
-def test_half_transparent_is_half_white(tmp_path: Path) -> None:
+def test_half_transparent_image_is_half_white(tmp_path: Path) -> None:
     pixels = read_image(written(tmp_path / "a.png", Image.new("RGBA", (4, 4), (0, 100, 200, 128))), 8)
     assert np.abs(pixels[:, 0, 0].astype(int) - [127, 177, 227]).max() <= 1
 
 
-def test_a_palette_is_looked_up(tmp_path: Path) -> None:
+def test_palette_is_applied(tmp_path: Path) -> None:
     image = Image.new("P", (8, 8), 1)
     image.putpalette([1, 2, 3, 40, 50, 60])
     assert read_image(written(tmp_path / "a.gif", image), 8)[:, 0, 0].tolist() == [40, 50, 60]
 
 
-def test_black_and_white_is_0_and_255(tmp_path: Path) -> None:
+def test_1_bit_image_becomes_0_and_255(tmp_path: Path) -> None:
     image = Image.new("1", (8, 8), 0)
     image.paste(1, (4, 0, 8, 8))
     pixels = read_image(written(tmp_path / "a.png", image), 8)
@@ -118,7 +118,7 @@ def test_black_and_white_is_0_and_255(tmp_path: Path) -> None:
     assert (pixels[:, :, 4:] == 255).all()
 
 
-def test_16_bits_are_their_upper_8(tmp_path: Path) -> None:
+def test_16_bit_image_keeps_its_upper_8_bits(tmp_path: Path) -> None:
     levels = np.linspace(0, 65535, 64).astype(np.uint16).reshape(8, 8)
     for name in ("a.png", "a.tiff"):
         written(tmp_path / name, Image.fromarray(levels))
@@ -128,7 +128,7 @@ def test_16_bits_are_their_upper_8(tmp_path: Path) -> None:
     np.testing.assert_array_equal(read_image(tmp_path / "rgb.png", 8), (colours >> 8).transpose(2, 0, 1))
 
 
-def test_32_bit_integers_are_taken_for_16_and_floats_for_0_to_1(tmp_path: Path) -> None:
+def test_32_bit_integers_are_read_as_16_bit_and_floats_as_0_to_1(tmp_path: Path) -> None:
     whole = np.linspace(-5, 70000, 64).astype(np.int32).reshape(8, 8)
     pixels = read_image(written(tmp_path / "i.tiff", Image.fromarray(whole)), 8)
     np.testing.assert_array_equal(pixels[0], whole.clip(0, 65535) >> 8)
@@ -138,30 +138,30 @@ def test_32_bit_integers_are_taken_for_16_and_floats_for_0_to_1(tmp_path: Path) 
     np.testing.assert_array_equal(pixels[1], (np.nan_to_num(real).clip(0, 1) * 255).round())
 
 
-def test_cmyk_is_colours_again(tmp_path: Path) -> None:
+def test_cmyk_is_converted_to_rgb(tmp_path: Path) -> None:
     image = photo(32, 32)
     pixels = read_image(written(tmp_path / "a.jpg", image.convert("CMYK"), quality=100), 32)
     assert np.abs(pixels - np.asarray(image).transpose(2, 0, 1).astype(int)).mean() < 3
 
 
-@pytest.mark.parametrize("turn", range(1, 9))
+@pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize(("shape", "kind"), [((40, 30), "png"), ((31, 40), "png"), ((40, 30), "tif")])
-def test_a_turned_photo_is_upright(tmp_path: Path, turn: int, shape: tuple[int, int], kind: str) -> None:
+def test_exif_orientation_is_applied(tmp_path: Path, orientation: int, shape: tuple[int, int], kind: str) -> None:
     exif = Image.Exif()
-    exif[0x0112] = turn
+    exif[0x0112] = orientation
     path = written(tmp_path / f"a.{kind}", photo(*shape), exif=exif)
     with Image.open(path) as image:
         upright = ImageOps.exif_transpose(image)
-    assert (turn in TURNS) == (turn > 1)
+    assert (orientation in EXIF_TRANSPOSES) == (orientation > 1)
     assert np.abs(read_image(path, 16) - expected(upright, 16)).max() <= 1
 
 
-def test_damaged_exif_does_not_cost_the_picture(tmp_path: Path) -> None:
+def test_damaged_exif_is_ignored(tmp_path: Path) -> None:
     path = written(tmp_path / "a.jpg", photo(32, 32), exif=b"Exif\0\0II*\0\xff\xff\xff\xff\xff\xff")
     assert read_image(path, 32).std() > 10
 
 
-def test_an_animation_is_its_first_frame(tmp_path: Path) -> None:
+def test_first_frame_of_an_animation_is_read(tmp_path: Path) -> None:
     frames = [Image.new("RGB", (16, 16), colour) for colour in ((250, 0, 0), (0, 250, 0), (0, 0, 250))]
     for kind in ("gif", "webp", "png", "tiff"):
         path = tmp_path / f"a.{kind}"
@@ -172,7 +172,7 @@ def test_an_animation_is_its_first_frame(tmp_path: Path) -> None:
         assert blue < 10, kind
 
 
-def test_a_single_pixel_and_a_line_of_20000_are_pictures(tmp_path: Path) -> None:
+def test_1_pixel_image_and_20000_pixel_line_are_read(tmp_path: Path) -> None:
     dot = read_image(written(tmp_path / "dot.png", Image.new("RGB", (1, 1), (9, 8, 7))), 224)
     assert (dot == np.array([9, 8, 7])[:, None, None]).all()
     for shape in ((20000, 1), (1, 20000)):
@@ -188,15 +188,15 @@ def bomb(width: int, height: int) -> bytes:
 
 
 @pytest.mark.parametrize("shape", [(20000, 20000), (1 << 27, 2), (12000, 12000), (1 << 30, 1 << 30)])
-def test_a_decompression_bomb_is_refused_before_it_is_decoded(tmp_path: Path, shape: tuple[int, int]) -> None:
+def test_decompression_bomb_is_refused_before_decoding(tmp_path: Path, shape: tuple[int, int]) -> None:
     assert shape[0] * shape[1] > MAX_PIXELS
     (tmp_path / "bomb.png").write_bytes(bomb(*shape))
-    with pytest.raises(UnreadableImage, match=r"bomb\.png.*more than 134 million pixels; make it smaller"):
+    with pytest.raises(UnreadableImage, match=r"bomb\.png.*exceeds the limit of 134 million pixels; make it smaller"):
         read_image(tmp_path / "bomb.png", 32)
 
 
-def test_what_is_no_image_is_said_in_one_line(tmp_path: Path) -> None:
-    def why(name: str, data: bytes | None = None) -> str:
+def test_unreadable_file_is_reported_in_one_line(tmp_path: Path) -> None:
+    def reason(name: str, data: bytes | None = None) -> str:
         if data is not None:
             (tmp_path / name).write_bytes(data)
         with pytest.raises(UnreadableImage) as caught:
@@ -206,34 +206,36 @@ def test_what_is_no_image_is_said_in_one_line(tmp_path: Path) -> None:
         assert str(caught.value) == f"{tmp_path / name}: {caught.value.reason}"
         return caught.value.reason
 
-    whole = io.BytesIO()
-    photo(64, 64).save(whole, "PNG")
-    assert why("none.png") == "No such file or directory"
-    assert why("zero.png", b"") == "the file is empty (0 bytes)"
-    assert why("text.png", b"hello") == "it is no image of a kind that is read (JPEG, PNG, WebP, BMP, GIF, TIFF, PPM)"
-    assert why("cut.png", whole.getvalue()[:-300]) == "it is damaged (Truncated File Read)"
-    assert "damaged (broken PNG" in why("flip.png", whole.getvalue()[:60] + b"\xff" * 40 + whole.getvalue()[100:])
+    encoded = io.BytesIO()
+    photo(64, 64).save(encoded, "PNG")
+    assert reason("none.png") == "No such file or directory"
+    assert reason("zero.png", b"") == "the file is empty (0 bytes)"
+    assert reason("text.png", b"hello") == "not an image in a supported format (JPEG, PNG, WebP, BMP, GIF, TIFF, PPM)"
+    assert reason("cut.png", encoded.getvalue()[:-300]) == "the file is damaged (Truncated File Read)"
+    assert "damaged (broken PNG" in reason(
+        "flip.png", encoded.getvalue()[:60] + b"\xff" * 40 + encoded.getvalue()[100:]
+    )
     (tmp_path / "folder.png").mkdir()
-    assert why("folder.png") == "it is not a file"
+    assert reason("folder.png") == "not a regular file"
     os.mkfifo(tmp_path / "pipe.png")
-    assert why("pipe.png") == "it is not a file"
+    assert reason("pipe.png") == "not a regular file"
     (tmp_path / "circle.png").symlink_to("circle.png")
-    assert "symbolic links" in why("circle.png")
-    assert why("n" * 300) == "File name too long"
+    assert "symbolic links" in reason("circle.png")
+    assert reason("n" * 300) == "File name too long"
 
 
-def test_a_program_hidden_in_an_image_is_not_started(tmp_path: Path) -> None:
-    """Encapsulated PostScript is run by an interpreter: it is not among the kinds that are read."""
+def test_postscript_is_not_interpreted(tmp_path: Path) -> None:
+    """Pillow starts an interpreter for Encapsulated PostScript, so the format is not allowed."""
     (tmp_path / "a.png").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n")
-    with pytest.raises(UnreadableImage, match="no image of a kind"):
+    with pytest.raises(UnreadableImage, match="not an image"):
         read_image(tmp_path / "a.png", 32)
 
 
-def test_dimensions_come_from_the_header(tmp_path: Path) -> None:
+def test_image_dimensions_are_read_from_the_header(tmp_path: Path) -> None:
     assert image_dimensions(written(tmp_path / "a.jpg", photo(123, 45))) == (123, 45)
 
 
-def test_any_name_can_be_printed(tmp_path: Path) -> None:
+def test_printable_path_escapes_invalid_and_control_characters(tmp_path: Path) -> None:
     path = os.fsdecode(os.fsencode(tmp_path) + b"/caf\xff\n.png")
     assert printable_path(path) == f"{tmp_path}/caf\\xff\\n.png"
     printable_path(path).encode()

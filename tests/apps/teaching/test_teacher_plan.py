@@ -55,7 +55,7 @@ def test_a_plan_counts_and_learns_nothing(tmp_path: Path) -> None:
         ("bee", 8, False),
     ]
     assert first["imbalance"] == first["classes"][0]["train"] / first["classes"][1]["train"]
-    assert "lies in no class" in first["problems"][0]["why"]
+    assert "not in a class folder" in first["problems"][0]["why"]
     assert [row["known"] for row in second["classes"]] == [True]
     assert said["estimate"]["seconds"] > 0
     assert said["estimate"]["bytes"] > 200 << 20  # a process with torch in it takes that

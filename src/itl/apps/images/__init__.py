@@ -2,7 +2,7 @@
 
 from itl.apps.images.decoded_cache import clear_cache
 from itl.apps.images.holdout import split_held_out
-from itl.apps.images.parallel_read import read_images
+from itl.apps.images.parallel_read import DecodedImages, read_images
 from itl.apps.images.read import (
     FORMAT_NAMES,
     MAX_PIXELS,
@@ -17,6 +17,7 @@ from itl.apps.images.scan import ImageFolder, find_images, is_model_folder, scan
 __all__ = [
     "FORMAT_NAMES",
     "MAX_PIXELS",
+    "DecodedImages",
     "ImageFolder",
     "SkippedPath",
     "UnreadableImage",

@@ -1,7 +1,7 @@
-"""Decoded images kept on the disk, keyed by which files they were made from, in a folder that does not grow for ever.
+"""Disk cache of decoded images, keyed by the image files' paths and metadata, with a size limit.
 
-The folder is ITL_CACHE, or itl/images in the user's cache folder; ITL_CACHE=off keeps nothing. A cache is never needed:
-one that is missing, damaged, or cannot be written only costs the time to decode again.
+The cache folder is `ITL_CACHE`, or `itl/images` in the user's cache folder; `ITL_CACHE=off` disables the cache. A cache
+entry that is missing, damaged or cannot be written only costs the time to decode the images again.
 """
 
 from __future__ import annotations
@@ -14,57 +14,57 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-FORMAT = 2  # raise it whenever the same file would be decoded to other pixels
-LIMIT = 8 << 30  # bytes kept of all sets of images together, the newest excepted
-NAME = re.compile(r"[0-9a-f]{40}(?![0-9a-f])")  # what the name of a kept file begins with
-SPARE = 1 << 30  # bytes of the disk never to be used
+DECODER_VERSION = 2  # part of every key: increase it whenever the same file would decode to different pixels
+MAX_CACHE_BYTES = 8 << 30  # of all entries together; the newest entry may exceed it
+MIN_FREE_DISK_BYTES = 1 << 30
+CACHE_FILE_NAME = re.compile(r"[0-9a-f]{40}(?![0-9a-f])")  # prefix of every cache file's name
 
 
-def folder() -> Path | None:
-    """Where decoded images are kept, or None."""
-    named = os.environ.get("ITL_CACHE")
-    if named is None:
+def cache_folder() -> Path | None:
+    """Return the cache folder, or None if the cache is disabled."""
+    setting = os.environ.get("ITL_CACHE")
+    if setting is None:
         base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         return Path(base) / "itl" / "images"
-    return None if named.lower() in ("", "0", "off", "none") else Path(named)
+    return None if setting.lower() in ("", "0", "off", "none") else Path(setting)
 
 
-def key(paths: Sequence[Path], size: int) -> str | None:
-    """One name for these files as they are now, at this size; None where one of them cannot even be looked at."""
-    digest = hashlib.sha256(f"{FORMAT}/{size}/{len(paths)}".encode())
+def cache_key(paths: Sequence[Path], size: int) -> str | None:
+    """Return a key for these files in their present state at this image size; None if one is inaccessible."""
+    digest = hashlib.sha256(f"{DECODER_VERSION}/{size}/{len(paths)}".encode())
     for path in paths:
         try:
-            state = os.stat(path)
+            info = os.stat(path)
         except OSError:
             return None
-        words = (os.path.abspath(path), state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_ino)
-        digest.update(repr(words).encode("utf-8", "surrogateescape"))
+        identity = (os.path.abspath(path), info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino)
+        digest.update(repr(identity).encode("utf-8", "surrogateescape"))
     return digest.hexdigest()[:40]
 
 
-def has_room(place: Path, bytes_: int) -> bool:
-    """Whether the disk takes so much more and keeps some to spare."""
+def has_disk_space(folder: Path, size: int) -> bool:
+    """Return whether `folder` is writable and `size` more bytes leave `MIN_FREE_DISK_BYTES` on its disk."""
     try:
-        place.mkdir(parents=True, exist_ok=True)
-        return os.access(place, os.W_OK) and shutil.disk_usage(place).free - bytes_ > SPARE
+        folder.mkdir(parents=True, exist_ok=True)
+        return os.access(folder, os.W_OK) and shutil.disk_usage(folder).free - size > MIN_FREE_DISK_BYTES
     except OSError:
         return False
 
 
-def trim(place: Path, newest: str, limit: int = LIMIT) -> None:
-    """Remove what was not used for longest until the rest is within the limit; `newest` stays.
+def evict(folder: Path, newest: str, limit: int = MAX_CACHE_BYTES) -> None:
+    """Remove the least recently used entries, but not `newest`, until all entries together are within `limit` bytes.
 
-    Whoever has one of the removed files mapped into memory keeps it until done with it.
+    A process that has a removed file mapped into memory can continue to use it.
     """
-    sets = []
-    for about in _ours(place, "json"):
+    entries = []
+    for index_file in _cache_files(folder, "json"):
         try:
-            files = [about, *place.glob(f"{about.stem}-*.npy")]
-            sets.append((about.stat().st_mtime_ns, sum(file.stat().st_size for file in files), files))
+            files = [index_file, *folder.glob(f"{index_file.stem}-*.npy")]
+            entries.append((index_file.stat().st_mtime_ns, sum(file.stat().st_size for file in files), files))
         except OSError:
-            continue  # another process is removing it
-    total = sum(size for _, size, _ in sets)
-    for _, size, files in sorted(sets):
+            continue  # another process is removing this entry
+    total = sum(size for _, size, _ in entries)
+    for _, size, files in sorted(entries):
         if total <= limit:
             return
         if files[0].stem != newest:
@@ -73,23 +73,21 @@ def trim(place: Path, newest: str, limit: int = LIMIT) -> None:
             total -= size
 
 
-def touch(place: Path, name: str) -> None:
-    """Note that a set of images was used."""
-    try:
-        os.utime(place / f"{name}.json")
-    except OSError:
-        return
+def mark_used(folder: Path, key: str) -> None:
+    """Record that a cache entry was used now."""
+    with suppress(OSError):
+        os.utime(folder / f"{key}.json")
 
 
 def clear_cache() -> None:
-    """Remove every decoded image that is kept."""
-    place = folder()
-    if place is not None:
-        for file in [file for kind in ("json", "npy", "tmp") for file in _ours(place, kind)]:
-            with suppress(OSError):  # somebody else's, whose images are none of ours
+    """Remove all decoded images from the cache."""
+    folder = cache_folder()
+    if folder is not None:
+        for file in [file for suffix in ("json", "npy", "tmp") for file in _cache_files(folder, suffix)]:
+            with suppress(OSError):  # a file of another user in a shared cache folder
                 file.unlink()
 
 
-def _ours(place: Path, kind: str) -> list[Path]:
-    """The files of that kind with a name that `key` gave, among whatever else lies there."""
-    return [file for file in place.glob(f"*.{kind}") if NAME.match(file.name.lstrip("."))]
+def _cache_files(folder: Path, suffix: str) -> list[Path]:
+    """Return the cache's own files with this suffix; the folder may contain other files."""
+    return [file for file in folder.glob(f"*.{suffix}") if CACHE_FILE_NAME.match(file.name.lstrip("."))]

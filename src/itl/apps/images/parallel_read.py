@@ -1,4 +1,4 @@
-"""Many image files at once: decoded by several threads, in order, and kept on the disk for the next time."""
+"""Decode many image files in parallel, in order, and cache the result on disk."""
 
 from __future__ import annotations
 
@@ -6,24 +6,36 @@ import itertools
 import math
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from itl.apps.images import decoded_cache
-from itl.apps.images.read import Pixels, SkippedPath, UnreadableImage, decode, silence
+from itl.apps.images.read import Pixels, SkippedPath, UnreadableImage, decode, ignore_warnings
 from itl.errors import UserError
-from itl.streams import cache as store
+from itl.streams import Progress
+from itl.streams import cache as array_cache
 
-Progress = Callable[[int, int | None], None]
-Index = npt.NDArray[np.int64]
-Read = tuple[Pixels, Index, list[SkippedPath]]
+MIN_CACHED_IMAGES = 64  # fewer images are decoded as fast as a cache entry is opened
+WRITE_CHUNK = 256  # images written to the cache at once
 
-WORTH_KEEPING = 64  # images: fewer are decoded as fast as a cache is opened
-PIECE = 256  # images handed to the disk at once
+
+class DecodedImages(NamedTuple):
+    """The result of `read_images`.
+
+    Attributes:
+        pixels: The readable images, uint8 `[n, 3, size, size]`, mapped from disk if they come from the cache.
+        indices: The index into `paths` of each of them, int64 `[n]`.
+        skipped: The other files, with reasons.
+    """
+
+    pixels: Pixels
+    indices: npt.NDArray[np.int64]
+    skipped: list[SkippedPath]
 
 
 def read_images(
@@ -31,101 +43,112 @@ def read_images(
     size: int,
     workers: int | None = None,
     progress: Progress | None = None,
-) -> Read:
-    """Image files as (pixels uint8 `[n, 3, size, size]`, which of `paths` they are `[n]`, what is wrong with the rest).
+) -> DecodedImages:
+    """Read image files as `read_image` does, in parallel.
 
-    `workers`: threads (default: one for each processor); `progress(done, total)` is told of every image. The same files
-    read again come from the disk, mapped into memory and not copied.
+    The result is cached on disk: reading the same unchanged files again maps it into memory.
+
+    Args:
+        paths: The image files.
+        size: Width and height of the result in pixels.
+        workers: Number of threads; by default, one per available CPU.
+        progress: Called as `progress(done, total)` after every image.
+
+    Returns:
+        The pixels of the readable images, their indices in `paths`, and the skipped files.
     """
     files = [Path(path) for path in paths]
-    place = decoded_cache.folder()
-    name = decoded_cache.key(files, size) if place is not None and len(files) >= WORTH_KEEPING else None
-    if place is not None and name is not None:
-        found = _open(place, name, files, size) or _keep(place, name, files, size, workers, progress)
-        if found is not None:
-            return found
-    decoded = _Decoded(files, size, workers, progress)
-    good = list(decoded)
-    pixels = np.stack(good) if good else np.zeros((0, 3, size, size), np.uint8)
-    return pixels, np.array(decoded.kept, np.int64), decoded.skipped
+    folder = decoded_cache.cache_folder()
+    key = decoded_cache.cache_key(files, size) if folder is not None and len(files) >= MIN_CACHED_IMAGES else None
+    if folder is not None and key is not None:
+        cached = _load(folder, key, files, size)
+        cached = cached or _decode_into_cache(folder, key, _Decoder(files, size, workers, progress))
+        if cached is not None:
+            return cached
+    decoder = _Decoder(files, size, workers, progress)
+    images = list(decoder)
+    pixels = np.stack(images) if images else np.zeros((0, 3, size, size), np.uint8)
+    return DecodedImages(pixels, np.array(decoder.indices, np.int64), decoder.skipped)
 
 
-class _Decoded:
-    """The good images of `files` one after another; afterwards, which they were and what was wrong with the others."""
+class _Decoder:
+    """Iterates over the readable images of `files` in order; collects their indices and the skipped files."""
 
     def __init__(self, files: Sequence[Path], size: int, workers: int | None, progress: Progress | None) -> None:
         self.files, self.size, self.progress = files, size, progress
-        self.workers = max(1, workers if workers is not None else processors())
-        self.kept: list[int] = []
+        self.workers = max(1, workers if workers is not None else available_cpus())
+        self.indices: list[int] = []
         self.skipped: list[SkippedPath] = []
 
     def __iter__(self) -> Iterator[Pixels]:
-        with silence(), ThreadPoolExecutor(self.workers) as pool:
-            ahead: deque[Future[Pixels]] = deque()  # a bounded number of images in flight, taken in order
+        with ignore_warnings(), ThreadPoolExecutor(self.workers) as pool:
+            queue: deque[Future[Pixels]] = deque()  # bounded, so that decoded images do not pile up in memory
             try:
-                for index in range(len(self.files)):
-                    ahead.append(pool.submit(decode, self.files[index], self.size))
-                    if len(ahead) == 4 * self.workers:
-                        yield from self._take(ahead.popleft())
-                while ahead:
-                    yield from self._take(ahead.popleft())
+                for file in self.files:
+                    queue.append(pool.submit(decode, file, self.size))
+                    if len(queue) == 4 * self.workers:
+                        yield from self._result(queue.popleft())
+                while queue:
+                    yield from self._result(queue.popleft())
             finally:
                 pool.shutdown(cancel_futures=True)
 
-    def _take(self, future: Future[Pixels]) -> Iterator[Pixels]:
-        index = len(self.kept) + len(self.skipped)
+    def _result(self, future: Future[Pixels]) -> Iterator[Pixels]:
+        index = len(self.indices) + len(self.skipped)
         try:
             pixels = future.result()
         except UnreadableImage as error:
             self.skipped.append(SkippedPath(self.files[index], error.reason))
         else:
-            self.kept.append(index)
+            self.indices.append(index)
             yield pixels
         if self.progress is not None:
             self.progress(index + 1, len(self.files))
 
 
-def processors() -> int:
-    """How many processors this process may use."""
-    allowed = getattr(os, "sched_getaffinity", None)
-    return len(allowed(0)) if allowed is not None else os.cpu_count() or 1
+def available_cpus() -> int:
+    """Return the number of CPUs that this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
 
 
-def _open(place: Path, name: str, files: Sequence[Path], size: int) -> Read | None:
-    """What was kept of these very files. Those that were bad are tried again: it may have been for lack of memory."""
-    found = store.load(place, name, {"images": len(files)})
+def _load(folder: Path, key: str, files: Sequence[Path], size: int) -> DecodedImages | None:
+    """Load a cache entry; None if there is none.
+
+    Files that were skipped are decoded again, because the reason may have been temporary (such as a lack of memory).
+    If one of them is readable now, the entry is not used.
+    """
+    found = array_cache.load(folder, key, {"images": len(files)})
     if found is None:
         return None
     arrays, notes = found
-    kept = np.array(notes["kept"], np.int64)
-    bad = _Decoded([files[i] for i in np.setdiff1d(np.arange(len(files)), kept)], size, None, None)
-    for _ in bad:
-        return None  # good now: all are decoded again
-    decoded_cache.touch(place, name)
-    return arrays["pixels"].numpy()[: len(kept)], kept, bad.skipped
-
-
-def _keep(
-    place: Path, name: str, files: Sequence[Path], size: int, workers: int | None, progress: Progress | None
-) -> Read | None:
-    """Decode to the disk, so that images need not fit into memory; None where that cannot be done."""
-    shape = (len(files), 3, size, size)
-    if not decoded_cache.has_room(place, math.prod(shape)):
+    indices = np.array(notes["kept"], np.int64)
+    skipped = _Decoder([files[i] for i in np.setdiff1d(np.arange(len(files)), indices)], size, None, None)
+    for _ in skipped:
         return None
-    decoded = _Decoded(files, size, workers, progress)
+    decoded_cache.mark_used(folder, key)
+    return DecodedImages(arrays["pixels"].numpy()[: len(indices)], indices, skipped.skipped)
 
-    def pieces() -> Iterator[Pixels]:
-        good = iter(decoded)
-        while piece := list(itertools.islice(good, PIECE)):
-            yield np.stack(piece)
-        # The file's length is declared before anyone knows what is good: places are left over at its end.
-        yield np.zeros((len(decoded.skipped), *shape[1:]), np.uint8)
+
+def _decode_into_cache(folder: Path, key: str, decoder: _Decoder) -> DecodedImages | None:
+    """Decode straight to disk, so that the images need not fit in memory; None if the cache cannot be written."""
+    files, size = decoder.files, decoder.size
+    shape = (len(files), 3, size, size)
+    if not decoded_cache.has_disk_space(folder, math.prod(shape)):
+        return None
+
+    def chunks() -> Iterator[Pixels]:
+        images = iter(decoder)
+        while chunk := list(itertools.islice(images, WRITE_CHUNK)):
+            yield np.stack(chunk)
+        # The array's length is declared before decoding, so skipped files leave unused rows at its end.
+        yield np.zeros((len(decoder.skipped), *shape[1:]), np.uint8)
 
     try:
-        # `kept` is complete when the notes are written: after the pieces.
-        array = store.Array(shape, pieces())
-        store.save(place, name, {"images": len(files)}, {"kept": decoded.kept}, {"pixels": array})
+        # The notes are written after all chunks, when `decoder.indices` is complete.
+        array = array_cache.Array(shape, chunks())
+        array_cache.save(folder, key, {"images": len(files)}, {"kept": decoder.indices}, {"pixels": array})
     except UserError:
         return None
-    decoded_cache.trim(place, name)
-    return _open(place, name, files, size)
+    decoded_cache.evict(folder, key)
+    return _load(folder, key, files, size)

@@ -1,7 +1,7 @@
-"""One image file as pixels: whatever its kind, mode, depth or orientation, a square of 8-bit RGB.
+"""Decode one image file of any format, mode, depth or orientation into a square of 8-bit RGB pixels.
 
-Image files come from anywhere. Only decoders that run no other program are let near them, sizes are looked at before
-anything is decoded, and whatever a decoder raises becomes one line about that file.
+Image files are untrusted input. Only Pillow decoders that start no external program are allowed, the dimensions are
+checked before decoding, and every exception of a decoder becomes an `UnreadableImage` with a one-line reason.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from itl.streams.pillow_images import as_rgb
 
 Pixels = npt.NDArray[np.uint8]
 
-FORMAT_NAMES = ("JPEG", "PNG", "WebP", "BMP", "GIF", "TIFF", "PPM")  # as people call them
-FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")  # as Pillow does
-MAX_PIXELS = 1 << 27  # a camera's 100 million, not a decompression bomb's billions
-LARGE = 1 << 24  # pixels: images above this are decoded one at a time, or threads would fill the memory
+FORMAT_NAMES = ("JPEG", "PNG", "WebP", "BMP", "GIF", "TIFF", "PPM")  # for messages and documentation
+PILLOW_FORMATS = tuple(name.upper() for name in FORMAT_NAMES)
+MAX_PIXELS = 1 << 27  # allows a 100-megapixel camera, rejects a decompression bomb
+LARGE_IMAGE_PIXELS = 1 << 24  # larger images are decoded one at a time, so that threads do not exhaust memory
 
-ORIENTATION = 0x0112  # EXIF's tag
-TURNS = {
+EXIF_ORIENTATION_TAG = 0x0112
+EXIF_TRANSPOSES = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
     4: Image.Transpose.FLIP_TOP_BOTTOM,
@@ -40,13 +40,13 @@ TURNS = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-_PLUGINS = (TiffImagePlugin, WebPImagePlugin)  # Pillow knows of these only once they are imported
-_one_large = threading.Lock()
+_PLUGINS = (TiffImagePlugin, WebPImagePlugin)  # Pillow registers these formats when the modules are imported
+_large_image_lock = threading.Lock()
 
 
 @dataclass(frozen=True)
 class SkippedPath:
-    """A file or folder that is left out, and why, in one line."""
+    """A file or folder that was skipped, and the reason in one line."""
 
     path: Path
     reason: str
@@ -56,7 +56,12 @@ class SkippedPath:
 
 
 class UnreadableImage(UserError):
-    """A file that no image can be made of."""
+    """Raised for a file that cannot be decoded as an image.
+
+    Attributes:
+        path: The file.
+        reason: What is wrong with it, in one line.
+    """
 
     def __init__(self, path: str | os.PathLike[str], reason: str) -> None:
         self.path, self.reason = Path(path), reason
@@ -64,112 +69,127 @@ class UnreadableImage(UserError):
 
 
 def printable_path(path: str | os.PathLike[str]) -> str:
-    """A path as it can be printed: bytes that are no UTF-8 and control characters as escapes."""
+    """Return a path as printable text, with invalid UTF-8 bytes and control characters escaped."""
     text = os.fsencode(path).decode("utf-8", "backslashreplace")
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def read_image(path: str | os.PathLike[str], size: int) -> Pixels:
-    """An image file as uint8 `[3, size, size]`: turned upright, its largest central square, resized.
+    """Read an image file, rotate it upright, crop the largest central square and resize it.
 
-    The first frame of an animation; grey, palette, CMYK as RGB; 16 bits by their upper 8; transparency over white.
-    Raises `UnreadableImage`.
+    Gray, palette and CMYK images are converted to RGB, 16-bit images are reduced to their upper 8 bits, transparent
+    images are blended with white, and only the first frame of an animation is read.
+
+    Args:
+        path: The image file.
+        size: Width and height of the result in pixels.
+
+    Returns:
+        RGB pixels, uint8 `[3, size, size]`.
+
+    Raises:
+        UnreadableImage: If the file is missing, empty, damaged, too large or not an image.
     """
-    with silence():
+    with ignore_warnings():
         return decode(path, size)
 
 
 @contextmanager
-def silence() -> Iterator[None]:
-    """Without the warnings of image decoders, which say nothing that `UnreadableImage` does not (not for threads)."""
+def ignore_warnings() -> Iterator[None]:
+    """Ignore warnings of image decoders; not thread-safe, so enter it before threads start."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
 
 
 def decode(path: str | os.PathLike[str], size: int) -> Pixels:
-    """`read_image` as a thread may call it, inside `silence`."""
+    """Do what `read_image` does, for use in threads inside `ignore_warnings`."""
     with _opened(path) as image:
-        if image.width * image.height > LARGE:
-            with _one_large:
-                return _square(image, size)
-        return _square(image, size)
+        if image.width * image.height > LARGE_IMAGE_PIXELS:
+            with _large_image_lock:
+                return _central_square(image, size)
+        return _central_square(image, size)
 
 
 def image_dimensions(path: str | os.PathLike[str]) -> tuple[int, int]:
-    """Width and height as the file's header has them, without decoding it. Raises `UnreadableImage`."""
-    with silence(), _opened(path) as image:
+    """Return width and height from the file's header, without decoding the image.
+
+    Raises:
+        UnreadableImage: If the file is missing, empty, damaged, too large or not an image.
+    """
+    with ignore_warnings(), _opened(path) as image:
         return image.size
 
 
 @contextmanager
 def _opened(path: str | os.PathLike[str]) -> Iterator[Image.Image]:
-    """The file, known to be an image of a bearable size, not decoded yet."""
+    """Open an image file and check its format and dimensions, without decoding it."""
     try:
         state = os.stat(path)
         if not stat.S_ISREG(state.st_mode):
-            raise UnreadableImage(path, "it is not a file")  # opening a pipe would wait for ever
+            raise UnreadableImage(path, "not a regular file")  # opening a pipe would block
         if state.st_size == 0:
             raise UnreadableImage(path, "the file is empty (0 bytes)")
         with open(path, "rb") as file:
-            image = Image.open(file, formats=FORMATS)
+            image = Image.open(file, formats=PILLOW_FORMATS)
             if image.width * image.height > MAX_PIXELS:
                 raise UnreadableImage(path, _too_large(f"{image.width} x {image.height} pixels"))
             if image.width < 1 or image.height < 1:
-                raise UnreadableImage(path, f"it has no pixels ({image.width} x {image.height})")
-            if image.format == "PNG":  # decoding does not look at its checksums
+                raise UnreadableImage(path, f"the image has no pixels ({image.width} x {image.height})")
+            if image.format == "PNG":  # decoding does not verify PNG checksums
                 image.verify()
                 file.seek(0)
-                image = Image.open(file, formats=FORMATS)
+                image = Image.open(file, formats=PILLOW_FORMATS)
             yield image
     except UnreadableImage:
         raise
     except Image.DecompressionBombError:
-        raise UnreadableImage(path, _too_large("it")) from None
+        raise UnreadableImage(path, _too_large("the image")) from None
     except UnidentifiedImageError:
-        raise UnreadableImage(path, f"it is no image of a kind that is read ({', '.join(FORMAT_NAMES)})") from None
+        formats = ", ".join(FORMAT_NAMES)
+        raise UnreadableImage(path, f"not an image in a supported format ({formats})") from None
     except OSError as error:
-        raise UnreadableImage(path, error.strerror or f"it is damaged ({_words(error)})") from None
+        raise UnreadableImage(path, error.strerror or f"the file is damaged ({_one_line(error)})") from None
     except MemoryError:
-        raise UnreadableImage(path, "there is not enough memory to decode it") from None
-    except Exception as error:  # decoders of damaged files raise anything
-        raise UnreadableImage(path, f"it is damaged ({_words(error)})") from None
+        raise UnreadableImage(path, "not enough memory to decode it") from None
+    except Exception as error:  # decoders raise all kinds of exceptions for damaged files
+        raise UnreadableImage(path, f"the file is damaged ({_one_line(error)})") from None
 
 
-def _too_large(what: str) -> str:
-    return f"{what} is more than {MAX_PIXELS // 10**6} million pixels; make it smaller"
+def _too_large(subject: str) -> str:
+    return f"{subject} exceeds the limit of {MAX_PIXELS // 10**6} million pixels; make it smaller"
 
 
-def _words(error: Exception) -> str:
-    """What an exception says, in one short line."""
+def _one_line(error: Exception) -> str:
+    """Return an exception's message as one line of at most 120 characters."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= 120 else text[:119] + "…"
 
 
-def _square(image: Image.Image, size: int) -> Pixels:
-    """The largest central square, `[3, size, size]`."""
-    short = min(image.size)
-    if short > 2 * size:
-        # A JPEG can be decoded at a half, a quarter or an eighth: twice what is needed loses nothing that is seen.
-        image.draft(None, (image.width * 2 * size // short, image.height * 2 * size // short))
+def _central_square(image: Image.Image, size: int) -> Pixels:
+    """Return the largest central square, upright and resized, as `[3, size, size]`."""
+    short_side = min(image.size)
+    if short_side > 2 * size:
+        # JPEG can be decoded at 1/2, 1/4 or 1/8 scale; twice the target size keeps all visible detail.
+        image.draft(None, (image.width * 2 * size // short_side, image.height * 2 * size // short_side))
     if image.format == "TIFF":
-        image.load()  # Pillow turns these itself, and takes the tag away with it
-    turn = _turn(image)
-    # The square, and what a filter sees around it, is cut out first: a line of 20,000 x 1 must not be enlarged whole.
+        image.load()  # Pillow applies the orientation of TIFF files itself and removes the tag
+    transpose = _exif_transpose(image)
+    # Crop to the square plus the filter support before converting: a 20,000 x 1 image must not be enlarged as a whole.
     side = min(image.size)
-    around = -(-side // size) + 1
+    margin = -(-side // size) + 1
     left, top = ((length - side) / 2 for length in image.size)
-    x, y = max(0, math.floor(left) - around), max(0, math.floor(top) - around)
-    middle = as_rgb(image.crop((x, y, image.width - x, image.height - y)))
+    x, y = max(0, math.floor(left) - margin), max(0, math.floor(top) - margin)
+    cropped = as_rgb(image.crop((x, y, image.width - x, image.height - y)))
     box = (left - x, top - y, left - x + side, top - y + side)
-    square = middle.resize((size, size), Image.Resampling.BILINEAR, box=box)
-    upright = square if turn is None else square.transpose(turn)
+    square = cropped.resize((size, size), Image.Resampling.BILINEAR, box=box)
+    upright = square if transpose is None else square.transpose(transpose)
     return np.ascontiguousarray(np.asarray(upright).transpose(2, 0, 1))
 
 
-def _turn(image: Image.Image) -> Image.Transpose | None:
-    """How to turn it upright; EXIF that cannot be read says nothing."""
+def _exif_transpose(image: Image.Image) -> Image.Transpose | None:
+    """Return the operation that makes the image upright, or None if EXIF names none or is unreadable."""
     try:
-        return TURNS.get(image.getexif().get(ORIENTATION, 1))
-    except Exception:  # a broken tag is no reason to leave out a good picture
+        return EXIF_TRANSPOSES.get(image.getexif().get(EXIF_ORIENTATION_TAG, 1))
+    except Exception:  # a damaged tag does not make the image unusable
         return None

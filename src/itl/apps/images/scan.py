@@ -1,182 +1,212 @@
-"""A folder of images as classes: its sub-folders, with `train/` and `test/` inside honoured."""
+"""Scan an image folder: one sub-folder per class, or `train/` and `test/` with one sub-folder per class each."""
 
 from __future__ import annotations
 
 import os
 import unicodedata
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from itl.apps.images.holdout import beyond, split_held_out
+from itl.apps.images.holdout import split_held_out, train_only_hashes
 from itl.apps.images.read import SkippedPath, printable_path
 from itl.errors import UserError
 
-OTHERS = {"thumbs.db", "desktop.ini", "__macosx"}  # what systems leave in folders; hidden files are passed over too
-Classes = dict[str, list[Path]]
+IGNORED_NAMES = {"thumbs.db", "desktop.ini", "__macosx"}  # created by operating systems; hidden files are ignored too
+FilesByClass = dict[str, list[Path]]
 
 
 @dataclass
 class ImageFolder:
-    """What a folder holds: for each class, by name, its files in a fixed order; and what is left out, with the reason.
+    """The files of an image folder by class. Files are not opened: whether one is an image is known when it is read.
 
-    Nothing is opened: a file that is no image is found when it is read. `has_test`: the folder has its own `test/`.
+    Attributes:
+        folder: The folder that was scanned.
+        train: Training files by class name, sorted.
+        test: Test files by class name, sorted.
+        skipped: Files and folders that belong to no class, with reasons.
+        has_test: Whether the folder contains its own `test/`.
     """
 
     folder: Path
-    train: Classes
-    test: Classes = field(default_factory=dict)
+    train: FilesByClass
+    test: FilesByClass = field(default_factory=dict)
     skipped: list[SkippedPath] = field(default_factory=list)
     has_test: bool = False
 
-    def with_held_out(self, learned: Mapping[str, Collection[str]] | None = None) -> ImageFolder:
-        """The same with a fixed part of every class as its test images, unless the folder brings its own.
+    def with_held_out(self, train_only: Mapping[str, Collection[str]] | None = None) -> ImageFolder:
+        """Return a copy with some files of every class held out as test files, unless the folder has its own `test/`.
 
-        `learned`: by class, the marks of files that are not held out, because a model has learned them (`beyond`).
+        Args:
+            train_only: By class, hashes of files that must not be held out because a model was trained on them (see
+                `train_only_hashes`).
         """
         if self.has_test:
             return self
-        known = learned or {}
-        parts = {n: split_held_out(files, self.folder, learned=known.get(n, ())) for n, files in self.train.items()}
-        train = {name: kept for name, (kept, _) in parts.items()}
-        return ImageFolder(self.folder, train, {name: out for name, (_, out) in parts.items() if out}, self.skipped)
+        fixed = train_only or {}
+        splits = {
+            name: split_held_out(files, self.folder, train_only=fixed.get(name, ()))
+            for name, files in self.train.items()
+        }
+        train = {name: kept for name, (kept, _) in splits.items()}
+        test = {name: held_out for name, (_, held_out) in splits.items() if held_out}
+        return ImageFolder(self.folder, train, test, self.skipped)
 
-    def beyond(self) -> dict[str, list[str]]:
-        """By class, the marks of what is learned from now though it might be held out later."""
+    def without_test(self) -> ImageFolder:
+        """Return a copy without test files."""
+        return replace(self, test={})
+
+    def train_only_hashes(self) -> dict[str, list[str]]:
+        """Return, by class, the hashes of training files that might be held out once the class has grown."""
         if self.has_test:
             return {}
-        marks = {n: beyond(files, self.test.get(n, ()), self.folder) for n, files in self.train.items()}
-        return {name: some for name, some in marks.items() if some}
+        hashes = {
+            name: train_only_hashes(files, self.test.get(name, ()), self.folder) for name, files in self.train.items()
+        }
+        return {name: some for name, some in hashes.items() if some}
 
 
 def scan_folder(folder: str | os.PathLike[str]) -> ImageFolder:
-    """The classes of `folder` and their files. Sub-folders of a class belong to it; links are followed, once each."""
+    """List the image files of a folder by class.
+
+    The folder contains one sub-folder per class, or `train/` and optionally `test/` with one sub-folder per class each.
+    All files below a class folder belong to the class. Symbolic links are followed, each target once.
+
+    Args:
+        folder: The folder.
+
+    Returns:
+        The files by class, and what was skipped.
+
+    Raises:
+        UserError: If the folder does not exist, cannot be read or contains no class.
+    """
     root = Path(folder)
-    problems: list[SkippedPath] = []
+    skipped: list[SkippedPath] = []
     if not root.is_dir():
-        what = "is a file" if root.exists() else "does not exist"
-        raise UserError(f"{printable_path(root)} {what}; give a folder with a sub-folder of images for each class")
-    folders, files = _entries(root, problems, must=True)
-    parts = {path.name: path for path in folders if path.name in ("train", "test")}
-    split = {name for name, path in parts.items() if _holds_folders(path)}
-    if "train" in split:
-        train = _classes(parts["train"], problems)
-        test = _classes(parts["test"], problems) if "test" in parts else {}
-        for path in folders:
-            if path.name not in parts:
-                problems.append(SkippedPath(path, "it lies beside train/ and test/; only these are read"))
-    elif split:
+        problem = "is a file" if root.exists() else "does not exist"
+        raise UserError(f"{printable_path(root)} {problem}; give a folder with one sub-folder of images per class")
+    folders, files = _list_folder(root, skipped, required=True)
+    splits = {path.name: path for path in folders if path.name in ("train", "test")}
+    with_classes = {name for name, path in splits.items() if _has_folders(path)}
+    if "train" in with_classes:
+        train = _scan_classes(splits["train"], skipped)
+        test = _scan_classes(splits["test"], skipped) if "test" in splits else {}
+        skipped += [
+            SkippedPath(path, "outside train/ and test/; only these are read")
+            for path in folders
+            if path.name not in splits
+        ]
+    elif with_classes:
         raise UserError(
-            f"{printable_path(root)} has a test/ but no train/; name the folder with the images to learn from train"
+            f"{printable_path(root)} has classes in test/ but none in train/; put the training images into train/"
         )
     else:
-        train, test = {}, {}
-        for path in folders:
-            _add(train, path, problems)
-    problems += [
-        SkippedPath(path, "it lies in no class; put it into a sub-folder named after its class") for path in files
-    ]
+        train, test = _classes_in(folders, skipped), {}
+    skipped += _files_without_class(files)
     if not train:
-        raise UserError(f"{printable_path(root)} has no class: it needs a sub-folder of images for each class")
-    return ImageFolder(root, train, test, problems, has_test=bool(test))
+        raise UserError(f"{printable_path(root)} contains no class; create one sub-folder of images per class")
+    return ImageFolder(root, train, test, skipped, has_test=bool(test))
 
 
 def find_images(folder: str | os.PathLike[str]) -> tuple[list[Path], list[SkippedPath]]:
-    """Every file below a folder, whatever its class, and what could not be looked into."""
-    problems: list[SkippedPath] = []
-    return _below(Path(folder), problems), problems
+    """Return all files below a folder, and the folders that could not be read."""
+    skipped: list[SkippedPath] = []
+    return _list_recursively(Path(folder), skipped), skipped
 
 
 def class_name(path: Path) -> str:
-    """A class's name from its folder's: composed characters (systems differ), bytes that are no text as escapes."""
+    """Return the class name for a folder: printable, with accents composed, since file systems differ in that."""
     return unicodedata.normalize("NFC", printable_path(path.name))
 
 
 def is_model_folder(folder: Path) -> bool:
-    """Whether a folder is a model's, or about to be one: it may lie among the classes, but is none."""
+    """Return whether a folder is a model folder, or one in which a first model is being saved."""
     if not any(os.path.exists(folder / name) for name in ("LOCK", "CURRENT")):
-        return False  # which a class of many images is told without being listed once more
+        return False  # avoids listing a class folder with many images
     try:
         names = set(os.listdir(folder))
     except OSError:
         return False
-    begun = "LOCK" in names and all(name == "LOCK" or name.startswith((".draft-", "generation-")) for name in names)
-    return begun or ("CURRENT" in names and any(folder.glob("generation-*/SHA256SUMS")))
+    started = "LOCK" in names and all(name == "LOCK" or name.startswith((".draft-", "generation-")) for name in names)
+    return started or ("CURRENT" in names and any(folder.glob("generation-*/SHA256SUMS")))
 
 
-def _classes(root: Path, problems: list[SkippedPath]) -> Classes:
-    """The classes in `train/` or `test/`."""
-    folders, files = _entries(root, problems)
-    problems += [
-        SkippedPath(path, "it lies in no class; put it into a sub-folder named after its class") for path in files
+def _scan_classes(root: Path, skipped: list[SkippedPath]) -> FilesByClass:
+    """Return the classes in `train/` or `test/`."""
+    folders, files = _list_folder(root, skipped)
+    skipped += _files_without_class(files)
+    return _classes_in(folders, skipped)
+
+
+def _files_without_class(files: list[Path]) -> list[SkippedPath]:
+    return [
+        SkippedPath(path, "not in a class folder; move it into a sub-folder named after its class") for path in files
     ]
-    out: Classes = {}
+
+
+def _classes_in(folders: list[Path], skipped: list[SkippedPath]) -> FilesByClass:
+    """Return the files of each class folder; folders whose names normalize to the same class name are merged."""
+    classes: FilesByClass = {}
     for path in folders:
-        _add(out, path, problems)
-    return out
+        if is_model_folder(path):
+            skipped.append(SkippedPath(path, "a model folder, not a class"))
+        elif files := _list_recursively(path, skipped):
+            classes.setdefault(class_name(path), []).extend(files)
+        else:
+            skipped.append(SkippedPath(path, "a class folder without files"))
+    return classes
 
 
-def _add(classes: Classes, path: Path, problems: list[SkippedPath]) -> None:
-    """One class and its files; two folders whose names mean the same are one class."""
-    if is_model_folder(path):
-        problems.append(SkippedPath(path, "a model's folder, not a class; it is left out"))
-        return
-    files = _below(path, problems)
-    if files:
-        classes.setdefault(class_name(path), []).extend(files)
-    else:
-        problems.append(SkippedPath(path, "a class without a file; it is left out"))
-
-
-def _below(root: Path, problems: list[SkippedPath]) -> list[Path]:
-    """All files below `root`, in order; a folder that links lead back to is walked once."""
-    out: list[Path] = []
-    seen: set[tuple[int, int]] = set()
-    waiting = [root]
-    while waiting:
-        here = waiting.pop()
+def _list_recursively(root: Path, skipped: list[SkippedPath]) -> list[Path]:
+    """Return all files below `root`, sorted; a folder that is reachable through several links is listed once."""
+    files: list[Path] = []
+    visited: set[tuple[int, int]] = set()
+    stack = [root]
+    while stack:
+        folder = stack.pop()
         try:
-            state = os.stat(here)
+            info = os.stat(folder)
         except OSError as error:
-            problems.append(SkippedPath(here, error.strerror or str(error)))
+            skipped.append(SkippedPath(folder, error.strerror or str(error)))
             continue
-        if (state.st_dev, state.st_ino) in seen:
-            problems.append(SkippedPath(here, "a link to a folder that is read already"))
+        if (info.st_dev, info.st_ino) in visited:
+            skipped.append(SkippedPath(folder, "a link to a folder that was already read"))
             continue
-        seen.add((state.st_dev, state.st_ino))
-        folders, files = _entries(here, problems)
-        out += files
-        waiting += reversed(folders)
-    return out
+        visited.add((info.st_dev, info.st_ino))
+        subfolders, direct_files = _list_folder(folder, skipped)
+        files += direct_files
+        stack += reversed(subfolders)
+    return files
 
 
-def _entries(root: Path, problems: list[SkippedPath], must: bool = False) -> tuple[list[Path], list[Path]]:
-    """The folders and the files in a folder, ordered by their names' bytes; links that lead nowhere are problems."""
+def _list_folder(root: Path, skipped: list[SkippedPath], required: bool = False) -> tuple[list[Path], list[Path]]:
+    """Return the folders and the files in a folder, sorted by the bytes of their names; broken links are skipped."""
     folders, files = [], []
     try:
-        with os.scandir(root) as entries:
-            found = sorted(entries, key=lambda entry: os.fsencode(entry.name))
+        with os.scandir(root) as iterator:
+            entries = sorted(iterator, key=lambda entry: os.fsencode(entry.name))
     except OSError as error:
-        if must:
+        if required:
             raise UserError(f"cannot read {printable_path(root)}: {error.strerror or error}") from None
-        problems.append(SkippedPath(root, error.strerror or str(error)))
+        skipped.append(SkippedPath(root, error.strerror or str(error)))
         return [], []
-    for entry in found:
-        if entry.name.startswith(".") or entry.name.lower() in OTHERS:
+    for entry in entries:
+        if entry.name.startswith(".") or entry.name.lower() in IGNORED_NAMES:
             continue
         path = root / entry.name
         try:
             if entry.is_dir():
                 folders.append(path)
             elif entry.is_symlink() and not path.exists():
-                problems.append(SkippedPath(path, "a link that leads nowhere"))
+                skipped.append(SkippedPath(path, "a broken link"))
             else:
                 files.append(path)
-        except OSError as error:  # a link in a circle
-            problems.append(SkippedPath(path, error.strerror or str(error)))
+        except OSError as error:  # a circular link
+            skipped.append(SkippedPath(path, error.strerror or str(error)))
     return folders, files
 
 
-def _holds_folders(path: Path) -> bool:
-    """Whether `train/` or `test/` is a part of a dataset: then it holds classes. Else it is a class of that name."""
-    return bool(_entries(path, [])[0])
+def _has_folders(path: Path) -> bool:
+    """Return whether `train/` or `test/` contains folders: then it is a split, otherwise a class of that name."""
+    return bool(_list_folder(path, [])[0])

@@ -111,7 +111,7 @@ class Lesson:
             problems.append(SkippedPath(self.folder / name, "no image of this class can be read; it is left out"))
         if not len(train):
             raise UserError(
-                f"{printable_path(self.folder)} holds no image that can be read; the first problem is {problems[0]}"
+                f"{printable_path(self.folder)} contains no readable image; the first problem is {problems[0]}"
             )
         test, bad = _read(self.files.test, size, progress)
         return LessonImages(train, test, problems + bad)

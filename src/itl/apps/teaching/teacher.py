@@ -221,7 +221,7 @@ class Teacher:
             "test": result.test_counts,
             "tested": self.options.test,
             "held_out": result.lesson.held_out,
-            "beyond": result.lesson.files.beyond(),
+            "beyond": result.lesson.files.train_only_hashes(),
             "accuracy": {"all": report.accuracy, "task": report.tasks[-1].accuracy, "classes": classes},
             "memory": {"images": len(memory), "size": memory.size},
             "problems": len(result.skipped),
