@@ -38,7 +38,7 @@ def test_three_folders_in_three_processes(itl, tmp_path):
     second = itl("learn", "m", "tuesday", *QUICK)
     assert second.code == 0
     again = itl("learn", "m", "tuesday", *QUICK)
-    assert "tuesday: learned already" in again.out
+    assert "tuesday: already learned" in again.out
     assert again.out.endswith("nothing new for m (3 classes, 12 of 12 images in memory)\n")
     third = itl("learn", "m", "friday", "--json", *QUICK)
     assert third.code == 0, third.err
@@ -94,9 +94,9 @@ def test_bad_files_are_listed_and_the_others_learned(itl, tmp_path):
     [
         (["m", "none"], ["none does not exist"]),
         (["m", "monday/ant"], ["contains no class"]),
-        (["monday", "tuesday"], ["monday is no model folder and is not empty", "comes first"]),
+        (["monday", "tuesday"], ["monday is not a model folder and not empty", "model folder first"]),
         (["m", "monday", "--size", "7"], ["--size must be 8 to 224 pixels, not 7"]),
-        (["m", "monday", "--buffer", "0"], ["--buffer must be 1"]),
+        (["m", "monday", "--buffer", "0"], ["--buffer must be at least 1"]),
         (["m", "monday", "--method", "itll"], ["unknown method 'itll'", "itl"]),
         (["m", "monday", "--set", "specialist.lr=-1"], ["specialist.lr"]),
         (["m", "monday", "--device", "tpu"], ["tpu"]),
@@ -147,7 +147,7 @@ def test_ctrl_c_keeps_what_was_learned_and_the_same_command_goes_on(itl, tmp_pat
     models = [Model.open(tmp_path / name, device="cpu").learner for name in ("m", "whole")]
     assert not differing(*map(photograph, models))
     again = itl(*command, "--json").json["lessons"]
-    assert ["learned already" in lesson["why_not"] for lesson in again] == [True, True]
+    assert ["already learned" in lesson["why_not"] for lesson in again] == [True, True]
 
 
 def test_the_history_says_what_was_learned(itl, tmp_path):

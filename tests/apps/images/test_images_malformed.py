@@ -68,7 +68,7 @@ def test_decompression_bomb_allocates_little_memory(folder: Path) -> None:
 
 
 def test_every_file_is_either_read_or_listed_once(folder: Path) -> None:
-    images = Lesson.of(folder.parent, test=False).read(8)
+    images = Lesson.from_folder(folder.parent, test=False).read(8)
     listed = [printable_path(skipped.path.name) for skipped in images.skipped]
     assert len(listed) == len(set(listed))
     assert len(images.train) + len(listed) == len(CASES)
@@ -173,10 +173,10 @@ def test_folder_is_read_or_refused_in_one_line(tmp_path: Path, name: str, test: 
     root = make(tmp_path / "set")
     if isinstance(expected, str):
         with pytest.raises(UserError, match=expected) as caught:
-            Lesson.of(root, test).read(8)
+            Lesson.from_folder(root, test).read(8)
         assert str(caught.value).isprintable()
         return
-    lesson = Lesson.of(root, test)
+    lesson = Lesson.from_folder(root, test)
     images = lesson.read(8)
     assert set(images.train.labels) == expected
     assert all(str(skipped).isprintable() for skipped in images.skipped)
@@ -189,7 +189,7 @@ def test_unreadable_class_folder_is_listed(tmp_path: Path) -> None:
     try:
         if os.access(root / "b", os.R_OK):
             pytest.skip("this user can read all files")
-        images = Lesson.of(root, test=False).read(8)
+        images = Lesson.from_folder(root, test=False).read(8)
         assert set(images.train.labels) == {"a"}
         assert "Permission denied" in {skipped.reason for skipped in images.skipped}
     finally:

@@ -7,7 +7,7 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Nothing of a test in the user's cache."""
+    """Use a temporary cache folder for decoded images."""
     folder = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv("ITL_CACHE", str(folder))
     return folder

@@ -1,4 +1,4 @@
-"""A model taught from folders: new classes, known ones, what it forgets, what it refuses, what it keeps to."""
+"""Teaching a model from image folders: classes, test images, evaluation, refused options, memory and settings."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ def files(classes: dict[str, list[Path]]) -> set[Path]:
     return {file for some in classes.values() for file in some}
 
 
-def held_when_others_join(path: Path, folder: Path, each: int, learned: set[Path]) -> tuple[Teacher, set[Path]]:
-    """Ants and bees join a folder and are taught: who taught, and the images held out, of which none was learned."""
+def teach_grown_folder(path: Path, folder: Path, each: int, learned: set[Path]) -> tuple[Teacher, set[Path]]:
+    """Add images to a folder and teach it; return the teacher and the held-out images, none of which was learned."""
     write_pictures(folder, "ant", "bee", each=each, seed=7)
     teacher, (result,) = teach(path, folder)
-    held = files(teacher.lessons[0].files.test)
+    held_out = files(teacher.lessons[0].files.test)
     assert result.learned
-    assert held
-    assert not held & learned
-    return teacher, held
+    assert held_out
+    assert not held_out & learned
+    return teacher, held_out
 
 
-def test_the_first_folder_makes_the_model_and_others_extend_it(tmp_path: Path) -> None:
+def test_first_folder_creates_the_model_and_later_ones_extend_it(tmp_path: Path) -> None:
     one = write_pictures(tmp_path / "one", "bee", "ant")
     teacher, (result,) = teach(tmp_path / "m", one)
     assert (result.learned, result.new_classes) == (True, ["ant", "bee"])
@@ -51,13 +51,13 @@ def test_the_first_folder_makes_the_model_and_others_extend_it(tmp_path: Path) -
     assert taught.names == ["ant", "bee", "cat", "dog"]
     assert taught.learner.tasks == [(0, 1), (2,), (3,)]
     assert [entry["name"] for entry in taught.history] == ["one", "two", "3"]
-    report = teacher.evaluate()
-    assert [grade.name for grade in report.tasks] == ["one", "two", "3"]
-    assert [grade.name for grade in report.classes] == taught.names
-    json.dumps(report.to_dict())
+    scores = teacher.evaluate()
+    assert [group.name for group in scores.tasks] == ["one", "two", "3"]
+    assert [group.name for group in scores.classes] == taught.names
+    json.dumps(scores.to_dict())
 
 
-def test_a_known_name_is_the_same_class(tmp_path: Path) -> None:
+def test_known_class_name_is_the_same_class(tmp_path: Path) -> None:
     teach(tmp_path / "m", write_pictures(tmp_path / "one", "ant", "bee"))
     _, (result,) = teach(tmp_path / "m", write_pictures(tmp_path / "two", "bee", "cat", seed=1))
     assert result.new_classes == ["cat"]
@@ -69,17 +69,17 @@ def test_a_known_name_is_the_same_class(tmp_path: Path) -> None:
     assert model(tmp_path / "m").learner.net.classifier.out_features == 3
 
 
-def test_several_folders_in_one_call_are_several_calls(tmp_path: Path) -> None:
+def test_one_call_with_several_folders_equals_several_calls(tmp_path: Path) -> None:
     folders = [write_pictures(tmp_path / name, name) for name in ("ant", "bee", "cat")]
     for folder in folders:
-        teach(tmp_path / "apart", folder)
-    teach(tmp_path / "together", *folders)
+        teach(tmp_path / "separate_calls", folder)
+    teach(tmp_path / "one_call", *folders)
     assert not differing(
-        photograph(model(tmp_path / "apart").learner), photograph(model(tmp_path / "together").learner)
+        photograph(model(tmp_path / "separate_calls").learner), photograph(model(tmp_path / "one_call").learner)
     )
 
 
-def test_test_images_are_not_learned_from(tmp_path: Path) -> None:
+def test_test_images_are_not_trained_on(tmp_path: Path) -> None:
     folder = tmp_path / "set"
     write_pictures(folder / "train", "ant", "bee")
     write_pictures(folder / "test", "ant", "bee", each=3, seed=5)
@@ -96,7 +96,7 @@ def test_test_images_are_not_learned_from(tmp_path: Path) -> None:
     assert teacher.evaluate().tasks[0].images == 6
 
 
-def test_a_class_to_test_on_must_have_been_learned(tmp_path: Path) -> None:
+def test_test_images_of_an_unknown_class_are_skipped(tmp_path: Path) -> None:
     teach(tmp_path / "m", write_pictures(tmp_path / "one", "ant"))
     folder = tmp_path / "two"
     write_pictures(folder / "train", "bee")
@@ -107,87 +107,87 @@ def test_a_class_to_test_on_must_have_been_learned(tmp_path: Path) -> None:
     assert teacher.evaluate().tasks[-1].images == 6
 
 
-def test_without_a_test_everything_is_learned(tmp_path: Path) -> None:
+def test_all_images_are_trained_on_without_test(tmp_path: Path) -> None:
     teacher, (result,) = teach(tmp_path / "m", write_pictures(tmp_path / "one", "ant", "bee"), test=False)
     assert result.train_counts == {"ant": 10, "bee": 10}
     assert result.test_counts == {}
     assert teacher.evaluate().accuracy is None
 
 
-def test_what_was_learned_without_a_test_is_never_tested_on(tmp_path: Path) -> None:
+def test_images_learned_without_test_are_never_test_images(tmp_path: Path) -> None:
     folder = write_pictures(tmp_path / "one", "ant", "bee", each=20)
     learned = set(folder.glob("*/*"))
     teach(tmp_path / "m", folder, test=False)
     _, (result,) = teach(tmp_path / "m", folder)
     assert (result.learned, result.test_counts) == (False, {})
-    teacher, held = held_when_others_join(tmp_path / "m", folder, 20, learned)
-    assert teacher.evaluate().tasks[-1].images == len(held)
+    teacher, held_out = teach_grown_folder(tmp_path / "m", folder, 20, learned)
+    assert teacher.evaluate().tasks[-1].images == len(held_out)
 
 
-def test_the_report_knows_what_was_and_what_is(tmp_path: Path) -> None:
+def test_scores_compare_with_accuracy_when_taught(tmp_path: Path) -> None:
     teach(tmp_path / "m", write_pictures(tmp_path / "one", "ant", "bee", each=20))
     before = model(tmp_path / "m").history[0]["accuracy"]
     teacher, _ = teach(tmp_path / "m", write_pictures(tmp_path / "two", "cat", "dog", each=20))
-    report = teacher.evaluate()
-    first = report.tasks[0]
+    scores = teacher.evaluate()
+    first = scores.tasks[0]
     assert first.accuracy_when_taught == before["task"]
-    taught, places = model(tmp_path / "m"), ["ant", "bee", "cat", "dog"]
-    part = teacher.evaluation.parts["../one"]
-    assert part is not None
-    predicted = taught.predict_proba(part.pixels).argmax(1)
-    right = predicted == [places.index(name) for name in part.labels]
+    test_images = teacher.evaluation.test_images["../one"]
+    assert test_images is not None
+    classes = np.array(["ant", "bee", "cat", "dog"])
+    predicted = classes[model(tmp_path / "m").predict_proba(test_images.pixels).argmax(1)]
+    right = predicted == test_images.labels
     assert first.accuracy == pytest.approx(100 * right.mean())
     assert first.forgotten == pytest.approx(before["task"] - first.accuracy)
-    ants = [good for good, name in zip(right, part.labels, strict=True) if name == "ant"]
-    assert report.classes[0].accuracy == pytest.approx(100 * np.mean(ants))
-    assert report.classes[0].accuracy_when_taught == before["classes"]["ant"]
+    ants = [good for good, name in zip(right, test_images.labels, strict=True) if name == "ant"]
+    assert scores.classes[0].accuracy == pytest.approx(100 * np.mean(ants))
+    assert scores.classes[0].accuracy_when_taught == before["classes"]["ant"]
 
 
-def test_a_folder_that_is_gone_is_not_examined(tmp_path: Path) -> None:
+def test_missing_folder_is_not_evaluated(tmp_path: Path) -> None:
     teach(tmp_path / "m", write_pictures(tmp_path / "one", "ant", "bee"))
     shutil.rmtree(tmp_path / "one")
     teacher, _ = teach(tmp_path / "m", write_pictures(tmp_path / "two", "cat"))
-    gone, there = teacher.evaluate().tasks
-    assert (gone.name, gone.images, gone.accuracy, gone.forgotten) == ("one", 0, None, None)
-    assert gone.accuracy_when_taught is not None
-    assert there.images > 0
+    missing, present = teacher.evaluate().tasks
+    assert (missing.name, missing.images, missing.accuracy, missing.forgotten) == ("one", 0, None, None)
+    assert missing.accuracy_when_taught is not None
+    assert present.images > 0
 
 
-def test_a_renamed_class_is_still_examined(tmp_path: Path) -> None:
+def test_renamed_class_is_still_evaluated(tmp_path: Path) -> None:
     teach(tmp_path / "m", write_pictures(tmp_path / "one", "ant", "bee"))
     changed = model(tmp_path / "m")
     rename(changed, "ant", "emmet")
     teacher, _ = teach(tmp_path / "m", write_pictures(tmp_path / "two", "cat"))
-    assert {grade.name: grade.images > 0 for grade in teacher.evaluate().classes} == {
+    assert {group.name: group.images > 0 for group in teacher.evaluate().classes} == {
         "emmet": True,
         "bee": True,
         "cat": True,
     }
 
 
-def test_what_a_renamed_class_has_lost_is_told(tmp_path: Path) -> None:
+def test_accuracy_when_taught_follows_renames_and_merges(tmp_path: Path) -> None:
     teach(tmp_path / "m", write_pictures(tmp_path / "one", "ant", "bee"))
     changed = model(tmp_path / "m")
     known = changed.history[0]["accuracy"]["classes"]
     rename(changed, "ant", "emmet")
     teacher, _ = teach(tmp_path / "m", write_pictures(tmp_path / "two", "cat"))
-    was = {grade.name: grade.accuracy_when_taught for grade in teacher.evaluate().classes}
+    was = {group.name: group.accuracy_when_taught for group in teacher.evaluate().classes}
     assert (was["emmet"], was["bee"]) == (known["ant"], known["bee"])
     rename(model(tmp_path / "m"), "emmet", "bee", merge=True)
     merged = Teacher(tmp_path / "m", [tmp_path / "one"], TeachingOptions(device="cpu"))
-    assert {grade.name: grade.accuracy_when_taught for grade in merged.evaluate().classes} == {
+    assert {group.name: group.accuracy_when_taught for group in merged.evaluate().classes} == {
         "bee": None,
         "cat": was["cat"],
     }
 
 
-def test_what_was_learned_is_not_learned_again_unless_asked(tmp_path: Path) -> None:
+def test_learned_folder_is_skipped_unless_again(tmp_path: Path) -> None:
     folder = write_pictures(tmp_path / "one", "ant", "bee")
     teach(tmp_path / "m", folder)
     before = photograph(model(tmp_path / "m").learner)
     _, (result,) = teach(tmp_path / "m", folder)
     assert not result.learned
-    assert "learned already" in result.skip_reason
+    assert "already learned" in result.skip_reason
     assert not differing(before, photograph(model(tmp_path / "m").learner))
     _, (result,) = teach(tmp_path / "m", folder, again=True)
     assert result.learned
@@ -196,12 +196,12 @@ def test_what_was_learned_is_not_learned_again_unless_asked(tmp_path: Path) -> N
     assert result.learned
 
 
-def test_what_a_few_images_taught_is_not_tested_on_when_others_join(tmp_path: Path) -> None:
+def test_training_images_of_a_small_class_never_become_test_images(tmp_path: Path) -> None:
     folder = write_pictures(tmp_path / "day", "ant", each=3)
     write_pictures(folder, "bee", each=5)
     learned = files(teach(tmp_path / "m", folder)[0].lessons[0].files.train)
-    teacher, held = held_when_others_join(tmp_path / "m", folder, 6, learned)
-    assert len(held & set(folder.glob("ant/7*"))) == 3  # a third of nine, all of them new
+    teacher, held_out = teach_grown_folder(tmp_path / "m", folder, 6, learned)
+    assert len(held_out & set(folder.glob("ant/7*"))) == 3  # a third of nine, all of them new
     again, (result,) = teach(tmp_path / "m", folder)
     assert (result.learned, again.lessons[0].files.test) == (False, teacher.lessons[0].files.test)
     assert again.evaluate() == teacher.evaluate()
@@ -209,7 +209,7 @@ def test_what_a_few_images_taught_is_not_tested_on_when_others_join(tmp_path: Pa
     assert all("ant" not in entry.get("beyond", {}) for entry in model(tmp_path / "m").history)
 
 
-def test_a_model_may_lie_among_the_classes(tmp_path: Path) -> None:
+def test_model_folder_can_be_inside_the_image_folder(tmp_path: Path) -> None:
     folder = write_pictures(tmp_path / "photographs", "ant", "bee")
     for day, again in (("first", False), ("second", True)):
         with lock(folder / "model"):
@@ -219,7 +219,7 @@ def test_a_model_may_lie_among_the_classes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [("", "one"), ("m", "")])
-def test_an_empty_name_is_not_the_folder_we_are_in(
+def test_empty_path_is_not_the_current_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, str]
 ) -> None:
     write_pictures(tmp_path / "one", "ant")
@@ -231,28 +231,28 @@ def test_an_empty_name_is_not_the_folder_we_are_in(
 # ---------------------------------------------------------------------------------------------------- memory, settings
 
 
-def test_a_memory_grows_with_its_classes_and_says_so(tmp_path: Path) -> None:
+def test_memory_grows_to_hold_all_classes(tmp_path: Path) -> None:
     teach(tmp_path / "m", write_pictures(tmp_path / "one", "ant", "bee"), buffer=2)
     _, (result,) = teach(tmp_path / "m", write_pictures(tmp_path / "two", "cat", "dog", "eel"))
     assert result.memory_growth == (2, 5)
     assert result.dropped_classes == []
     _, (result,) = teach(tmp_path / "m", write_pictures(tmp_path / "three", "fox"), buffer=30)
-    assert result.memory_growth is None  # it was asked for
+    assert result.memory_growth is None  # the user asked for it
     memory = model(tmp_path / "m").learner.memory
     assert memory.size == 30
     assert len(memory) > 5
 
 
-def test_a_memory_that_was_made_smaller_stays_so(tmp_path: Path) -> None:
+def test_resized_memory_does_not_grow_back(tmp_path: Path) -> None:
     teach(tmp_path / "m", write_pictures(tmp_path / "one", "ant", "bee"), buffer=None)  # ten images of each class
-    with_more = model(tmp_path / "m")
-    resize(with_more, 4)
+    resized = model(tmp_path / "m")
+    resize(resized, 4)
     _, (result,) = teach(tmp_path / "m", write_pictures(tmp_path / "two", "cat"))
     assert result.memory_growth is None
     assert model(tmp_path / "m").learner.memory.size == 4
 
 
-def test_classes_that_a_memory_of_fixed_size_drops_are_named(tmp_path: Path) -> None:
+def test_classes_dropped_from_a_fixed_memory_are_reported(tmp_path: Path) -> None:
     settings = {**SMALL, "memory.outgrown": "drop"}
     teach(tmp_path / "m", write_pictures(tmp_path / "one", "ant", "bee"), buffer=2, settings=settings)
     _, (result,) = teach(tmp_path / "m", write_pictures(tmp_path / "two", "cat"), settings={})
@@ -260,7 +260,7 @@ def test_classes_that_a_memory_of_fixed_size_drops_are_named(tmp_path: Path) -> 
     assert result.dropped_classes[0] in ("ant", "bee", "cat")
 
 
-def test_later_lessons_keep_to_the_users_settings(tmp_path: Path) -> None:
+def test_later_lessons_keep_the_users_settings(tmp_path: Path) -> None:
     teach(tmp_path / "m", write_pictures(tmp_path / "one", "ant"))
     teach(tmp_path / "m", write_pictures(tmp_path / "two", "bee"), settings={"tangent.epochs": 3})
     teach(tmp_path / "m", write_pictures(tmp_path / "three", "cat"), settings={})
@@ -269,35 +269,35 @@ def test_later_lessons_keep_to_the_users_settings(tmp_path: Path) -> None:
     assert settings.tangent.epochs == 3
 
 
-def test_what_a_model_is_cannot_be_changed(tmp_path: Path) -> None:
+def test_options_that_contradict_the_model_are_refused(tmp_path: Path) -> None:
     teach(tmp_path / "m", write_pictures(tmp_path / "one", "ant"))
     two = write_pictures(tmp_path / "two", "bee")
     before = (tmp_path / "m" / "CURRENT").read_text()
     for line, changes in {
-        "made with --size 8, not 16": {"size": 16},
-        "made with --method itl, not er": {"method": "er"},
-        "made with --seed 0, not 1": {"seed": 1},
-        "was made with --no-flip; leave the option out": {"flip": True},
+        "created with --size 8, not 16": {"size": 16},
+        "created with --method itl, not er": {"method": "er"},
+        "created with --seed 0, not 1": {"seed": 1},
+        "was created with --no-flip; omit the option": {"flip": True},
         "a memory of 12 images; --buffer can only make it larger": {"buffer": 3},
-        "was made with net.width=4; that cannot be changed": {"settings": {"net.width": 8}},
-        "has weights of its own already": {"weights": __file__},
+        "was created with net.width=4, which cannot be changed": {"settings": {"net.width": 8}},
+        "already has weights": {"weights": __file__},
     }.items():
         with pytest.raises(UserError, match=line):
             teach(tmp_path / "m", two, **changes)
     assert (tmp_path / "m" / "CURRENT").read_text() == before
 
 
-def test_a_model_folder_is_not_taken_for_a_folder_of_images(tmp_path: Path) -> None:
+def test_model_folder_is_refused_as_image_folder(tmp_path: Path) -> None:
     teach(tmp_path / "m", write_pictures(tmp_path / "one", "ant", "bee"))
     with pytest.raises(UserError, match="m is a model folder; give folders of images"):
         teach(tmp_path / "other", tmp_path / "m")
     assert not (tmp_path / "other").exists()
 
 
-def test_a_model_is_not_laid_into_somebodys_photographs(tmp_path: Path) -> None:
+def test_model_is_not_created_in_a_folder_with_other_files(tmp_path: Path) -> None:
     one = write_pictures(tmp_path / "one", "ant")
     with pytest.raises(
-        UserError, match=r"one is no model folder and is not empty \(ant\); the model's folder comes first"
+        UserError, match=r"one is not a model folder and not empty \(ant\); give the model folder first"
     ):
         teach(one, one)
     (tmp_path / "file").write_text("")
@@ -306,7 +306,7 @@ def test_a_model_is_not_laid_into_somebodys_photographs(tmp_path: Path) -> None:
     assert [path.name for path in one.iterdir()] == ["ant"]
 
 
-def test_weights_are_where_learning_starts(tmp_path: Path) -> None:
+def test_training_starts_from_given_weights(tmp_path: Path) -> None:
     net = nets.build("resnet8", 9, width=4, generator=torch.Generator().manual_seed(5))
     save_file(net.state_dict(), tmp_path / "w.safetensors")
     first: list[torch.Tensor] = []

@@ -1,4 +1,4 @@
-"""Settings that suit a lesson where the user says nothing: a network for the images, epochs for their number."""
+"""Default settings for teaching: a network that suits the image size and the device, epochs that suit the data."""
 
 from __future__ import annotations
 
@@ -10,66 +10,70 @@ from itl.engine.device import choose_engine
 from itl.presets import settings_for
 from itl.settings import Settings
 
-SMALL, LARGE = 24, 96  # pixels: below, no stride is needed; from here on, a larger network with the strided stem
-STEPS = (300, 200)  # of the specialist, and of a stage on the memory: about so many, whatever the number of images …
-EPOCHS = (5, 100)  # … within these bounds for the specialist
-ON_MEMORY = (10, 60)  # … and these for what is learned on the memory
-BATCH, LAST = 32, 8  # images of a batch, and of a pass's last one at least: batch norm over four still errs at times
-GENTLE = ("itl", "itl-na")  # methods whose rate is the paper's for a large network: small ones take a larger step
-LEAST_OF_A_CLASS = 10  # images: a memory that cannot hold so many of each class grows, unless told otherwise
-OWN = "own settings"  # in the learner's notes: what the user has set, which later lessons keep to
+UNSTRIDED_MAX_SIZE = 24  # pixels: up to this image size a CPU network needs no strided stem
+LARGE_IMAGE_SIZE = 96  # pixels: from this image size on, a deeper network or a strided stem
+SPECIALIST_STEPS, MEMORY_STEPS = 300, 200  # target number of steps of the specialist, and of each stage on the memory
+SPECIALIST_EPOCHS, MEMORY_EPOCHS = (5, 100), (10, 60)  # minimum and maximum number of epochs
+BATCH_SIZE = 32
+MIN_LAST_BATCH = 8  # images: batch norm over fewer images is unreliable
+CPU_LEARNING_RATE = 0.03  # small networks learn well at a higher rate than the paper's, which is for a ResNet-18
+CPU_LEARNING_RATE_METHODS = ("itl", "itl-na")
+MIN_MEMORY_PER_CLASS = 10  # images: the memory grows to hold this many of each class, unless `buffer` is given
+USER_SETTINGS_NOTE = "own settings"  # key in `Learner.notes`: settings chosen by the user, kept for later lessons
 
 
-def for_new(options: TeachingOptions, size: int, images: int) -> dict[str, Any]:
-    """A new model's settings for a first lesson of so many `images` of `size` pixels, the user's own on top."""
-    fast = choose_engine(options.device).device.type == "cuda"
-    suits = {
-        **network(size, fast, options.weights is not None),
-        **({"specialist.lr": 0.03} if options.way in GENTLE and not fast else {}),
+def new_model_settings(options: TeachingOptions, size: int, images: int) -> dict[str, Any]:
+    """Return a new model's settings for a first lesson of `images` images; the user's own settings take precedence."""
+    gpu = choose_engine(options.device).device.type == "cuda"
+    method, buffer = options.method_or_default, options.buffer_or_default
+    defaults = {
+        **default_network(size, gpu, options.weights is not None),
+        **({"specialist.lr": CPU_LEARNING_RATE} if method in CPU_LEARNING_RATE_METHODS and not gpu else {}),
         "memory.outgrown": "grow",
-        "memory.least": LEAST_OF_A_CLASS if options.buffer is None else 1,
+        "memory.least": MIN_MEMORY_PER_CLASS if options.buffer is None else 1,
     }
-    first = settings_for(options.way, None, options.room, {**suits, **options.settings})
-    return {**suits, **for_lesson(images, min(images, options.room), first), **options.settings}
+    settings = settings_for(method, None, buffer, {**defaults, **options.settings})
+    return {**defaults, **lesson_settings(images, min(images, buffer), settings), **options.settings}
 
 
-def for_lesson(images: int, stored: int, settings: Settings) -> dict[str, int]:
-    """How many epochs to learn `images` for, with so many `stored` in memory afterwards; and in what batches."""
-    on_memory = _about(STEPS[1], stored, settings.tangent.batch, ON_MEMORY)
-    specialist = _about(STEPS[0], images, settings.specialist.batch, EPOCHS)
+def lesson_settings(images: int, stored: int, settings: Settings) -> dict[str, int]:
+    """Return epochs and batch sizes for a lesson of `images` images with `stored` images in memory afterwards."""
+    specialist = _epochs(SPECIALIST_STEPS, images, settings.specialist.batch, SPECIALIST_EPOCHS)
+    on_memory = _epochs(MEMORY_STEPS, stored, settings.tangent.batch, MEMORY_EPOCHS)
     return {
         "specialist.epochs": specialist,
-        "specialist.batch": batch_of(images),
+        "specialist.batch": batch_size(images),
         **{f"{stage}.epochs": on_memory for stage in ("tangent", "projection")},
-        **{f"{stage}.batch": batch_of(stored) for stage in ("tangent", "projection")},
+        **{f"{stage}.batch": batch_size(stored) for stage in ("tangent", "projection")},
     }
 
 
-def batch_of(images: int) -> int:
-    """A batch size, 32 or a little less, that leaves no handful of images for the last batch of a pass."""
-    sizes = range(BATCH, BATCH // 2, -1)
-    return next((size for size in sizes if not 0 < images % size < LAST), BATCH)
+def batch_size(images: int) -> int:
+    """Return a batch size of at most 32 whose last batch in an epoch is not too small for batch norm."""
+    sizes = range(BATCH_SIZE, BATCH_SIZE // 2, -1)
+    return next((size for size in sizes if not 0 < images % size < MIN_LAST_BATCH), BATCH_SIZE)
 
 
-def network(size: int, fast: bool, weights: bool) -> dict[str, Any]:
-    """A new model's network: one that a processor trains in minutes, or (`fast`) the paper's for a GPU.
+def default_network(size: int, gpu: bool, pretrained: bool) -> dict[str, Any]:
+    """Return a new model's network settings: one that a CPU trains in minutes, or the paper's ResNet-18 on a GPU.
 
-    With weights to start from it is the usual ResNet-18, which is what such files hold.
+    Files of pretrained weights usually hold a standard ResNet-18.
     """
-    if weights:
+    if pretrained:
         return {"net.name": "resnet18", "net.strided": True}
-    if fast:
-        return {"net.name": "resnet18", "net.strided": size >= LARGE}
-    return {"net.name": "resnet8" if size < LARGE else "resnet10", "net.width": 16, "net.strided": size > SMALL}
+    if gpu:
+        return {"net.name": "resnet18", "net.strided": size >= LARGE_IMAGE_SIZE}
+    name = "resnet8" if size < LARGE_IMAGE_SIZE else "resnet10"
+    return {"net.name": name, "net.width": 16, "net.strided": size > UNSTRIDED_MAX_SIZE}
 
 
-def own_settings(model: Model) -> dict[str, Any]:
-    """What the user has set in earlier calls; one who has resized the memory himself wants it so, if it can be."""
+def user_settings(model: Model) -> dict[str, Any]:
+    """Return the settings that the user chose in earlier calls; after a `resize` the memory grows only if it must."""
     resized = {"memory.least": 1} if any(entry["what"] == "resize" for entry in model.history) else {}
-    return {**resized, **model.learner.notes.get(OWN, {})}
+    return {**resized, **model.learner.notes.get(USER_SETTINGS_NOTE, {})}
 
 
-def _about(steps: int, images: int, batch: int, bounds: tuple[int, int]) -> int:
-    """Epochs that make about so many steps."""
-    a_pass = max(1, -(-images // batch))
-    return min(bounds[1], max(bounds[0], -(-steps // a_pass)))
+def _epochs(steps: int, images: int, batch: int, bounds: tuple[int, int]) -> int:
+    """Return the number of epochs that makes about `steps` steps, within bounds."""
+    steps_per_epoch = max(1, -(-images // batch))
+    return min(bounds[1], max(bounds[0], -(-steps // steps_per_epoch)))

@@ -1,4 +1,4 @@
-"""How well a model knows what it was taught: every lesson's test images, now and when they were learned."""
+"""Evaluate a model on the test images of all lessons, and compare with the accuracy when they were learned."""
 
 from __future__ import annotations
 
@@ -16,7 +16,14 @@ from itl.errors import UserError
 
 @dataclass(frozen=True)
 class GroupAccuracy:
-    """Accuracy (percent) of a task or class, now and when it was last taught; None without test images."""
+    """Accuracy of a task or class.
+
+    Attributes:
+        name: Name of the task or class.
+        images: Number of test images.
+        accuracy: Percent of them classified correctly; None without test images.
+        accuracy_when_taught: The same when the task or class was last taught; None if unknown.
+    """
 
     name: str
     images: int
@@ -25,13 +32,13 @@ class GroupAccuracy:
 
     @property
     def forgotten(self) -> float | None:
-        """Accuracy lost since the group was last taught, in percentage points; None if either is unknown."""
+        """Accuracy lost since the task or class was last taught, in percentage points; None if unknown."""
         if self.accuracy is None or self.accuracy_when_taught is None:
             return None
         return self.accuracy_when_taught - self.accuracy
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields under the keys that `itl learn --json` prints."""
+        """Return a JSON-serializable dict with the keys of `itl learn --json`."""
         return {
             "name": self.name,
             "images": self.images,
@@ -43,114 +50,123 @@ class GroupAccuracy:
 
 @dataclass(frozen=True)
 class HeldOutScores:
-    """Grades by task (lesson) and by class, and over all test images."""
+    """Accuracy by task, by class, and over all test images in percent (None without test images)."""
 
     tasks: list[GroupAccuracy]
     classes: list[GroupAccuracy]
     accuracy: float | None
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return a JSON-serializable dict with the keys of `itl learn --json`."""
         return {
             "accuracy": self.accuracy,
-            "tasks": [grade.to_dict() for grade in self.tasks],
-            "classes": [grade.to_dict() for grade in self.classes],
+            "tasks": [task.to_dict() for task in self.tasks],
+            "classes": [group.to_dict() for group in self.classes],
         }
 
 
 def relative_folder(model: Model, folder: str | os.PathLike[str]) -> str:
-    """A lesson's place as it is kept: seen from the model, so that both can move together."""
+    """Return the path from the model folder to an image folder: it stays valid if both are moved together."""
     return os.path.relpath(os.path.realpath(folder), os.path.realpath(model.path))
 
 
-def lessons(model: Model) -> dict[str, dict[str, Any]]:
-    """What was learned, by place: its last entry in the history."""
-    return {str(e["folder"]): e for e in model.history if e["what"] == "learn" and "folder" in e}
+def recorded_train_only_hashes(model: Model, folder: str) -> dict[str, set[str]]:
+    """Return, by class, the hashes of a folder's images that were trained on and must not be held out.
 
-
-def train_only_hashes(model: Model, place: str) -> dict[str, set[str]]:
-    """By class, the marks of a folder's images that were learned and are therefore never held out."""
-    out: dict[str, set[str]] = {}
+    Args:
+        model: The model.
+        folder: The image folder as given by `relative_folder`.
+    """
+    hashes: dict[str, set[str]] = {}
     for entry in model.history:
-        if entry["what"] == "learn" and entry.get("folder") == place:
-            for name, marks in entry.get("beyond", {}).items():
-                out.setdefault(name, set()).update(marks)
-    return out
-
-
-def renamed(model: Model, entry: dict[str, Any]) -> dict[str, str]:
-    """What the classes of a lesson are called today, where they were renamed or merged after it."""
-    out: dict[str, str] = {name: name for name in entry.get("classes", {})}
-    since = next((k for k, e in enumerate(model.history) if e is entry), len(model.history))
-    for change in model.history[since:]:
-        if change["what"] in ("rename", "merge"):
-            out = {first: change["new"] if name == change["old"] else name for first, name in out.items()}
-    return out
+        if entry["what"] == "learn" and entry.get("folder") == folder:
+            for name, some in entry.get("beyond", {}).items():
+                hashes.setdefault(name, set()).update(some)
+    return hashes
 
 
 class HeldOutEvaluation:
-    """Test images, read once, however often the model sits for them."""
+    """Evaluates a model on the test images of all lessons; each folder's test images are read once."""
 
     def __init__(self) -> None:
-        self.parts: dict[str, LabeledImages | None] = {}
+        self.test_images: dict[str, LabeledImages | None] = {}  # by relative folder; None: not available
 
-    def bring(self, place: str, part: LabeledImages) -> None:
-        """The test images of the lesson at hand."""
-        self.parts[place] = part
+    def add_test_images(self, folder: str, images: LabeledImages) -> None:
+        """Provide the test images of a folder that have been read already."""
+        self.test_images[folder] = images
 
-    def hold(self, model: Model, present: tuple[str, str] | None = None) -> HeldOutScores:
-        """Examine on all that was learned, and last on the lesson `present` (place, name), not in the history yet."""
-        taught = [(place, str(e.get("name", place)), e) for place, e in lessons(model).items()]
-        if present is not None:
-            taught = [one for one in taught if one[0] != present[0]]
-            taught.append((*present, {}))
-        tasks, rights, seen = [], dict.fromkeys(model.classes, 0), dict.fromkeys(model.classes, 0)
-        for place, name, entry in taught:
-            part, was = self._part(model, place, entry), entry.get("accuracy", {}).get("task")
-            if part is None or not len(part):
-                tasks.append(GroupAccuracy(name, 0, None, was))
+    def evaluate(self, model: Model, current_lesson: tuple[str, str] | None = None) -> HeldOutScores:
+        """Return the accuracy on all lessons of the history.
+
+        Args:
+            model: The model.
+            current_lesson: Relative folder and name of a lesson that is not in the history yet; it comes last.
+        """
+        lessons = [(folder, str(entry.get("name", folder)), entry) for folder, entry in _last_entries(model).items()]
+        if current_lesson is not None:
+            lessons = [lesson for lesson in lessons if lesson[0] != current_lesson[0]]
+            lessons.append((*current_lesson, {}))
+        tasks = []
+        correct, total = dict.fromkeys(model.classes, 0), dict.fromkeys(model.classes, 0)
+        for folder, name, entry in lessons:
+            images, when_taught = self._images(model, folder, entry), entry.get("accuracy", {}).get("task")
+            if images is None or not len(images):
+                tasks.append(GroupAccuracy(name, 0, None, when_taught))
                 continue
-            right = self._right(model, part)
-            for label, good in zip(part.labels, right, strict=True):
-                rights[label] += int(good)
-                seen[label] += 1
-            tasks.append(GroupAccuracy(name, len(part), 100 * float(right.mean()), was))
+            is_correct = model.predict(images.pixels) == np.array(images.labels)
+            for label, right in zip(images.labels, is_correct, strict=True):
+                correct[label] += int(right)
+                total[label] += 1
+            tasks.append(GroupAccuracy(name, len(images), 100 * float(is_correct.mean()), when_taught))
         classes = [
-            GroupAccuracy(
-                name, seen[name], 100 * rights[name] / seen[name] if seen[name] else None, self._was(model, name)
-            )
+            GroupAccuracy(name, total[name], _percent(correct[name], total[name]), _accuracy_when_taught(model, name))
             for name in model.classes
         ]
-        total = sum(seen.values())
-        return HeldOutScores(tasks, classes, 100 * sum(rights.values()) / total if total else None)
+        return HeldOutScores(tasks, classes, _percent(sum(correct.values()), sum(total.values())))
 
-    def _part(self, model: Model, place: str, entry: dict[str, Any]) -> LabeledImages | None:
-        """A lesson's test images of the classes that are known, if the folder is still there."""
-        if place not in self.parts:
-            self.parts[place] = None
+    def _images(self, model: Model, folder: str, entry: dict[str, Any]) -> LabeledImages | None:
+        """Return a lesson's test images under today's class names, without forgotten classes; None if unavailable."""
+        if folder not in self.test_images:
+            self.test_images[folder] = None
             if entry.get("tested"):
-                with suppress(UserError):  # moved, or on another machine
-                    lesson = Lesson.of(model.path / place, learned=train_only_hashes(model, place))
-                    self.parts[place] = lesson.read_test(model.image["size"])
-        part = self.parts[place]
-        if part is None:
+                with suppress(UserError):  # the folder was moved, or is on another machine
+                    train_only = recorded_train_only_hashes(model, folder)
+                    lesson = Lesson.from_folder(model.path / folder, train_only=train_only)
+                    self.test_images[folder] = lesson.read_test(model.image["size"])
+        images = self.test_images[folder]
+        if images is None:
             return None
-        names = renamed(model, entry)
-        return LabeledImages(part.pixels, [names.get(label, label) for label in part.labels]).of(set(model.classes))
+        names = _current_names(model, entry)
+        labels = [names.get(label, label) for label in images.labels]
+        return LabeledImages(images.pixels, labels).of_classes(set(model.classes))
 
-    def _right(self, model: Model, part: LabeledImages) -> np.ndarray:
-        places = {name: place for place, name in enumerate(model.classes)}
-        predicted = model.predict_proba(part.pixels).argmax(1)
-        right: np.ndarray = predicted == np.array([places[label] for label in part.labels])
-        return right
 
-    def _was(self, model: Model, name: str) -> float | None:
-        """A class's accuracy when it was last taught."""
-        for entry in reversed(model.history):
-            if entry["what"] != "learn" or name not in (names := renamed(model, entry)).values():
-                continue
-            grades = entry.get("accuracy", {}).get("classes", {})
-            values = [grades.get(old) for old, new in names.items() if new == name]
-            # Of classes that were merged since then, no accuracy as one is known.
-            return None if len(values) > 1 or values[0] is None else float(values[0])
-        return None
+def _last_entries(model: Model) -> dict[str, dict[str, Any]]:
+    """Return the last history entry of each folder that was learned."""
+    return {str(e["folder"]): e for e in model.history if e["what"] == "learn" and "folder" in e}
+
+
+def _current_names(model: Model, entry: dict[str, Any]) -> dict[str, str]:
+    """Map the class names of a history entry to today's names, following later renames and merges."""
+    names: dict[str, str] = {name: name for name in entry.get("classes", {})}
+    start = next((k for k, other in enumerate(model.history) if other is entry), len(model.history))
+    for change in model.history[start:]:
+        if change["what"] in ("rename", "merge"):
+            names = {old: change["new"] if name == change["old"] else name for old, name in names.items()}
+    return names
+
+
+def _accuracy_when_taught(model: Model, name: str) -> float | None:
+    """Return a class's accuracy when it was last taught; None if unknown."""
+    for entry in reversed(model.history):
+        if entry["what"] != "learn" or name not in (names := _current_names(model, entry)).values():
+            continue
+        accuracies = entry.get("accuracy", {}).get("classes", {})
+        values = [accuracies.get(old) for old, new in names.items() if new == name]
+        # For classes that were merged later, no common accuracy was recorded.
+        return None if len(values) > 1 or values[0] is None else float(values[0])
+    return None
+
+
+def _percent(part: int, total: int) -> float | None:
+    return 100 * part / total if total else None

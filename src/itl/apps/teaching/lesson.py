@@ -1,4 +1,4 @@
-"""A folder as a lesson: which images of which classes are learned, which are held out to test on, and what is wrong."""
+"""A lesson: an image folder that is learned as one task."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from itl.apps.images import (
 from itl.errors import UserError
 from itl.streams import Progress
 
-PROBED = 32  # images looked at to tell the size of a folder's
+MEASURED_IMAGES = 32  # images whose dimensions are read to choose a model's image size
 
 
 @dataclass(frozen=True)
@@ -38,19 +38,19 @@ class LabeledImages:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def counts(self) -> dict[str, int]:
-        """How many images of each class."""
+    def class_counts(self) -> dict[str, int]:
+        """Return the number of images of each class."""
         return dict(Counter(self.labels))
 
-    def of(self, names: set[str]) -> LabeledImages:
-        """The images of these classes."""
+    def of_classes(self, names: set[str]) -> LabeledImages:
+        """Return the images of these classes."""
         rows = [row for row, name in enumerate(self.labels) if name in names]
         return self if len(rows) == len(self) else LabeledImages(self.pixels[rows], [self.labels[row] for row in rows])
 
 
 @dataclass(frozen=True)
 class LessonImages:
-    """A lesson's images, decoded."""
+    """A lesson's decoded images, and the files that were skipped."""
 
     train: LabeledImages
     test: LabeledImages
@@ -59,72 +59,89 @@ class LessonImages:
 
 @dataclass(frozen=True)
 class Lesson:
-    """A folder that is a task. Nothing is decoded before `read`."""
+    """An image folder that is learned as one task. No image is decoded before `read`.
+
+    Attributes:
+        folder: The image folder.
+        files: Its files by class, split into training and test files.
+    """
 
     folder: Path
     files: ImageFolder
 
     @classmethod
-    def of(
+    def from_folder(
         cls,
         folder: str | os.PathLike[str],
         test: bool = True,
-        learned: Mapping[str, Collection[str]] | None = None,
+        train_only: Mapping[str, Collection[str]] | None = None,
     ) -> Lesson:
-        """The lesson in a folder; without `test`, all of it is learned from. See `ImageFolder.with_held_out`."""
+        """Scan an image folder.
+
+        Args:
+            folder: The image folder.
+            test: Use the folder's `test/`, or hold out test images; otherwise all images are for training.
+            train_only: See `ImageFolder.with_held_out`.
+
+        Raises:
+            UserError: If the folder is missing, is a model folder or contains no class.
+        """
         if not os.fspath(folder):
-            raise UserError("a folder's name is empty; give folders of images to learn from")
-        if is_model_folder(Path(folder)):
-            raise UserError(f"{printable_path(Path(folder))} is a model folder; give folders of images to learn from")
-        found = scan_folder(folder)
-        if test:
-            return cls(Path(folder), found.with_held_out(learned))
-        return cls(Path(folder), ImageFolder(found.folder, found.train, {}, found.skipped, found.has_test))
+            raise UserError("an image folder's name is empty; give folders of images to learn from")
+        path = Path(folder)
+        if is_model_folder(path):
+            raise UserError(f"{printable_path(path)} is a model folder; give folders of images to learn from")
+        files = scan_folder(path)
+        return cls(path, files.with_held_out(train_only) if test else files.without_test())
 
     @property
     def name(self) -> str:
-        """What to call it."""
+        """The folder's name."""
         return printable_path(self.folder.name or self.folder.resolve().name)
 
     @property
     def held_out(self) -> bool:
-        """Whether the test images were taken out of the folder's own, which brings none."""
+        """Whether the test images were held out, as opposed to coming from the folder's own `test/`."""
         return bool(self.files.test) and not self.files.has_test
 
-    def side(self) -> int | None:
-        """The middle one of its images' shorter sides, by a few of them; None where none can be read."""
+    def median_side(self) -> int | None:
+        """Return the median of the shorter sides of up to `MEASURED_IMAGES` images; None if none can be read."""
         files = [file for files in self.files.train.values() for file in files]
         sides = []
-        for place in np.linspace(0, len(files) - 1, min(PROBED, len(files))).round().astype(int):
+        for index in np.linspace(0, len(files) - 1, min(MEASURED_IMAGES, len(files))).round().astype(int):
             try:
-                sides.append(min(image_dimensions(files[place])))
+                sides.append(min(image_dimensions(files[index])))
             except UnreadableImage:
                 continue
         return int(np.median(sides)) if sides else None
 
     def read(self, size: int, progress: Progress | None = None) -> LessonImages:
-        """All its images. Bad ones are listed; a lesson without a single good one is refused."""
-        problems = list(self.files.skipped)
-        train, bad = _read(self.files.train, size, progress)
-        problems += bad
+        """Decode all images to `size` x `size` pixels; unreadable files are skipped.
+
+        Raises:
+            UserError: If no training image can be read.
+        """
+        skipped = list(self.files.skipped)
+        train, unreadable = _read(self.files.train, size, progress)
+        skipped += unreadable
         for name in self.files.train.keys() - set(train.labels):
-            problems.append(SkippedPath(self.folder / name, "no image of this class can be read; it is left out"))
+            skipped.append(SkippedPath(self.folder / name, "no image of this class can be read"))
         if not len(train):
             raise UserError(
-                f"{printable_path(self.folder)} contains no readable image; the first problem is {problems[0]}"
+                f"{printable_path(self.folder)} contains no readable image; the first problem is {skipped[0]}"
             )
-        test, bad = _read(self.files.test, size, progress)
-        return LessonImages(train, test, problems + bad)
+        test, unreadable = _read(self.files.test, size, progress)
+        return LessonImages(train, test, skipped + unreadable)
 
     def read_test(self, size: int) -> LabeledImages:
-        """Its test images alone."""
+        """Decode the test images only."""
         return _read(self.files.test, size, None)[0]
 
 
 def _read(
     classes: dict[str, list[Path]], size: int, progress: Progress | None
 ) -> tuple[LabeledImages, list[SkippedPath]]:
-    """The images of some classes, one class after another, and what is wrong with the others."""
-    files = [(name, file) for name, files in classes.items() for file in files]
-    pixels, kept, problems = read_images([file for _, file in files], size, progress=progress)
-    return LabeledImages(torch.from_numpy(pixels), [files[k][0] for k in kept]), problems
+    """Decode the images of some classes, one class after another; return them and the skipped files."""
+    pairs = [(name, file) for name, files in classes.items() for file in files]
+    decoded = read_images([file for _, file in pairs], size, progress=progress)
+    return LabeledImages(torch.from_numpy(decoded.pixels), [pairs[k][0] for k in decoded.indices]), decoded.skipped

@@ -1,4 +1,4 @@
-"""What became of a lesson."""
+"""The result of teaching one lesson."""
 
 from __future__ import annotations
 
@@ -11,21 +11,34 @@ from itl.apps.teaching.lesson import Lesson
 
 @dataclass
 class LessonResult:
-    """A lesson and what was made of it: `why` it was not learned, or its images by class, what is new and what went."""
+    """The result of one lesson; filled by `Teacher.teach`.
+
+    Attributes:
+        lesson: The lesson.
+        learned: Whether it was learned.
+        skip_reason: Why it was not learned; empty otherwise.
+        train_counts: Number of training images by class.
+        test_counts: Number of test images by class.
+        new_classes: Classes that the model did not know before.
+        dropped_classes: Classes of which the memory holds no image any more.
+        memory_growth: The memory's size before and after, if it grew to hold all classes.
+        skipped: Files and folders that were skipped, with reasons.
+        seconds: Time spent on reading, training and evaluation.
+    """
 
     lesson: Lesson
     learned: bool = False
     skip_reason: str = ""
     train_counts: dict[str, int] = field(default_factory=dict)
     test_counts: dict[str, int] = field(default_factory=dict)
-    new_classes: list[str] = field(default_factory=list)  # classes
-    dropped_classes: list[str] = field(default_factory=list)  # classes that the memory holds no image of
-    memory_growth: tuple[int, int] | None = None  # the memory's size before and after
+    new_classes: list[str] = field(default_factory=list)
+    dropped_classes: list[str] = field(default_factory=list)
+    memory_growth: tuple[int, int] | None = None
     skipped: list[SkippedPath] = field(default_factory=list)
     seconds: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return a JSON-serializable dict with the keys of `itl learn --json`."""
         return {
             "folder": printable_path(self.lesson.folder),
             "learned": self.learned,
@@ -35,6 +48,11 @@ class LessonResult:
             "new_classes": self.new_classes,
             "memory_dropped": self.dropped_classes,
             "memory_grown": self.memory_growth,
-            "problems": [{"path": printable_path(p.path), "why": p.reason} for p in self.skipped],
+            "problems": skipped_as_dicts(self.skipped),
             "seconds": round(self.seconds, 3),
         }
+
+
+def skipped_as_dicts(skipped: list[SkippedPath]) -> list[dict[str, str]]:
+    """Return skipped paths as the JSON output of the commands lists them."""
+    return [{"path": printable_path(path.path), "why": path.reason} for path in skipped]

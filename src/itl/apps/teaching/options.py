@@ -1,4 +1,4 @@
-"""What a user may say about a learn, and what a model that exists already makes of it."""
+"""The user's options for teaching, and checks that they fit an existing model."""
 
 from __future__ import annotations
 
@@ -14,16 +14,30 @@ from itl.checkpoint.store import generations
 from itl.errors import UserError
 from itl.settings import flatten
 
-SIZES = (32, 64, 128)  # a new model's images, by what its first folder holds
-LEAST, MOST = 8, 224  # pixels
-FIXED = ("net.", "memory.policy", "memory.logits", "specialist.name")  # a model keeps these for life
+DEFAULT_IMAGE_SIZES = (32, 64, 128)  # pixels: one is chosen by the size of the first folder's images
+MIN_IMAGE_SIZE, MAX_IMAGE_SIZE = 8, 224  # pixels
+DEFAULT_METHOD, DEFAULT_BUFFER = "itl", 200
+FIXED_SETTINGS = ("net.", "memory.policy", "memory.logits", "specialist.name")  # prefixes of settings fixed for life
 
 
 @dataclass(frozen=True)
 class TeachingOptions:
-    """The user's choices; None: what the model has, or what suits a new one. `settings` are dotted names.
+    """Options for teaching a model folder. None means the model's value, or a default for a new model.
 
-    `test`: hold images out, or use the folder's own `test/`. `again`: learn a folder that was learned before.
+    Args:
+        size: Width and height of the model's images in pixels, 8 to 224.
+        method: The method, as for `Learner`.
+        buffer: Number of images in memory. It can only grow later.
+        seed: Seed of everything random.
+        flip: Whether horizontal flips preserve the class (used for augmentation).
+        settings: Further settings by dotted name, as for `Learner`.
+        weights: A safetensors file of pretrained ResNet weights, for a new model only.
+        test: Use a folder's `test/`, or hold out test images; otherwise learn from all images.
+        again: Learn a folder again whose images were learned before.
+        device: `auto`, `cpu` or `cuda`.
+
+    Raises:
+        UserError: If a value is out of range or `weights` does not exist.
     """
 
     size: int | None = None
@@ -38,85 +52,100 @@ class TeachingOptions:
     device: str = "auto"
 
     @property
-    def way(self) -> str:
-        """A new model's method."""
-        return self.method or "itl"
+    def method_or_default(self) -> str:
+        """The method of a new model."""
+        return self.method or DEFAULT_METHOD
 
     @property
-    def room(self) -> int:
-        """A new model's buffer."""
-        return self.buffer or 200
+    def buffer_or_default(self) -> int:
+        """The memory size of a new model."""
+        return self.buffer or DEFAULT_BUFFER
 
     def __post_init__(self) -> None:
-        if self.size is not None and not LEAST <= self.size <= MOST:
-            raise UserError(f"--size must be {LEAST} to {MOST} pixels, not {self.size}")
+        if self.size is not None and not MIN_IMAGE_SIZE <= self.size <= MAX_IMAGE_SIZE:
+            raise UserError(f"--size must be {MIN_IMAGE_SIZE} to {MAX_IMAGE_SIZE} pixels, not {self.size}")
         if self.buffer is not None and self.buffer < 1:
-            raise UserError(f"--buffer must be 1 image or more, not {self.buffer}")
+            raise UserError(f"--buffer must be at least 1 image, not {self.buffer}")
         if self.seed is not None and self.seed < 0:
-            raise UserError(f"a seed must be 0 or more, not {self.seed}")
+            raise UserError(f"--seed must be 0 or more, not {self.seed}")
         if self.weights is not None and not Path(self.weights).is_file():
             raise UserError(f"cannot read --weights {self.weights}: No such file or directory")
 
 
-def check_model_path(given: str | os.PathLike[str]) -> None:
-    """Refuse to make a model in a folder that holds other things: it may be somebody's photographs."""
-    path = Path(given)
-    if not os.fspath(given):
+def check_model_path(path: str | os.PathLike[str]) -> None:
+    """Refuse a path at which a model can neither be opened nor created, such as a folder of photographs.
+
+    Raises:
+        UserError: If the path is empty, a file, or a folder with other contents.
+    """
+    folder = Path(path)
+    if not os.fspath(path):
         raise UserError("the model's name is empty; give a folder for it")
-    if path.is_dir():
-        foreign = [entry.name for entry in path.iterdir() if not entry.name.startswith((".", "LOCK", "generation-"))]
-        there = (path / "CURRENT").exists()
-        if not there and len(generations(path)) > 1 and any(earlier(path)):  # one alone: a crash in the first save
-            raise UserError(f"{path} is a damaged model folder: CURRENT is missing; itl undo {path} mends it")
-        if foreign and not there:
+    if folder.is_dir():
+        others = [entry.name for entry in folder.iterdir() if not entry.name.startswith((".", "LOCK", "generation-"))]
+        exists = (folder / "CURRENT").exists()
+        # A single generation without CURRENT is what a crash during the first save leaves; it can be replaced.
+        if not exists and len(generations(folder)) > 1 and any(earlier(folder)):
+            raise UserError(f"{folder} is a damaged model folder: CURRENT is missing; repair it with itl undo {folder}")
+        if others and not exists:
             raise UserError(
-                f"{path} is no model folder and is not empty ({foreign[0]}); the model's folder comes first, then the "
-                "folders of images"
+                f"{folder} is not a model folder and not empty ({others[0]}); give the model folder first, then the "
+                "image folders"
             )
-    elif path.exists():
-        raise UserError(f"{path} is a file; a model is a folder")
+    elif folder.exists():
+        raise UserError(f"{folder} is a file; a model is a folder")
 
 
 def check_options(model: Model, options: TeachingOptions) -> None:
-    """Refuse options that contradict what a model is."""
+    """Refuse options that contradict an existing model.
+
+    Raises:
+        UserError: If an option differs from what the model, or its unfinished lesson, was created with.
+    """
     learner, saved = model.learner, flatten(model.learner.settings.model_dump())
     if model.image["channels"] != 3:
-        raise UserError(f"{model.path} learns images of {model.image['channels']} channels, files have 3; use Python")
-    for name, given, own in (
+        channels = model.image["channels"]
+        raise UserError(f"{model.path} learns images with {channels} channels, but image files have 3; use Python")
+    for option, given, own in (
         ("--size", options.size, model.image["size"]),
         ("--method", options.method, learner.method),
         ("--seed", options.seed, learner.seed),
     ):
         if given is not None and given != own:
-            raise UserError(f"{model.path} was made with {name} {own}, not {given}; leave it out, or make a new model")
+            raise UserError(
+                f"{model.path} was created with {option} {own}, not {given}; omit the option, or create a new model"
+            )
     if options.flip not in (None, model.image["flip"]):
-        word = "--flip" if model.image["flip"] else "--no-flip"
-        raise UserError(f"{model.path} was made with {word}; leave the option out, or make a new model")
+        option = "--flip" if model.image["flip"] else "--no-flip"
+        raise UserError(f"{model.path} was created with {option}; omit the option, or create a new model")
     if options.weights is not None:
-        raise UserError(f"{model.path} has weights of its own already; --weights is for a new model")
+        raise UserError(f"{model.path} already has weights; use --weights with a new model only")
     if model.pending is None and options.buffer is not None and options.buffer < learner.memory.size:
         raise UserError(f"{model.path} has a memory of {learner.memory.size} images; --buffer can only make it larger")
     for key, value in options.settings.items():
-        if key.startswith(FIXED) and saved.get(key) != value:
-            raise UserError(f"{model.path} was made with {key}={saved.get(key)}; that cannot be changed any more")
+        if key.startswith(FIXED_SETTINGS) and saved.get(key) != value:
+            raise UserError(
+                f"{model.path} was created with {key}={saved.get(key)}, which cannot be changed; omit the setting, or "
+                "create a new model"
+            )
         if model.pending is not None and key in saved and saved[key] != value:
-            raise _unfinished(model, f"with {key}={saved[key]}")
+            raise _unfinished_error(model, f"with {key}={saved[key]}")
     if model.pending is not None:
         _check_pending(model, model.pending, options)
 
 
 def _check_pending(model: Model, pending: Mapping[str, Any], options: TeachingOptions) -> None:
-    """An unfinished learn goes on as it was begun."""
-    room = model.learner.memory.size
-    if options.buffer not in (None, pending.get("buffer"), room):
-        raise _unfinished(model, f"with a memory of {room} images")
+    """Refuse options that differ from those with which an unfinished lesson was started."""
+    buffer = model.learner.memory.size
+    if options.buffer not in (None, pending.get("buffer"), buffer):
+        raise _unfinished_error(model, f"with a memory of {buffer} images")
     tested = pending.get("tested", options.test)
     if tested != options.test:
-        raise _unfinished(model, f"with{'out' if tested else ''} --no-test")
+        raise _unfinished_error(model, f"with{'out' if tested else ''} --no-test")
 
 
-def _unfinished(model: Model, how: str) -> UserError:
-    what = (model.pending or {}).get("what")
+def _unfinished_error(model: Model, how: str) -> UserError:
+    lesson = (model.pending or {}).get("what")
     return UserError(
-        f"{model.path} is in the middle of learning {what} {how}; finish that first, with the command it was begun with"
+        f"{model.path} has not finished learning {lesson} {how}; finish it first with the command that started it"
     )

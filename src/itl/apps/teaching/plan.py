@@ -1,44 +1,48 @@
-"""What a learn would do, before it does it: classes, counts, imbalance, time and memory."""
+"""Plan lessons without learning them: classes, counts, imbalance, and an estimate of time and memory."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from itl.apps.images import printable_path
-from itl.apps.teaching.default_settings import for_lesson, for_new, own_settings
-from itl.apps.teaching.estimate import estimate
+from itl.apps.teaching.default_settings import lesson_settings, new_model_settings, user_settings
+from itl.apps.teaching.estimate import estimate_cost
 from itl.apps.teaching.lesson import Lesson
+from itl.apps.teaching.lesson_result import skipped_as_dicts
 from itl.apps.teaching.teacher import Teacher
 from itl.presets import settings_for
 from itl.settings import Settings, build, flatten
 
 
 def plan_lessons(teacher: Teacher) -> dict[str, Any]:
-    """As JSON. Files are counted, not opened: one that is no image is found out when it is read."""
+    """Return what a teacher would do, as the JSON-serializable dict of `itl learn --dry-run --json`.
+
+    Files are counted but not opened, so files that are not images count too.
+    """
     options, model = teacher.options, teacher.model
     known = list(model.classes) if model else []
     lessons = []
     for lesson in teacher.lessons:
-        lessons.append(_lesson(lesson, known))
+        lessons.append(_plan_lesson(lesson, known))
         known += [name for name in lesson.files.train if name not in known]
     settings = [(_settings(teacher, entry["images"]), entry["images"]) for entry in lessons]
-    buffer = max(options.buffer or 0, model.learner.memory.size) if model else options.room
-    held = len(model.learner.memory) if model else 0
-    guess = estimate(settings, teacher.size, len(known), buffer, held, options.device)
+    buffer = max(options.buffer or 0, model.learner.memory.size) if model else options.buffer_or_default
+    stored = len(model.learner.memory) if model else 0
+    cost = estimate_cost(settings, teacher.image_size, len(known), buffer, stored, options.device)
     net = settings[0][0].net
     return {
         "model": str(teacher.path),
         "exists": model is not None,
-        "method": model.learner.method if model else options.way,
+        "method": model.learner.method if model else options.method_or_default,
         "network": {"name": net.name, "width": net.width, "strided": net.strided},
-        "size": teacher.size,
+        "size": teacher.image_size,
         "buffer": buffer,
         "lessons": lessons,
-        "estimate": {"seconds": guess.seconds, "bytes": guess.bytes, "device": guess.device},
+        "estimate": {"seconds": cost.seconds, "bytes": cost.bytes, "device": cost.device},
     }
 
 
-def _lesson(lesson: Lesson, known: list[str]) -> dict[str, Any]:
+def _plan_lesson(lesson: Lesson, known: list[str]) -> dict[str, Any]:
     train = {name: len(files) for name, files in lesson.files.train.items()}
     test = {name: len(files) for name, files in lesson.files.test.items()}
     rows = [{"class": c, "train": n, "test": test.get(c, 0), "known": c in known} for c, n in train.items()]
@@ -48,16 +52,17 @@ def _lesson(lesson: Lesson, known: list[str]) -> dict[str, Any]:
         "held_out": lesson.held_out,
         "classes": rows,
         "imbalance": max(train.values()) / min(train.values()),
-        "problems": [{"path": printable_path(p.path), "why": p.reason} for p in lesson.files.skipped],
+        "problems": skipped_as_dicts(lesson.files.skipped),
     }
 
 
 def _settings(teacher: Teacher, images: int) -> Settings:
-    """The settings a lesson of so many images would be learned with."""
+    """Return the settings that a lesson of `images` images would be learned with."""
     options, model = teacher.options, teacher.model
     if model is None:
-        return settings_for(options.way, None, options.room, for_new(options, teacher.size, images))
+        overrides = new_model_settings(options, teacher.image_size, images)
+        return settings_for(options.method_or_default, None, options.buffer_or_default, overrides)
     learner = model.learner
     saved = flatten(learner.settings.model_dump())
-    chosen = for_lesson(images, learner.memory.size, learner.settings)
-    return build({**saved, **chosen, **own_settings(model), **options.settings})
+    chosen = lesson_settings(images, learner.memory.size, learner.settings)
+    return build({**saved, **chosen, **user_settings(model), **options.settings})

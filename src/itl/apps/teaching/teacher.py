@@ -1,4 +1,4 @@
-"""Teaching a model folder one lesson after another, so that it can be stopped anywhere and the same command goes on."""
+"""Teach a model folder lesson by lesson; an interrupted call is resumed by making the same call again."""
 
 from __future__ import annotations
 
@@ -11,11 +11,16 @@ from typing import TYPE_CHECKING, Any
 from itl.apps.images import SkippedPath, printable_path
 from itl.apps.model import Model
 from itl.apps.model.folder import fingerprint
-from itl.apps.teaching.default_settings import OWN, for_lesson, for_new, own_settings
-from itl.apps.teaching.held_out_evaluation import HeldOutEvaluation, HeldOutScores, relative_folder, train_only_hashes
+from itl.apps.teaching.default_settings import USER_SETTINGS_NOTE, lesson_settings, new_model_settings, user_settings
+from itl.apps.teaching.held_out_evaluation import (
+    HeldOutEvaluation,
+    HeldOutScores,
+    recorded_train_only_hashes,
+    relative_folder,
+)
 from itl.apps.teaching.lesson import Lesson, LessonImages
 from itl.apps.teaching.lesson_result import LessonResult
-from itl.apps.teaching.options import SIZES, TeachingOptions, check_model_path, check_options
+from itl.apps.teaching.options import DEFAULT_IMAGE_SIZES, TeachingOptions, check_model_path, check_options
 from itl.callbacks.base import Callback, CallbackList
 from itl.engine.device import choose_engine
 from itl.errors import UserError
@@ -29,56 +34,89 @@ if TYPE_CHECKING:
 
 
 class Teacher:
-    """Teaches lessons to the model in `path`, which is made if it is not there; the caller holds the model's lock."""
+    """Teaches a model folder from image folders, one task per folder, as `itl learn` does.
+
+    The teacher chooses a network and the number of epochs, holds out test images, skips folders that were learned
+    before, resumes an interrupted lesson and evaluates the model after every lesson. The caller holds the model
+    folder's lock:
+
+        with lock("model"):
+            teacher = Teacher("model", ["monday"], TeachingOptions())
+            for result in teacher.lesson_results():
+                teacher.teach(result)
+            scores = teacher.evaluate()
+
+    Args:
+        path: The model folder. A new model is created if there is none.
+        folders: The image folders, in the order in which they are learned.
+        options: The user's options.
+
+    Attributes:
+        model: The model; None until the first lesson of a new model is learned.
+        lessons: One lesson per folder.
+        image_size: Width and height of the model's images in pixels.
+
+    Raises:
+        UserError: If a folder cannot be used, or the options do not fit the model.
+    """
 
     def __init__(
         self, path: str | os.PathLike[str], folders: Sequence[str | os.PathLike[str]], options: TeachingOptions
     ) -> None:
         check_model_path(path)
         self.path, self.options = Path(path), options
-        choose_engine(options.device)  # no such device: said before anything is read
+        choose_engine(options.device)  # report an unknown device before reading anything
         self.evaluation = HeldOutEvaluation()
         self.model: Model | None = None
         if self._exists():
             self.model = Model.open(self.path, device=options.device)
             check_options(self.model, options)
-        else:
-            settings_for(options.way, None, options.room, options.settings)  # a mistake in them is said now
-        self.lessons = [self._lesson(folder) for folder in folders]
-        self.size = options.size or (self.model.image["size"] if self.model else self._size())
+        else:  # report invalid settings before reading anything
+            settings_for(options.method_or_default, None, options.buffer_or_default, options.settings)
+        self.lessons = [self._scan(folder) for folder in folders]
+        self.image_size = options.size or (self.model.image["size"] if self.model else self._default_image_size())
 
-    def _lesson(self, folder: str | os.PathLike[str]) -> Lesson:
-        """What is to be learned of a folder: what was learned of it before is not held out now."""
-        known = train_only_hashes(self.model, relative_folder(self.model, folder)) if self.model else {}
-        return Lesson.of(folder, self.options.test, known)
+    def _scan(self, folder: str | os.PathLike[str]) -> Lesson:
+        """Scan an image folder; images that the model was trained on are not held out."""
+        train_only = None
+        if self.model:
+            train_only = recorded_train_only_hashes(self.model, relative_folder(self.model, folder))
+        return Lesson.from_folder(folder, self.options.test, train_only)
 
     def _exists(self) -> bool:
         return (self.path / "CURRENT").exists()
 
-    def _size(self) -> int:
-        """What suits the first folder's images: the next size that loses little, up to the largest."""
-        side = next((side for side in (lesson.side() for lesson in self.lessons) if side is not None), SIZES[0])
-        return next((size for size in SIZES if size >= 0.75 * side), SIZES[-1])
+    def _default_image_size(self) -> int:
+        """Return the smallest default size that loses little detail of the first folder's images, or the largest."""
+        sides = (lesson.median_side() for lesson in self.lessons)
+        side = next((side for side in sides if side is not None), DEFAULT_IMAGE_SIZES[0])
+        return next((size for size in DEFAULT_IMAGE_SIZES if size >= 0.75 * side), DEFAULT_IMAGE_SIZES[-1])
 
-    # ------------------------------------------------------------------ learning
+    # ------------------------------------------------------------------ teaching
 
     def lesson_results(self) -> list[LessonResult]:
-        """The lessons in their order; those that an interrupted command has done already say so."""
-        out = [LessonResult(lesson) for lesson in self.lessons]
+        """Return one empty result per lesson, in order, to be passed to `teach`.
+
+        Lessons that an interrupted call has already learned are marked with a `skip_reason`.
+
+        Raises:
+            UserError: If another lesson is unfinished.
+        """
+        results = [LessonResult(lesson) for lesson in self.lessons]
         pending = self.model.pending if self.model else None
         if self.model is None or pending is None:
-            return out
-        places = [relative_folder(self.model, result.lesson.folder) for result in out]
-        if _alike(pending.get("plan"), places):
-            for result in out[: pending["at"]]:
+            return results
+        folders = [relative_folder(self.model, lesson.folder) for lesson in self.lessons]
+        if _same_names(pending.get("plan"), folders):
+            for result in results[: pending["at"]]:
                 result.skip_reason = "learned before the interruption"
-        elif not _alike([str(pending.get("folder"))], places[:1]):
-            raise self._in_the_middle(pending)
-        return out
+        elif not _same_names([str(pending.get("folder"))], folders[:1]):
+            raise self._unfinished_error(pending)
+        return results
 
-    def _in_the_middle(self, pending: Mapping[str, Any]) -> UserError:
+    def _unfinished_error(self, pending: Mapping[str, Any]) -> UserError:
         return UserError(
-            f"{self.path} is in the middle of learning {pending.get('what')}; go on with that first "
+            f"{self.path} has not finished learning {pending.get('what')}; finish it first "
             f"(itl learn {self.path} {pending.get('given', pending.get('what'))}), or undo it: itl undo {self.path}"
         )
 
@@ -89,103 +127,108 @@ class Teacher:
         progress: Progress | None = None,
         stop: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Learn one lesson, or what is left of it, examine the model, and commit.
+        """Learn one lesson (or the rest of it), evaluate the model, save it, and fill in `result`.
 
-        `stop` is asked after every image read and every round: where it says so, what was learned is saved and
-        `KeyboardInterrupt` raised.
+        Args:
+            result: One of `lesson_results()`. A result with a `skip_reason` is left as it is.
+            callback: Receives the learner's events.
+            progress: Called as `progress(done, total)` while images are read.
+            stop: Called after every image and every training round. If it returns True, the state is saved and
+                `KeyboardInterrupt` is raised; the same call resumes.
+
+        Raises:
+            UserError: If no image can be read, or other images are being learned.
+            KeyboardInterrupt: If `stop` returned True.
         """
         if result.skip_reason:
             return
-        begun, lesson = time.monotonic(), result.lesson
+        start, lesson = time.monotonic(), result.lesson
 
-        def reads(done: int, total: int | None) -> None:
+        def on_image(done: int, total: int | None) -> None:
             if stop():
                 raise KeyboardInterrupt
             if progress is not None:
                 progress(done, total)
 
-        material = lesson.read(self.size, reads)
-        result.skipped = material.skipped
-        result.train_counts, result.test_counts = material.train.counts(), material.test.counts()
-        pixels, labels = material.train.pixels, material.train.labels
-        model = self._model(material)
-        if not self._is_due(model, result, fingerprint(pixels, labels)):
+        images = lesson.read(self.image_size, on_image)
+        result.skipped = images.skipped
+        result.train_counts, result.test_counts = images.train.class_counts(), images.test.class_counts()
+        pixels, labels = images.train.pixels, images.train.labels
+        model = self._model_for(images)
+        if not self._must_learn(model, result, fingerprint(pixels, labels)):
             return
-        callbacks = CallbackList([_Stopper(model, stop), *([callback] if callback else [])])
-        model.teach(pixels, labels, self._about(model, result), callback=callbacks)
-        self._look_back(model, result)
-        place = relative_folder(model, lesson.folder)
-        self.evaluation.bring(place, material.test)
-        report = self.evaluation.hold(model, (place, lesson.name))
-        result.seconds = time.monotonic() - begun
-        model.finish(self._entry(model, result, place, report))
+        callbacks = CallbackList([_StopCallback(model, stop), *([callback] if callback else [])])
+        model.teach(pixels, labels, self._pending_notes(model, result), callback=callbacks)
+        self._record_changes(model, result)
+        folder = relative_folder(model, lesson.folder)
+        self.evaluation.add_test_images(folder, images.test)
+        scores = self.evaluation.evaluate(model, (folder, lesson.name))
+        result.seconds = time.monotonic() - start
+        model.finish(self._history_entry(model, result, folder, scores))
         self.model = model
 
     def evaluate(self) -> HeldOutScores:
-        """How well everything learned so far is known."""
+        """Evaluate the model on the test images of everything learned so far."""
         assert self.model is not None
-        return self.evaluation.hold(self.model)
+        return self.evaluation.evaluate(self.model)
 
-    def _is_due(self, model: Model, result: LessonResult, mark: str) -> bool:
-        """Whether these images are to be learned: not if they were, and not if others were begun in their place."""
+    def _must_learn(self, model: Model, result: LessonResult, digest: str) -> bool:
+        """Return whether the lesson's images are still to be learned; refuse them if other images are unfinished."""
         if model.pending is not None:
-            if model.pending["fingerprint"] == mark:
+            if model.pending["fingerprint"] == digest:
                 return True
-            if model.pending.get("folder") != relative_folder(
-                model, result.lesson.folder
-            ):  # of the same name, but another
-                raise self._in_the_middle(model.pending)
+            if model.pending.get("folder") != relative_folder(model, result.lesson.folder):  # only the name is the same
+                raise self._unfinished_error(model.pending)
             raise UserError(
-                f"{printable_path(result.lesson.folder)} has changed since {self.path} began to learn it; "
-                f"put it back as it was, or undo what was begun: itl undo {self.path}"
+                f"{printable_path(result.lesson.folder)} has changed since {self.path} started to learn it; restore "
+                f"the folder, or undo the unfinished learn: itl undo {self.path}"
             )
-        dates = [entry["date"] for entry in model.history if entry.get("fingerprint") == mark]
+        dates = [entry["date"] for entry in model.history if entry.get("fingerprint") == digest]
         if dates and not self.options.again:
-            result.skip_reason = f"learned already, {dates[-1]}; --again learns it once more"
+            result.skip_reason = f"already learned on {dates[-1]}; use --again to learn it again"
         return not result.skip_reason
 
     # ------------------------------------------------------------------ the model for a lesson
 
-    def _model(self, material: LessonImages) -> Model:
-        """The model with the settings that suit this lesson; what is unfinished keeps its own."""
-        device, images = self.options.device, len(material.train)
+    def _model_for(self, images: LessonImages) -> Model:
+        """Return the model with settings that suit the lesson; an unfinished lesson keeps its settings."""
         if not self._exists():
-            return self._new(material)
-        model = Model.open(self.path, device=device)
+            return self._create_model(images)
+        model = Model.open(self.path, device=self.options.device)
         if model.pending is not None:
             return model
-        own = {**own_settings(model), **self.options.settings}
-        room = max(self.options.buffer or 0, model.learner.memory.size)
-        settings = {**for_lesson(images, room, model.learner.settings), **own}
-        model = Model.open(self.path, device=device, settings=settings)
+        chosen_by_user = {**user_settings(model), **self.options.settings}
+        buffer = max(self.options.buffer or 0, model.learner.memory.size)
+        settings = {**lesson_settings(len(images.train), buffer, model.learner.settings), **chosen_by_user}
+        model = Model.open(self.path, device=self.options.device, settings=settings)
         if model.learner.settings.memory.policy != "none":
-            model.learner.memory.grow(room)
-            model.learner.buffer = room
-        model.learner.notes[OWN] = own
+            model.learner.memory.grow(buffer)
+            model.learner.buffer = buffer
+        model.learner.notes[USER_SETTINGS_NOTE] = chosen_by_user
         return model
 
-    def _new(self, material: LessonImages) -> Model:
-        o = self.options
+    def _create_model(self, images: LessonImages) -> Model:
+        options = self.options
         model = Model.create(
             self.path,
-            size=self.size,
-            method=o.way,
-            buffer=o.room,
-            seed=o.seed or 0,
-            settings=for_new(o, self.size, len(material.train)),
-            flip=bool(o.flip),
-            device=o.device,
+            size=self.image_size,
+            method=options.method_or_default,
+            buffer=options.buffer_or_default,
+            seed=options.seed or 0,
+            settings=new_model_settings(options, self.image_size, len(images.train)),
+            flip=bool(options.flip),
+            device=options.device,
         )
-        if o.weights is not None:
-            model.learner.prepare(model.task(material.train.pixels, material.train.labels))
-            load_backbone_weights(model.learner.net, o.weights)
-        model.learner.notes[OWN] = dict(o.settings)
+        if options.weights is not None:
+            model.learner.prepare(model.task(images.train.pixels, images.train.labels))
+            load_backbone_weights(model.learner.net, options.weights)
+        model.learner.notes[USER_SETTINGS_NOTE] = dict(options.settings)
         return model
 
-    # ------------------------------------------------------------------ what is noted
+    # ------------------------------------------------------------------ notes and history
 
-    def _about(self, model: Model, result: LessonResult) -> dict[str, Any]:
-        """What an unfinished learn must know to be gone on with, and to say in the end what it has changed."""
+    def _pending_notes(self, model: Model, result: LessonResult) -> dict[str, Any]:
+        """Return the metadata needed to resume an unfinished lesson and to report what it changed."""
         return {
             "what": result.lesson.name,
             "given": printable_path(result.lesson.folder),
@@ -198,47 +241,47 @@ class Teacher:
             "tested": self.options.test,
         }
 
-    def _look_back(self, model: Model, result: LessonResult) -> None:
-        """What a lesson has changed, once it is learned."""
+    def _record_changes(self, model: Model, result: LessonResult) -> None:
+        """Fill in what the lesson changed, once it is learned."""
         assert model.pending is not None
-        memory, room = model.learner.memory, model.pending["room"]
-        held = {model.names[label] for label in set(memory.labels.tolist())}
+        memory, previous_size = model.learner.memory, model.pending["room"]
+        in_memory = {model.names[label] for label in set(memory.labels.tolist())}
         result.learned, result.new_classes = True, model.pending["new"]
-        result.dropped_classes = [name for name in model.classes if name not in held] if memory.size else []
-        result.memory_growth = (room, memory.size) if room < memory.size else None
+        result.dropped_classes = [name for name in model.classes if name not in in_memory] if memory.size else []
+        result.memory_growth = (previous_size, memory.size) if previous_size < memory.size else None
         for name in [name for name in result.test_counts if name not in model.names]:
             del result.test_counts[name]
-            why = "a class to test on that was never learned; it is left out"
-            result.skipped.append(SkippedPath(result.lesson.folder / "test" / name, why))
+            reason = "a class with test images only, which was never learned"
+            result.skipped.append(SkippedPath(result.lesson.folder / "test" / name, reason))
 
-    def _entry(self, model: Model, result: LessonResult, place: str, report: HeldOutScores) -> dict[str, Any]:
-        """The history's."""
-        memory, classes = model.learner.memory, {g.name: g.accuracy for g in report.classes if g.accuracy is not None}
+    def _history_entry(self, model: Model, result: LessonResult, folder: str, scores: HeldOutScores) -> dict[str, Any]:
+        memory = model.learner.memory
+        by_class = {group.name: group.accuracy for group in scores.classes if group.accuracy is not None}
         return {
-            "folder": place,
+            "folder": folder,
             "name": result.lesson.name,
             "classes": result.train_counts,
             "test": result.test_counts,
             "tested": self.options.test,
             "held_out": result.lesson.held_out,
             "beyond": result.lesson.files.train_only_hashes(),
-            "accuracy": {"all": report.accuracy, "task": report.tasks[-1].accuracy, "classes": classes},
+            "accuracy": {"all": scores.accuracy, "task": scores.tasks[-1].accuracy, "classes": by_class},
             "memory": {"images": len(memory), "size": memory.size},
             "problems": len(result.skipped),
             "seconds": round(result.seconds, 3),
         }
 
 
-def _alike(begun: Sequence[str] | None, places: Sequence[str]) -> bool:
-    """Whether these may be the folders that a learn was begun with, one of them or the model having moved since.
+def _same_names(saved: Sequence[str] | None, folders: Sequence[str]) -> bool:
+    """Return whether two lists of folders have the same names: folders or model may have been moved since.
 
-    Their images decide in the end.
+    Whether their images are the same is checked by their fingerprint.
     """
-    return begun is not None and [Path(place).name for place in begun] == [Path(place).name for place in places]
+    return saved is not None and [Path(path).name for path in saved] == [Path(path).name for path in folders]
 
 
-class _Stopper(Callback):
-    """Saves the model and stops, at the end of the round in which it is asked to."""
+class _StopCallback(Callback):
+    """Saves the model and raises `KeyboardInterrupt` at the end of the round in which `stop` returns True."""
 
     def __init__(self, model: Model, stop: Callable[[], bool]) -> None:
         self.model, self.stop = model, stop

@@ -37,12 +37,12 @@ def evaluate(model: str, folder: str, held_out: bool, as_json: bool, device: str
     from itl.apps.images import scan_folder
     from itl.apps.model import Model
     from itl.apps.model.evaluation import evaluate_predictions
-    from itl.apps.teaching.held_out_evaluation import relative_folder, train_only_hashes
+    from itl.apps.teaching.held_out_evaluation import recorded_train_only_hashes, relative_folder
 
     opened = Model.open(model, device=device, learned=True)
     found = scan_folder(folder)
     if held_out:
-        found = found.with_held_out(train_only_hashes(opened, relative_folder(opened, found.folder)))
+        found = found.with_held_out(recorded_train_only_hashes(opened, relative_folder(opened, found.folder)))
     classes = found.test if held_out or found.has_test else found.train
     strange = sorted(set(classes) - set(opened.classes))
     pairs = [(path, name) for name, files in classes.items() if name not in strange for path in files]

@@ -1,0 +1,86 @@
+"""Default settings for a folder's images, and the estimated cost of learning them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from itl.apps.teaching import Teacher, TeachingOptions, estimate, plan_lessons
+from itl.apps.teaching.default_settings import batch_size, default_network, lesson_settings
+from itl.presets import settings_for
+from support.image_folders import write_pictures
+from support.tiny_lessons import QUICK
+
+
+def test_default_image_size_fits_the_images(tmp_path: Path) -> None:
+    for side, size in ((8, 32), (32, 32), (40, 32), (50, 64), (90, 128), (500, 128)):
+        folder = tmp_path / str(side) / "ant"
+        folder.mkdir(parents=True)
+        Image.new("RGB", (side + 9, side)).save(folder / "1.png")
+        (folder / "0.png").write_bytes(b"none")
+        assert Teacher(tmp_path / "m", [folder.parent], TeachingOptions(device="cpu")).image_size == size
+
+
+def test_default_epochs_and_network() -> None:
+    settings = settings_for("itl", None, 200)
+    few, many, most = (lesson_settings(count, 200, settings)["specialist.epochs"] for count in (20, 960, 100_000))
+    assert (few, many, most) == (100, 10, 5)
+    assert default_network(32, gpu=False, pretrained=False)["net.name"] == "resnet8"
+    assert default_network(128, gpu=False, pretrained=False)["net.strided"]
+    assert default_network(32, gpu=True, pretrained=False) == {"net.name": "resnet18", "net.strided": False}
+    assert default_network(32, gpu=False, pretrained=True) == {"net.name": "resnet18", "net.strided": True}
+
+
+def test_last_batch_of_an_epoch_is_not_small() -> None:
+    """Batch norm over very few images at the end of an epoch can ruin the network's running statistics."""
+    assert [batch_size(count) for count in (5, 32, 33, 40, 64, 289, 10_000)] == [32, 32, 25, 32, 32, 31, 32]
+    assert all(count % batch_size(count) == 0 or count % batch_size(count) >= 8 for count in range(8, 3000))
+    settings = lesson_settings(289, 65, settings_for("itl", None, 200))
+    assert (settings["specialist.batch"], settings["tangent.batch"], settings["projection.batch"]) == (31, 28, 28)
+
+
+def test_plan_counts_images_and_learns_nothing(tmp_path: Path) -> None:
+    one = write_pictures(tmp_path / "one", "ant", each=40)
+    write_pictures(one, "bee", each=8)
+    (one / "stray.png").write_bytes(b"x")
+    plan = plan_lessons(Teacher(tmp_path / "m", [one, write_pictures(tmp_path / "two", "ant")], QUICK))
+    assert not (tmp_path / "m").exists()
+    first, second = plan["lessons"]
+    assert [(row["class"], row["train"] + row["test"], row["known"]) for row in first["classes"]] == [
+        ("ant", 40, False),
+        ("bee", 8, False),
+    ]
+    assert first["imbalance"] == first["classes"][0]["train"] / first["classes"][1]["train"]
+    assert "not in a class folder" in first["problems"][0]["why"]
+    assert [row["known"] for row in second["classes"]] == [True]
+    assert plan["estimate"]["seconds"] > 0
+    assert plan["estimate"]["bytes"] > 200 << 20  # the least that a process with torch takes
+    json.dumps(plan)
+
+
+@pytest.mark.parametrize(
+    ("method", "images", "before", "stages"),
+    [
+        (
+            "itl",
+            66,
+            0,
+            [(2, 32, 1.0), (2, 32, 0.5), (2, 32, 1.5)],
+        ),  # batches of 32 and 34, and of 32 and 18 on the memory of 50
+        ("itl", 68, 40, [(3, 64, 1.0), (2, 32, 0.5), (2, 32, 1.5)]),
+        ("itl-l", 68, 0, [(3, 96, 1.0), (2, 32, 0.5), (2, 32, 1.5)]),
+        ("derpp", 68, 0, [(3, 96, 1.0)]),
+        ("er", 40, 12, [(2, 64, 1.0)]),
+    ],
+)
+def test_estimate_counts_steps_and_images_of_every_stage(
+    monkeypatch: pytest.MonkeyPatch, method: str, images: int, before: int, stages: list[tuple[int, int, float]]
+) -> None:
+    """`stages`: steps per epoch, images per step, relative cost per image; a step takes 1 s plus 1 s per image."""
+    monkeypatch.setattr(estimate, "_measure_step", lambda net, x: (1.0 + len(x), 0))
+    settings = settings_for(method, None, 50, {f"{s}.epochs": 3 for s in ("specialist", "tangent", "projection")})
+    cost = estimate.estimate_cost([(settings, images)], 8, 2, 50, before, "cpu")
+    assert cost.seconds == pytest.approx(sum(3 * steps * (1 + taken * cost) for steps, taken, cost in stages))
