@@ -359,6 +359,6 @@ def test_a_saved_learner_keeps_its_settings_when_a_methods_defaults_change(
     learner = tiny_learner("itl")
     learner.learn(tiny_stream().tasks[0])
     learner.save(tmp_path / "model")
-    changed = dataclasses.replace(presets.METHODS["itl"], settings={"net.name": "resnet18", "tangent.lr": 0.5})
+    changed = dataclasses.replace(presets.METHODS["itl"], defaults={"net.name": "resnet18", "tangent.lr": 0.5})
     monkeypatch.setitem(presets.METHODS, "itl", changed)
     assert itl.load(tmp_path / "model", device="cpu").settings == learner.settings

@@ -17,7 +17,7 @@ def test_methods_are_a_line_each(itl):
     assert "er × hp+tangent+pd" in by_name["itl"]
     assert "derpp × hp+tangent+pd" in by_name["itl-l"]
     assert "reservoir+logits" in by_name["derpp"]
-    assert METHODS["sgd"].about in by_name["sgd"]
+    assert METHODS["sgd"].summary in by_name["sgd"]
 
 
 def test_methods_as_json_say_what_they_are_made_of(itl):

@@ -30,7 +30,7 @@ def test_every_methods_defaults_are_valid_everywhere(method: str, stream: str | 
     for buffer in BUFFERS:
         settings_for(method, stream, buffer)
     about = get(method)
-    assert about.about
+    assert about.summary
     assert about.reference
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import itl
-from itl import Learner, UserError, specialists
+from itl import Learner, UserError, method_catalog, specialists
 from itl.engine.pool import ConcatImageSource
 from itl.replay.plan import balanced
 from itl.settings import Rate
@@ -101,7 +101,7 @@ class Nosy(Specialist):
 
 @pytest.fixture(autouse=True)
 def _nosy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(specialists.SPECIALISTS, "nosy", Nosy)
+    monkeypatch.setitem(method_catalog.REGISTERED, "nosy", Nosy)
 
 
 def nosy(**settings: Any) -> Learner:

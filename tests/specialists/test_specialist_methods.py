@@ -14,7 +14,7 @@ import itl
 from itl import Learner, UserError, presets
 from itl.nets import ModuleAdapter
 from itl.settings import SpecialistSettings
-from itl.specialists import SPECIALISTS, build
+from itl.specialists import build, names
 from support.tiny import TINY, Teller, differing, photograph, tiny_images, tiny_learner, tiny_stream
 from support.tiny_methods import BASELINES, SMALL, keeping, learner_of, whole
 
@@ -255,7 +255,7 @@ def test_a_setting_does_nothing_where_the_documentation_says_so(setting: str, me
 def test_every_specialist_has_a_method_and_says_what_its_step_costs() -> None:
     on = (None, "seq-cifar10")
     used = {presets.settings_for(name, stream, 200).specialist.name for name in presets.METHODS for stream in on}
-    assert used == set(SPECIALISTS)
-    for name in SPECIALISTS:
+    assert used == set(names())
+    for name in names():
         one = build(SpecialistSettings(name=name))
         assert one.forwards >= one.backwards >= 1

@@ -358,7 +358,7 @@ class Learner:
     def _before_a_stream(self) -> Settings:
         """The settings of no stream. An option may be that of a specialist which the method has on some stream only."""
         wrong = None
-        for stream in ("", *dict.fromkeys(name for name, _ in presets.get(self.method).tuned)):
+        for stream in ("", *dict.fromkeys(name for name, _ in presets.get(self.method).stream_defaults)):
             try:
                 found = self.settings_on(stream)
             except UserError as error:

@@ -1,71 +1,71 @@
-"""What a method is, and what its rows have in common."""
+"""What a method is to its users: a name and the default settings that belong to it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-Values = Mapping[str, Any]
-Tuned = Mapping[tuple[str, int | None], Values]
+from itl.method_catalog import Defaults, MethodInfo, StreamDefaults
+from itl.presets.streams import CHOSEN_BY_US, STREAM_DEFAULTS
+
+# Every baseline starts from these, as in its publication: crops and flips, but no AutoAugment, and no generalist.
+BASELINE: Defaults = {"augment.task": None, "augment.memory": None, "generalist": "none"}
 
 
 @dataclass(frozen=True)
 class Method:
-    """A named set of defaults. `tuned` refines them for a stream, or for (stream, buffer size).
+    """A named set of default settings.
 
-    `note` says where published settings belong to something else than what they are used for here.
+    Attributes:
+        name: The name that `--method` takes.
+        summary: One line for `itl methods`.
+        reference: Authors, title, venue and year of the publication.
+        defaults: Settings by dotted name.
+        stream_defaults: Settings that refine `defaults` for (stream, buffer size), or for (stream, None).
+        note: Where the defaults deviate from the publication.
     """
 
     name: str
-    about: str
+    summary: str
     reference: str
-    settings: Values
-    tuned: Tuned = field(default_factory=dict)
+    defaults: Defaults
+    stream_defaults: StreamDefaults = field(default_factory=dict)
     note: str = ""
 
-    def defaults(self, stream: str | None, buffer: int) -> dict[str, Any]:
-        """The settings for a stream and buffer; a buffer between two published sizes takes the nearest one's."""
-        out = dict(self.settings)
+    def defaults_for(self, stream: str | None, buffer: int) -> dict[str, Any]:
+        """The default settings on a stream (None for an unknown one) with a memory of `buffer` images.
+
+        Settings for a buffer size apply to the sizes that are nearest to it.
+        """
+        out = dict(self.defaults)
         if stream is None:
             return out
-        out |= SUITED.get(stream, {})
-        out |= self.tuned.get((stream, None), {})
-        sizes = [size for where, size in self.tuned if where == stream and size is not None]
+        out |= STREAM_DEFAULTS.get(stream, {})
+        out |= self.stream_defaults.get((stream, None), {})
+        sizes = [size for name, size in self.stream_defaults if name == stream and size is not None]
         if sizes:
-            nearest = min(sizes, key=lambda size: abs(size - buffer))
-            out |= self.tuned[stream, nearest]
+            out |= self.stream_defaults[stream, min(sizes, key=lambda size: abs(size - buffer))]
         return out
 
 
-ITL_PAPER = (
-    "Liu, Golatkar, Soatto, Achille: Integral Continual Learning Along the Tangent Vector Field of Tasks, CVPR 2024"
-)
-DER_PAPER = (
-    "Buzzega, Boschini, Porrello, Abati, Calderara: Dark Experience for General Continual Learning, NeurIPS 2020"
-)
-ER_PAPER = (
-    "Riemer et al.: Learning to Learn without Forgetting by Maximizing Transfer and Minimizing Interference, ICLR 2019"
-)
+def from_info(info: MethodInfo, find: Callable[[str], Method]) -> Method:
+    """The method that a specialist's class describes; `find` returns the method it is based on."""
+    defaults: Defaults = {**BASELINE, "specialist.name": info.name}
+    stream_defaults = {**info.stream_defaults, **CHOSEN_BY_US.get(info.name, {})}
+    if info.based_on is not None:
+        base = find(info.based_on)
+        defaults = {**base.defaults, "specialist.name": info.name}
+        stream_defaults = _inherited(base.stream_defaults, info) | {
+            key: {**_inherited(base.stream_defaults, info).get(key, {}), **values}
+            for key, values in stream_defaults.items()
+        }
+    return Method(info.name, info.summary, info.reference, {**defaults, **info.defaults}, stream_defaults, info.note)
 
-# What suits a stream whatever the method; a method's own settings for a stream win over these.
-SMALL = {"net.name": "resnet8", "net.width": 16}
-SUITED: dict[str, Values] = {
-    # Small enough for two CPU cores and a minute; chosen on the validation split (docs/digits.md).
-    "seq-digits": {**SMALL, "specialist.epochs": 15, "tangent.epochs": 60, "projection.epochs": 60},
-    # How a generalist learns there: the best of those tried so far on the validation split (docs/reproduction.md).
-    "seq-cifar10": {
-        "tangent.lr": 0.05,
-        "tangent.momentum": 0.0,
-        "tangent.epochs": 60,
-        "projection.lr": 0.1,
-        "projection.schedule": "warm",
-    },
-    "seq-mnist": SMALL,
-    "seq-fmnist": SMALL,
-}
 
-PLAIN = {"augment.task": None, "augment.memory": None}
-NOT_ON_TASK = {"augment.task": None}
-NONE = {"generalist": "none"}
-RESERVOIR = {"memory.policy": "reservoir"}
+def _inherited(stream_defaults: StreamDefaults, info: MethodInfo) -> dict[tuple[str, int | None], Defaults]:
+    """A base method's settings for streams, without those that the method sets for all streams itself."""
+    return {
+        key: {name: value for name, value in values.items() if name not in info.defaults}
+        for key, values in stream_defaults.items()
+    }

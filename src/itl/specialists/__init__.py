@@ -1,35 +1,15 @@
-"""Specialists by name. A new one is one file and one line here, or another package's entry point `itl.specialists`."""
+"""Specialists by name: the methods that train on a task with replay, one file each."""
 
 from __future__ import annotations
 
-from importlib.metadata import entry_points
-
+from itl import method_catalog
 from itl.errors import unknown
 from itl.memory import get_policy
+from itl.method_catalog import register
 from itl.settings import OPTIONS, Settings, SpecialistSettings, validate
-from itl.specialists.agem import AGEM
 from itl.specialists.base import Batch, Options, Phase, Specialist, TaskContext, join
-from itl.specialists.cls_er import CLSER
-from itl.specialists.co2l import Co2L
-from itl.specialists.der import DER
-from itl.specialists.derpp import DERpp
-from itl.specialists.er import ER
-from itl.specialists.er_ace import ERACE
-from itl.specialists.er_separate import ERApart
-from itl.specialists.er_t import ERT
-from itl.specialists.gcr import GCR
-from itl.specialists.gdumb import GDumb
-from itl.specialists.gmed import GMED
-from itl.specialists.gss import GSS
-from itl.specialists.icarl import ICaRL
-from itl.specialists.joint import Joint
-from itl.specialists.lwf import LwF
-from itl.specialists.metasp import MetaSP
-from itl.specialists.sgd import SGD
-from itl.specialists.x_der import XDER
 
 __all__ = [
-    "SPECIALISTS",
     "Batch",
     "Options",
     "Phase",
@@ -37,28 +17,37 @@ __all__ = [
     "TaskContext",
     "build",
     "captured",
+    "find",
     "join",
+    "names",
+    "register",
     "resolve",
 ]
 
-SPECIALISTS: dict[str, type[Specialist]] = {
-    kind.name: kind
-    for kind in (
-        *(SGD, Joint, ER, ERApart, AGEM, DER, DERpp, Co2L, ERACE, XDER, CLSER, GDumb, ICaRL, LwF),
-        *(GSS, ERT, GMED, MetaSP, GCR),
-    )
-}
+
+def names() -> list[str]:
+    """The values that the setting `specialist.name` can have: this package's specialists, then plug-ins."""
+    return method_catalog.names()
+
+
+def find(name: str) -> type[Specialist]:
+    """The class of a specialist.
+
+    Raises:
+        UserError: If there is no such specialist, or it is a plug-in that cannot be used.
+    """
+    if name not in names():
+        raise unknown("specialist", name, names())
+    return method_catalog.load(name)
 
 
 def build(settings: SpecialistSettings) -> Specialist:
-    """The specialist that `settings` name."""
-    if settings.name not in SPECIALISTS:
-        for entry in entry_points(group="itl.specialists"):
-            if entry.name == settings.name:
-                SPECIALISTS[entry.name] = entry.load()
-    if settings.name not in SPECIALISTS:
-        raise unknown("specialist", settings.name, SPECIALISTS)
-    return SPECIALISTS[settings.name](settings)
+    """The specialist that `settings` name.
+
+    Raises:
+        UserError: If there is no such specialist, or an option is invalid.
+    """
+    return find(settings.name)(settings)
 
 
 def captured(settings: Settings) -> bool:

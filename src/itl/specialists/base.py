@@ -19,6 +19,7 @@ from itl.engine.normalize import Normalize
 from itl.engine.pool import ImageSource
 from itl.engine.stage import OptimizerConfig
 from itl.memory import Memory, ModelOutputs
+from itl.method_catalog import Defaults, StreamDefaults
 from itl.nets import Net
 from itl.settings import OPTIONS, SettingsGroup, SpecialistSettings, validate
 from itl.specialists.model_copies import restore_twin
@@ -156,6 +157,12 @@ class Specialist:
     """
 
     name: ClassVar[str]
+    summary: ClassVar[str] = ""
+    reference: ClassVar[str] = ""
+    defaults: ClassVar[Defaults] = {}
+    stream_defaults: ClassVar[StreamDefaults] = {}
+    based_on: ClassVar[str | None] = None
+    note: ClassVar[str] = ""
     Options: ClassVar[type[Options]] = Options
     stores_logits: ClassVar[bool] = False
     logits_at_end: ClassVar[bool] = False  # stored in `task_ends`, not step by step

@@ -40,6 +40,50 @@ class CLSER(Specialist):
     """
 
     name = "cls-er"
+    summary = "replay consistent with two moving averages of the weights; the slower one predicts"
+    reference = (
+        "Arani, Sarfraz, Zonooz: Learning Fast, Learning Slow: A General Continual Learning Method based on "
+        "Complementary Learning System, ICLR 2022"
+    )
+    defaults = {"memory.policy": "reservoir", "specialist.lr": 0.1}
+    stream_defaults = {
+        ("seq-cifar10", 200): {
+            "specialist.lr": 0.1,
+            "specialist.options.reg": 0.15,
+            "specialist.options.stable_rate": 0.1,
+            "specialist.options.plastic_rate": 0.3,
+        },
+        ("seq-cifar10", 500): {
+            "specialist.lr": 0.1,
+            "specialist.options.reg": 0.15,
+            "specialist.options.stable_rate": 0.1,
+            "specialist.options.plastic_rate": 0.9,
+        },
+        ("seq-cifar10", 5120): {
+            "specialist.lr": 0.1,
+            "specialist.options.reg": 0.15,
+            "specialist.options.stable_rate": 0.8,
+            "specialist.options.plastic_rate": 1.0,
+        },
+        ("seq-tinyimagenet", 200): {
+            "specialist.lr": 0.05,
+            "specialist.options.reg": 0.1,
+            "specialist.options.stable_rate": 0.04,
+            "specialist.options.plastic_rate": 0.08,
+        },
+        ("seq-tinyimagenet", 500): {
+            "specialist.lr": 0.05,
+            "specialist.options.reg": 0.1,
+            "specialist.options.stable_rate": 0.05,
+            "specialist.options.plastic_rate": 0.08,
+        },
+        ("seq-tinyimagenet", 5120): {
+            "specialist.lr": 0.05,
+            "specialist.options.reg": 0.1,
+            "specialist.options.stable_rate": 0.07,
+            "specialist.options.plastic_rate": 0.08,
+        },
+    }
     Options = CLSEROptions
     options: CLSEROptions
     forwards, backwards = 5, 3

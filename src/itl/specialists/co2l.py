@@ -49,6 +49,22 @@ class Co2L(Specialist):
     """
 
     name = "co2l"
+    summary = "contrastive features, distilled relations, then a linear classifier"
+    reference = "Cha, Lee, Shin: Co2L: Contrastive Continual Learning, ICCV 2021"
+    defaults = {
+        "memory.policy": "stratified",
+        "augment.task": "stream",
+        "augment.memory": "stream",
+        "specialist.batch": 512,
+        "specialist.lr": 0.5,
+        "specialist.momentum": 0.9,
+        "specialist.weight_decay": 1e-4,
+        "specialist.epochs": 100,
+    }
+    note = (
+        "published for seq-cifar10 with 200 images; augmented by AutoAugment, where the authors' code crops and "
+        "jitters colors"
+    )
     Options = Co2LOptions
     options: Co2LOptions
     over = "both"

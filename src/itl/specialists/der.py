@@ -13,6 +13,12 @@ class DER(Specialist):
     """CE(now) + α ‖p(x) − z‖² on a memory batch, z being the logits stored with it; no labels are replayed."""
 
     name = "der"
+    summary = "dark experience replay: stored logits from a reservoir"
+    reference = (
+        "Buzzega, Boschini, Porrello, Abati, Calderara: Dark Experience for General Continual Learning, NeurIPS 2020"
+    )
+    defaults = {"memory.policy": "reservoir", "specialist.lr": 0.03, "specialist.alpha": 0.3}
+    stream_defaults = {("seq-tinyimagenet", None): {"specialist.alpha": 0.1, "specialist.epochs": 100}}
     stores_logits = True
 
     def loss(self, net: nn.Module, now: Batch, pasts: tuple[Batch, ...]) -> Tensor:

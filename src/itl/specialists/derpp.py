@@ -18,6 +18,26 @@ class DERpp(Averaged):
     """
 
     name = "derpp"
+    summary = "dark experience replay: stored logits and labels from a reservoir"
+    reference = (
+        "Buzzega, Boschini, Porrello, Abati, Calderara: Dark Experience for General Continual Learning, NeurIPS 2020"
+    )
+    defaults = {
+        "memory.policy": "reservoir",
+        "memory.logits": True,
+        "specialist.draws": 2,
+        "specialist.lr": 0.03,
+        "specialist.alpha": 0.1,
+        "specialist.beta": 0.5,
+    }
+    stream_defaults = {
+        ("seq-cifar10", 200): {"specialist.alpha": 0.1, "specialist.beta": 0.5},
+        ("seq-cifar10", 500): {"specialist.alpha": 0.2, "specialist.beta": 0.5},
+        ("seq-cifar10", 5120): {"specialist.alpha": 0.1, "specialist.beta": 1.0},
+        ("seq-tinyimagenet", 200): {"specialist.alpha": 0.1, "specialist.beta": 1.0, "specialist.epochs": 100},
+        ("seq-tinyimagenet", 500): {"specialist.alpha": 0.2, "specialist.beta": 0.5, "specialist.epochs": 100},
+        ("seq-tinyimagenet", 5120): {"specialist.alpha": 0.1, "specialist.beta": 0.5, "specialist.epochs": 100},
+    }
     stores_logits = True
     forwards = backwards = 3
 

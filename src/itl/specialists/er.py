@@ -13,6 +13,17 @@ class ER(Specialist):
     """Cross-entropy over a task batch joined with batches from memory: one forward, batch norm sees the mixture."""
 
     name = "er"
+    summary = "experience replay from a reservoir"
+    reference = (
+        "Riemer et al.: Learning to Learn without Forgetting by Maximizing Transfer and Minimizing Interference, "
+        "ICLR 2019"
+    )
+    defaults = {"memory.policy": "reservoir", "specialist.lr": 0.1}
+    stream_defaults = {
+        ("seq-tinyimagenet", 200): {"specialist.epochs": 100, "specialist.lr": 0.1},
+        ("seq-tinyimagenet", 500): {"specialist.epochs": 100, "specialist.lr": 0.03},
+        ("seq-tinyimagenet", 5120): {"specialist.epochs": 100, "specialist.lr": 0.1},
+    }
 
     def loss(self, net: nn.Module, now: Batch, pasts: tuple[Batch, ...]) -> Tensor:
         """CE over S(D_t) ∪ S(B)."""

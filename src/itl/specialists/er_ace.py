@@ -19,6 +19,13 @@ class ERACE(Specialist):
     """
 
     name = "er-ace"
+    summary = "replay with asymmetric cross-entropy: new classes do not push old ones down"
+    reference = (
+        "Caccia, Aljundi, Asadi, Tuytelaars, Pineau, Belilovsky: New Insights on Reducing Abrupt Representation Change "
+        "in Online Continual Learning, ICLR 2022"
+    )
+    defaults = {"memory.policy": "reservoir", "specialist.lr": 0.03}
+    note = "the learning rate is the benchmark's for seq-cifar100; the paper trains for one epoch"
 
     def loss(self, net: nn.Module, now: Batch, pasts: tuple[Batch, ...]) -> Tensor:
         """CE over C_batch ∪ C_unseen + CE over all classes."""

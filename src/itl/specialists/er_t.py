@@ -35,6 +35,32 @@ class ERT(ER):
     """
 
     name = "er-t"
+    summary = "experience replay with tricks: bias control, decaying rate, loss-aware balanced reservoir"
+    reference = (
+        "Buzzega, Boschini, Porrello, Calderara: Rethinking Experience Replay: a Bag of Tricks for Continual Learning, "
+        "ICPR 2020"
+    )
+    defaults = {
+        "memory.policy": "loss-aware",
+        "specialist.lr": 0.1,
+        "specialist.options.decay": 0.99999935,
+        "specialist.options.bias_epochs": 50,
+        "specialist.options.bias_lr": 0.5,
+    }
+    stream_defaults = {
+        ("seq-cifar10", 200): {"specialist.lr": 0.1},
+        ("seq-cifar10", 500): {"specialist.lr": 0.03},
+        ("seq-cifar10", 1000): {"specialist.lr": 0.03},
+        ("seq-fmnist", None): {
+            "specialist.epochs": 1,
+            "specialist.batch": 10,
+            "specialist.options.decay": 0.99995,
+        },
+        ("seq-fmnist", 200): {"specialist.lr": 0.03},
+        ("seq-fmnist", 500): {"specialist.lr": 0.03},
+        ("seq-fmnist", 1000): {"specialist.lr": 0.1},
+    }
+    note = "a buffer of 5120 uses the settings published for 1000, the largest"
     Options = Tricks
     options: Tricks
 

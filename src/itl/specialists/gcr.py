@@ -16,4 +16,18 @@ class GCR(DERpp):
     """
 
     name = "gcr"
+    summary = "DER++ over a weighted memory whose gradient matches that of its candidates"
+    reference = (
+        "Tiwari, Killamsetty, Iyer, Shenoy: GCR: Gradient Coreset Based Replay Buffer Selection for Continual "
+        "Learning, CVPR 2022"
+    )
+    defaults = {
+        "memory.policy": "gcr",
+        "memory.logits": True,
+        "specialist.draws": 2,
+        "specialist.lr": 0.03,
+        "specialist.alpha": 0.1,
+        "specialist.beta": 0.5,
+    }
+    note = "alpha and beta are from the authors' code, the learning rate is DER++'s; without their contrastive term"
     needs_policy = "gcr"

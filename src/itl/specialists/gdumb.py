@@ -30,6 +30,18 @@ class GDumb(Specialist):
     """
 
     name = "gdumb"
+    summary = "a new network on the memory alone: what every replay method should beat"
+    reference = (
+        "Prabhu, Torr, Dokania: GDumb: A Simple Approach that Questions Our Progress in Continual Learning, ECCV 2020"
+    )
+    defaults = {
+        "memory.policy": "stratified",
+        "specialist.lr": 0.05,
+        "specialist.momentum": 0.9,
+        "specialist.weight_decay": 1e-6,
+        "specialist.epochs": 256,
+    }
+    note = "published for seq-cifar100; the batch size is the benchmark's 32, the paper uses 16"
     Options = GDumbOptions
     options: GDumbOptions
     over = "memory"

@@ -34,6 +34,18 @@ class GMED(ER):
     """
 
     name = "gmed"
+    summary = "experience replay of images edited towards what would be forgotten"
+    reference = (
+        "Jin, Sadhu, Du, Ren: Gradient-based Editing of Memory Examples for Online Task-free Continual Learning, "
+        "NeurIPS 2021"
+    )
+    defaults = {
+        "memory.policy": "reservoir",
+        "specialist.lr": 0.1,
+        "specialist.options.stride": 0.1,
+        "specialist.options.regularise": 0.01,
+    }
+    note = "published for one pass in batches of 10; stride and regularise are from the authors' example for MNIST"
     Options = Editing
     options: Editing
     forwards, backwards = 5, 5

@@ -22,6 +22,16 @@ class GSS(ER):
     """
 
     name = "gss"
+    summary = "experience replay from a memory of images whose gradients differ"
+    reference = (
+        "Aljundi, Lin, Goujaud, Bengio: Gradient Based Sample Selection for Online Continual Learning, NeurIPS 2019"
+    )
+    defaults = {"memory.policy": "gss", "specialist.lr": 0.03}
+    stream_defaults = {
+        ("seq-cifar10", 200): {},
+        ("seq-cifar10", 500): {},
+        ("seq-cifar10", 5120): {"specialist.epochs": 1},
+    }
     needs_policy = "gss"
     forwards, backwards = 5, 5  # and those of the batch and of the images compared, alone
 

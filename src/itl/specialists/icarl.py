@@ -24,6 +24,18 @@ class ICaRL(Specialist):
     """
 
     name = "icarl"
+    summary = "binary cross-entropy with distillation; nearest class means of the memory predict"
+    reference = (
+        "Rebuffi, Kolesnikov, Sperl, Lampert: iCaRL: Incremental Classifier and Representation Learning, CVPR 2017"
+    )
+    defaults = {"memory.policy": "herding", "specialist.lr": 0.1, "specialist.weight_decay": 2e-5}
+    stream_defaults = {
+        ("seq-cifar10", 200): {"specialist.lr": 0.1},
+        ("seq-cifar10", 500): {"specialist.lr": 0.1},
+        ("seq-cifar10", 5120): {"specialist.lr": 0.03},
+        ("seq-cifar100", None): {"specialist.lr": 0.3},
+        ("seq-tinyimagenet", None): {"specialist.lr": 0.03, "specialist.epochs": 100},
+    }
     over = "both"
     new_classes = True
     settles = True

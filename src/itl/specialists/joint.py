@@ -13,5 +13,12 @@ class Joint(SGD):
     """
 
     name = "joint"
+    summary = "a new network on the data of all tasks at once: the upper bound"
+    reference = (
+        "Buzzega, Boschini, Porrello, Abati, Calderara: Dark Experience for General Continual Learning, NeurIPS 2020"
+    )
+    defaults = {"memory.policy": "none", "specialist.lr": 0.1}
+    stream_defaults = {("seq-tinyimagenet", None): {"specialist.lr": 0.03, "specialist.epochs": 100}}
+    note = "the benchmark trains once, on all tasks; here each task trains a network on all tasks so far"
     over = "all"
     restarts = True

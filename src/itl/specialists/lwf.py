@@ -25,6 +25,18 @@ class LwF(Specialist):
     """
 
     name = "lwf"
+    summary = "distillation of the old outputs on the new images, no memory"
+    reference = "Li, Hoiem: Learning without Forgetting, ECCV 2016"
+    defaults = {
+        "memory.policy": "none",
+        "specialist.lr": 0.01,
+        "specialist.alpha": 3.0,
+        "specialist.weight_decay": 1e-3,
+    }
+    stream_defaults = {
+        ("seq-cifar100", None): {"specialist.lr": 0.03},
+        ("seq-tinyimagenet", None): {"specialist.alpha": 1.0, "specialist.epochs": 100},
+    }
     Options = LwFOptions
     options: LwFOptions
     needs_memory = False

@@ -34,6 +34,10 @@ class MetaSP(ER):
     """
 
     name = "metasp"
+    summary = "experience replay weighted by influence on old and new samples"
+    reference = "Sun, Lyu, Shang, Feng, Wan: Exploring Example Influence in Continual Learning, NeurIPS 2022"
+    defaults = {"memory.policy": "stratified", "specialist.lr": 0.1}
+    note = "the authors' update by influence, without their choice of the memory by influence"
     Options = Influence
     options: Influence
     looks_up = ("judge",)

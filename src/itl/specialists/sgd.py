@@ -12,6 +12,12 @@ class SGD(Specialist):
     """Cross-entropy on the task alone."""
 
     name = "sgd"
+    summary = "fine-tuning on each task, no memory: the lower bound"
+    reference = (
+        "Buzzega, Boschini, Porrello, Abati, Calderara: Dark Experience for General Continual Learning, NeurIPS 2020"
+    )
+    defaults = {"memory.policy": "none", "specialist.lr": 0.1}
+    stream_defaults = {("seq-tinyimagenet", None): {"specialist.lr": 0.03, "specialist.epochs": 100}}
     needs_memory = False
     forwards = backwards = 1
 

@@ -38,6 +38,28 @@ class XDER(Specialist):
     """
 
     name = "x-der"
+    summary = "dark replay whose logits are kept up to date, with heads for future tasks"
+    reference = (
+        "Boschini, Bonicelli, Buzzega, Porrello, Calderara: Class-Incremental Continual Learning into the eXtended "
+        "DER-verse, TPAMI 2022"
+    )
+    defaults = {
+        "memory.policy": "stratified",
+        "memory.logits": True,
+        "specialist.lr": 0.03,
+        "specialist.alpha": 0.3,
+        "specialist.beta": 0.8,
+    }
+    stream_defaults = {
+        ("seq-cifar100", 500): {"specialist.alpha": 0.3, "specialist.beta": 0.8},
+        ("seq-cifar100", 2000): {
+            "specialist.alpha": 0.6,
+            "specialist.beta": 0.9,
+            "specialist.options.margin": 0.2,
+            "specialist.options.eta": 0.01,
+        },
+    }
+    note = "published for seq-cifar100 with 500 and 2000 images; other streams use the settings for 500"
     Options = XDEROptions
     options: XDEROptions
     stores_logits = True

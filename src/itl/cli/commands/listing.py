@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON value and nothing else.")
 def methods(name: str | None, as_json: bool) -> None:
     """List the methods, or one method's settings on each stream."""
-    from itl.presets import METHODS, get
+    from itl.presets import all_methods, get
 
     if name is not None:
         method = get(name)
         facts = {**describe(method), "settings": by_stream(method)}
         click.echo(json.dumps(facts, indent=1)) if as_json else _show_method(facts)
         return
-    rows = [describe(method) for method in METHODS.values()]
+    rows = [describe(method) for method in all_methods()]
     if as_json:
         click.echo(json.dumps(rows, indent=1))
     else:
@@ -63,14 +63,14 @@ def describe(method: Method) -> dict[str, Any]:
     from itl import settings, specialists
     from itl.memory import get_policy
 
-    s = settings.build(method.settings)
+    s = settings.build(method.defaults)
     specialist = specialists.build(s.specialist)
     logits = s.memory.logits or specialist.stores_logits
     policy = get_policy(s.memory.policy)
     weights = s.memory.weights is not False and policy.assigns_weights
     return {
         "name": method.name,
-        "about": method.about,
+        "about": method.summary,
         "specialist": s.specialist.name,
         "generalist": s.generalist,
         "half_pipe": s.jumps,
@@ -93,9 +93,9 @@ def by_stream(method: Method) -> dict[str, dict[str, dict[str, Any]]]:
 
     out: dict[str, dict[str, dict[str, Any]]] = {}
     for stream in names():
-        sizes = sorted({size for where, size in method.tuned if where == stream and size is not None})
-        built: dict[str, Settings] = {str(size): build(method.defaults(stream, size)) for size in sizes}
-        built = built or {"any": build(method.defaults(stream, 0))}
+        sizes = sorted({size for where, size in method.stream_defaults if where == stream and size is not None})
+        built: dict[str, Settings] = {str(size): build(method.defaults_for(stream, size)) for size in sizes}
+        built = built or {"any": build(method.defaults_for(stream, 0))}
         out[stream] = {size: flatten(resolve(s).model_dump()) for size, s in built.items()}
     return out
 

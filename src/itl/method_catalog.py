@@ -1,0 +1,162 @@
+"""Find methods and their defaults: in this package's `specialists` folder, registered in Python, or as plug-ins.
+
+A method is one class, a `Specialist`, whose attributes hold its name, summary, reference and defaults. For the methods
+of this package these attributes are literals, and they are read from the source files without importing them: the
+command line needs names and defaults at once, and importing torch takes seconds.
+"""
+
+from __future__ import annotations
+
+import ast
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from itl import plugins
+from itl.errors import UserError, unknown
+
+GROUP = "itl.methods"
+OLD_GROUP = "itl.specialists"  # deprecated: classes without defaults
+PACKAGE = "itl.specialists"
+FOLDER = Path(__file__).parent / "specialists"
+
+Defaults = Mapping[str, Any]
+StreamDefaults = Mapping[tuple[str, int | None], Defaults]
+
+
+@dataclass(frozen=True)
+class MethodInfo:
+    """What a method's class says about itself.
+
+    Attributes:
+        name: The method's name; also the value of the setting `specialist.name`.
+        summary: One line for `itl methods`. Empty for a specialist that is only used by compositions.
+        reference: Authors, title, venue and year of the publication.
+        defaults: Settings by dotted name, with the values that the method was published with.
+        stream_defaults: Settings that refine `defaults` for (stream, buffer size), or for (stream, None).
+        based_on: The name of a method whose defaults this method inherits.
+        note: Where the defaults deviate from the publication.
+    """
+
+    name: str
+    summary: str = ""
+    reference: str = ""
+    defaults: Defaults = field(default_factory=dict)
+    stream_defaults: StreamDefaults = field(default_factory=dict)
+    based_on: str | None = None
+    note: str = ""
+
+    @classmethod
+    def of(cls, specialist: type) -> MethodInfo:
+        """The attributes that `specialist` itself defines; those of its base classes are not inherited."""
+        return cls(**{name: value for name, value in vars(specialist).items() if name in ATTRIBUTES})
+
+    @property
+    def is_method(self) -> bool:
+        """Whether the class can be used as `--method`; without defaults it is only a value of `specialist.name`."""
+        return bool(self.defaults or self.based_on)
+
+
+ATTRIBUTES = tuple(f.name for f in fields(MethodInfo))
+REGISTERED: dict[str, type] = {}
+
+
+def register(specialist: type) -> type:
+    """Make a method known under its `name` for the rest of the process; usable as a class decorator.
+
+    Use this in a notebook or a script. A package should offer its methods by the entry point group `itl.methods`.
+    """
+    name = MethodInfo.of(specialist).name
+    if name in built_in():
+        raise UserError(f"there is already a method '{name}'; give {specialist.__name__} another name")
+    REGISTERED[name] = specialist
+    return specialist
+
+
+@cache
+def built_in() -> dict[str, tuple[MethodInfo, str, str]]:
+    """(info, module, class name) of each specialist of this package, by name. No module is imported."""
+    found = {}
+    for path in sorted(FOLDER.glob("*.py")):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef):
+                values = _literals(node, path)
+                if "name" in values:
+                    found[values["name"]] = (MethodInfo(**values), f"{PACKAGE}.{path.stem}", node.name)
+    return found
+
+
+def _literals(node: ast.ClassDef, path: Path) -> dict[str, Any]:
+    """The attributes of a class that describe a method. They must be literals."""
+    values = {}
+    for line in node.body:
+        target = line.targets[0] if isinstance(line, ast.Assign) else None
+        if not isinstance(line, ast.Assign) or not isinstance(target, ast.Name) or target.id not in ATTRIBUTES:
+            continue
+        try:
+            values[target.id] = ast.literal_eval(line.value)
+        except ValueError:
+            raise ValueError(
+                f"{path.name}, line {line.lineno}: {node.name}.{target.id} must be a literal"
+            ) from None
+    return values
+
+
+def names() -> list[str]:
+    """Names of all specialists: this package's, registered ones, then plug-ins. Plug-ins are not imported."""
+    return list(dict.fromkeys([*built_in(), *REGISTERED, *plugins.find_all(GROUP), *plugins.find_all(OLD_GROUP)]))
+
+
+def info(name: str) -> MethodInfo:
+    """What the class of a method says about itself. Only plug-ins are imported.
+
+    Raises:
+        UserError: If there is no such method, or it is a plug-in that cannot be used.
+    """
+    return built_in()[name][0] if name in built_in() else MethodInfo.of(load(name))
+
+
+def load(name: str) -> type:
+    """Import the class of a method.
+
+    Raises:
+        UserError: If there is no such method, or it is a plug-in that cannot be used.
+    """
+    if name in built_in():
+        _, module, class_name = built_in()[name]
+        return getattr(import_module(module), class_name)  # type: ignore[no-any-return]
+    if name in REGISTERED:
+        return REGISTERED[name]
+    for group in (GROUP, OLD_GROUP):
+        point = plugins.find_all(group).get(name)
+        if point is not None:
+            return _plugin(point, group)
+    raise unknown("method", name, names())
+
+
+def _plugin(point: Any, group: str) -> type:
+    """Import a plug-in's class and check that it describes itself."""
+    found: type = plugins.load("method", point, import_module(f"{PACKAGE}.base").Specialist)
+    described = vars(found)
+    if described.get("name") != point.name:
+        raise UserError(
+            f"the method {point.name} ({point.value}) calls itself {described.get('name')!r}; "
+            "the entry point and the class attribute `name` must be the same"
+        )
+    if group == OLD_GROUP:
+        warnings.warn(
+            f"{point.value}: the entry point group '{OLD_GROUP}' is deprecated; use '{GROUP}' and give the class "
+            "`defaults` or `based_on`",
+            DeprecationWarning,
+            stacklevel=4,
+        )
+    elif not MethodInfo.of(found).is_method:
+        raise UserError(
+            f"the method {point.name} ({point.value}) has no defaults; set `defaults`, or `based_on` to the method "
+            "whose defaults it shares"
+        )
+    return found
