@@ -8,11 +8,11 @@ command line needs names and defaults at once, and importing torch takes seconds
 from __future__ import annotations
 
 import ast
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
 from importlib import import_module
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,6 @@ from itl import plugins
 from itl.errors import UserError, unknown
 
 GROUP = "itl.methods"
-OLD_GROUP = "itl.specialists"  # deprecated: classes without defaults
 PACKAGE = "itl.specialists"
 FOLDER = Path(__file__).parent / "specialists"
 
@@ -100,15 +99,13 @@ def _literals(node: ast.ClassDef, path: Path) -> dict[str, Any]:
         try:
             values[target.id] = ast.literal_eval(line.value)
         except ValueError:
-            raise ValueError(
-                f"{path.name}, line {line.lineno}: {node.name}.{target.id} must be a literal"
-            ) from None
+            raise ValueError(f"{path.name}, line {line.lineno}: {node.name}.{target.id} must be a literal") from None
     return values
 
 
 def names() -> list[str]:
     """Names of all specialists: this package's, registered ones, then plug-ins. Plug-ins are not imported."""
-    return list(dict.fromkeys([*built_in(), *REGISTERED, *plugins.find_all(GROUP), *plugins.find_all(OLD_GROUP)]))
+    return list(dict.fromkeys([*built_in(), *REGISTERED, *plugins.find_all(GROUP)]))
 
 
 def info(name: str) -> MethodInfo:
@@ -131,14 +128,13 @@ def load(name: str) -> type:
         return getattr(import_module(module), class_name)  # type: ignore[no-any-return]
     if name in REGISTERED:
         return REGISTERED[name]
-    for group in (GROUP, OLD_GROUP):
-        point = plugins.find_all(group).get(name)
-        if point is not None:
-            return _plugin(point, group)
-    raise unknown("method", name, names())
+    point = plugins.find_all(GROUP).get(name)
+    if point is None:
+        raise unknown("method", name, names())
+    return _plugin(point)
 
 
-def _plugin(point: Any, group: str) -> type:
+def _plugin(point: EntryPoint) -> type:
     """Import a plug-in's class and check that it describes itself."""
     found: type = plugins.load("method", point, import_module(f"{PACKAGE}.base").Specialist)
     described = vars(found)
@@ -147,14 +143,7 @@ def _plugin(point: Any, group: str) -> type:
             f"the method {point.name} ({point.value}) calls itself {described.get('name')!r}; "
             "the entry point and the class attribute `name` must be the same"
         )
-    if group == OLD_GROUP:
-        warnings.warn(
-            f"{point.value}: the entry point group '{OLD_GROUP}' is deprecated; use '{GROUP}' and give the class "
-            "`defaults` or `based_on`",
-            DeprecationWarning,
-            stacklevel=4,
-        )
-    elif not MethodInfo.of(found).is_method:
+    if point.group == GROUP and not MethodInfo.of(found).is_method:  # the deprecated group carried no defaults
         raise UserError(
             f"the method {point.name} ({point.value}) has no defaults; set `defaults`, or `based_on` to the method "
             "whose defaults it shares"

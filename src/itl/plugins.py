@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from typing import Any
 
+from itl._deprecated import entry_points_of
 from itl.errors import UserError
 
 
 def find_all(group: str) -> dict[str, EntryPoint]:
     """The entry points of `group`, such as `itl.methods`, by name, in alphabetical order. Nothing is imported."""
-    return {point.name: point for point in sorted(entry_points(group=group), key=lambda point: point.name)}
+    return {point.name: point for point in sorted(entry_points_of(group), key=lambda point: point.name)}
 
 
 def load(kind: str, point: EntryPoint, expected: type) -> Any:
