@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import itl
-from itl import Learner, UserError, method_catalog, specialists
+from itl import Learner, UserError, method_catalog
 from itl.engine.pool import ConcatImageSource
 from itl.replay.plan import balanced
 from itl.settings import Rate
