@@ -15,7 +15,7 @@ from pathlib import Path
 from rich.console import Console
 
 from itl.callbacks.tensorboard import Events
-from itl.cli.display.progress import Display
+from itl.cli.display.progress import RunDisplay
 from itl.experiments.config import Config
 from itl.experiments.recorder import Recorder
 from itl.experiments.run import run
@@ -68,13 +68,13 @@ def main() -> None:
     timed(Recorder, "_pictures", "record")
     timed(Events, "recorded", "tensorboard")
     for name in ("recorded", "round_ends", "stage_begins"):
-        timed(Display, name, "display")
+        timed(RunDisplay, name, "display")
     settings = {} if given.epochs is None else {"specialist.epochs": given.epochs}
     config = Config(stream=given.stream, method=given.method, settings=settings)
     stream = config.load_stream(given.data)
     console = Console(file=io.StringIO(), force_terminal=True, width=100, height=40)
-    with tempfile.TemporaryDirectory() as place, Events(place) as events, Display(console, config) as display:
-        display.loaded(stream)
+    with tempfile.TemporaryDirectory() as place, Events(place) as events, RunDisplay(console, config) as display:
+        display.set_stream(stream)
         began = time.perf_counter()
         run(config, stream, Path(place) / "run", device=given.device, callbacks=[events, display], save=False)
         whole = time.perf_counter() - began

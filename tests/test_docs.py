@@ -20,7 +20,7 @@ import itl
 from itl import presets, specialists, streams
 from itl.cli.app import cli
 from itl.cli.commands import run as run_command
-from itl.cli.options import alternatives
+from itl.cli.parsing import expand_settings
 from itl.experiments.refine import check
 from itl.memory import Slots, policy_names
 from itl.settings import Settings, flatten
@@ -82,10 +82,10 @@ def test_an_itl_command_is_one_that_itl_takes(words: list[str]) -> None:
     given = cli.commands[words[0]].make_context(words[0], words[1:]).params
     if words[0] == "run":
         given["file"] = None  # a run of the reader's own
-        for config in run_command._configs(given):  # unknown methods and settings are refused here
+        for config in run_command.build_configs(given):  # unknown methods and settings are refused here
             assert config.stream in streams.names()
     if words[0] == "refine":
-        for settings in alternatives(given["pairs"]):
+        for settings in expand_settings(given["pairs"]):
             check(settings)
 
 

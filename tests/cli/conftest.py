@@ -19,13 +19,13 @@ def nursery() -> Iterator[Nursery]:
 
 @pytest.fixture
 def itl(nursery: Nursery, tmp_path: Path) -> Itl:
-    """`itl` in a process of its own, in an empty folder."""
+    """Runs `itl` with the given arguments in its own process, in an empty folder."""
     return lambda *args, folder=tmp_path: nursery.run([str(a) for a in args], folder)
 
 
 @pytest.fixture(scope="session")
 def kept(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run that kept its specialists. Not to be changed: copy it."""
+    """A finished run that saved its specialists. Read-only: tests that change it must copy it."""
     folder = tmp_path_factory.mktemp("kept")
     done = nursery.run(["run", *tiny(), "--keep-specialists", "--out", "run", "--quiet"], folder)
     assert (done.code, done.out, done.err) == (0, "run\n", "")

@@ -1,4 +1,4 @@
-"""A mistake is one line on stderr that says what is wrong and how to mend it; exit code 2; nothing is written."""
+"""User errors: one line on stderr that says what is wrong and what to do, exit code 2, nothing written."""
 
 from __future__ import annotations
 
@@ -16,23 +16,24 @@ from itl.experiments.run import Config, run
 from support.cli_process import Outcome, tiny
 
 
-def refused(outcome: Outcome, *words: str) -> None:
+def assert_user_error(outcome: Outcome, *words: str) -> None:
+    """The command failed with one line that contains all `words`, in upper or lower case."""
     assert outcome.code == 2, outcome
     assert outcome.out == ""
     assert outcome.err.startswith("itl: ")
     assert outcome.err.count("\n") == 1, outcome.err
     for word in words:
-        assert word in outcome.err
+        assert word.casefold() in outcome.err.casefold(), outcome.err
 
 
 MISTAKES = {
     "unknown command": (["rnu"], "unknown command 'rnu'", "did you mean run"),
     "unknown option": (["run", "--sed", "1"], "unknown option '--sed'", "--seed"),
-    "option nothing is near": (["methods", "--zzz"], "unknown option '--zzz'", "--json"),
-    "option of itl itself": (["--verison"], "--version"),
+    "option without a similar one": (["methods", "--zzz"], "unknown option '--zzz'", "--json"),
+    "option of the program": (["--verison"], "--version"),
     "no value": (["run", "--seed"], "--seed", "requires an argument"),
-    "no number": (["run", "--buffer", "many"], "--buffer", "many", "itl run --help"),
-    "too many words": (["run", "seq-digits"], "seq-digits"),
+    "not a number": (["run", "--buffer", "many"], "--buffer", "many", "itl run --help"),
+    "extra argument": (["run", "seq-digits"], "seq-digits"),
     "no run to refine": (["refine"], "RUN"),
     "unknown method": (["run", "--method", "itll"], "unknown method 'itll'", "itl or itl-l"),
     "unknown method to show": (["methods", "errr"], "unknown method 'errr'", "er"),
@@ -48,10 +49,10 @@ MISTAKES = {
     "wrong type": (["run", "--set", "specialist.epochs=few"], "specialist.epochs", "'few'", "integer"),
     "out of range": (["run", "--set", "tangent.momentum=1"], "tangent.momentum", "less than 1"),
     "no epochs": (["run", "--epochs", "0"], "specialist.epochs", "greater than or equal to 1"),
-    "epochs twice": (["run", "--epochs", "2", "--set", "specialist.epochs=3"], "give one of them"),
-    "no key=value": (["run", "--set", "tangent.lr"], "key=value", "tangent.lr"),
-    "no key": (["run", "--set", "=3"], "key=value"),
-    "settings that mean nothing": (["run", "--set", "generalist=none", "--set", "project=true"], "generalist=none"),
+    "epochs twice": (["run", "--epochs", "2", "--set", "specialist.epochs=3"], "use one of them"),
+    "setting without value": (["run", "--set", "tangent.lr"], "key=value", "tangent.lr"),
+    "setting without key": (["run", "--set", "=3"], "key=value"),
+    "contradictory settings": (["run", "--set", "generalist=none", "--set", "project=true"], "generalist=none"),
     "no memory": (["run", "--set", "memory.policy=none"], "memory.policy=stratified"),
     "small buffer": (["run", "--buffer", "5"], "buffer of 5", "10 classes", "--buffer 10"),
     "absurd buffer": (["run", "--buffer", "100000000000000000000"], "too large", "at most 10000000"),
@@ -60,32 +61,32 @@ MISTAKES = {
     "negative buffer": (["run", "--buffer", "-1"], "negative"),
     "more tasks than classes": (["run", "--tasks", "11"], "10 classes", "11 tasks"),
     "no tasks": (["run", "--tasks", "0"], "tasks must be 1 or more"),
-    "order of words": (["run", "--order", "a,b"], "--order", "a,b"),
+    "order that is no number": (["run", "--order", "a,b"], "--order", "a,b"),
     "order with a class twice": (["run", "--order", "0,0,1,2,3,4,5,6,7,8"], "exactly once"),
     "two orders": (["run", "--order", "9,8,7,6,5,4,3,2,1,0", "--order-seed", "1"], "order_seed"),
-    "seeds of words": (["run", "--seeds", "0-4"], "--seeds", "0,1,2"),
+    "seeds that are no numbers": (["run", "--seeds", "0-4"], "--seeds", "0,1,2"),
     "a seed twice": (["run", "--seeds", "1,1"], "twice"),
     "seed and seeds": (["run", "--seed", "0", "--seeds", "1,2"], "not both"),
     "negative seed": (["run", "--seed", "-3"], "0 or more"),
     "variant that is a path": (["run", "--variant", "../x"], "--variant"),
-    "two ways to print": (["run", "--json", "--quiet"], "not both"),
+    "two output formats": (["run", "--json", "--quiet"], "not both"),
     "missing dataset": (["run", "--stream", "seq-cifar10"], "cifar-10-binary.tar.gz", "data", "--download"),
     "missing dataset elsewhere": (["run", "--stream", "seq-mnist", "--data", "there"], "there", "--download"),
-    "missing configuration": (["run", "--config", "none.json"], "none.json", "No such file"),
+    "missing configuration": (["run", "--config", "none.json"], "cannot read", "none.json", "No such file"),
 }
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_is_one_line_and_writes_nothing(itl, tmp_path, name):
+def test_run_with_a_wrong_option_fails_and_writes_nothing(itl, tmp_path, name):
     args, *words = MISTAKES[name]
-    refused(itl(*args), *words)
+    assert_user_error(itl(*args), *words)
     assert list(tmp_path.iterdir()) == []
 
 
 CONFIGURATIONS = {
-    "no JSON": ("{stream", "no JSON"),
+    "invalid JSON": ("{stream", "not valid JSON"),
     "a list": ("[1]", "JSON object"),
-    "settings are no object": ('{"settings": 3}', "JSON object"),
+    "settings not an object": ('{"settings": 3}', "JSON object"),
     "unknown entry": ('{"bufer": 20}', "unknown entry of --config 'bufer'", "buffer"),
     "wrong type": ('{"buffer": "20"}', "buffer", "integer"),
     "unknown setting": ('{"settings": {"tangent": {"rl": 1}}}', "unknown setting 'tangent.rl'", "tangent.lr"),
@@ -93,10 +94,10 @@ CONFIGURATIONS = {
 
 
 @pytest.mark.parametrize("name", CONFIGURATIONS)
-def test_a_mistake_in_a_configuration_file_is_one_line(itl, tmp_path, name):
+def test_run_with_an_invalid_config_file_fails(itl, tmp_path, name):
     text, *words = CONFIGURATIONS[name]
     (tmp_path / "my.json").write_text(text)
-    refused(itl("run", "--config", "my.json"), *words)
+    assert_user_error(itl("run", "--config", "my.json"), *words)
     assert [path.name for path in tmp_path.iterdir()] == ["my.json"]
 
 
@@ -104,17 +105,19 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_folder_that_holds_a_run_is_not_touched(itl, kept):
+def test_run_does_not_overwrite_an_existing_run(itl, kept):
     before = contents(kept)
-    refused(itl("run", *tiny(), "--out", kept), "holds a run already", "--out", "--resume")
-    refused(itl("run", *tiny("tangent.lr=0.5"), "--keep-specialists", "--out", kept, "--resume"), "another settings")
+    assert_user_error(itl("run", *tiny(), "--out", kept), "already contains a run", "--out", "--resume")
+    assert_user_error(
+        itl("run", *tiny("tangent.lr=0.5"), "--keep-specialists", "--out", kept, "--resume"), "another settings"
+    )
     assert contents(kept) == before
 
 
-def test_out_that_is_a_file_is_refused(itl, tmp_path):
+def test_run_refuses_an_out_that_is_a_file(itl, tmp_path):
     (tmp_path / "notes").write_text("mine")
-    refused(itl("run", *tiny(), "--out", "notes"), "is a file")
-    refused(itl("run", *tiny(), "--out", "notes/run"), "--out")
+    assert_user_error(itl("run", *tiny(), "--out", "notes"), "is a file")
+    assert_user_error(itl("run", *tiny(), "--out", "notes/run"), "--out")
     assert contents(tmp_path) == {"notes": b"mine"}
 
 
@@ -124,41 +127,41 @@ REFINEMENTS = {
     "forbidden augmentation": (["--set", "augment.task=none"], "augment.task", "augment.memory"),
     "unknown setting": (["--set", "tangnet.lr=1"], "unknown setting", "tangent.lr"),
     "one bad value of several": (["--set", "tangent.lr=0.1,high"], "tangent.lr", "'high'"),
-    "no key=value": (["--set", "tangent.lr"], "key=value"),
+    "setting without value": (["--set", "tangent.lr"], "key=value"),
     "logits that are not stored": (["--set", "tangent.alpha=1"], "stored logits"),
     "no such task": (["--tasks", "3"], "task 3", "1, 2"),
-    "tasks of words": (["--tasks", "first"], "last, all"),
-    "a file that is there": (["--out", "mine.json"], "mine.json exists"),
+    "tasks that are no numbers": (["--tasks", "first"], "last, all"),
+    "existing output file": (["--out", "mine.json"], "mine.json already exists"),
     "no GPU": (["--device", "cuda"], "--device cpu"),
 }
 
 
 @pytest.mark.parametrize("name", REFINEMENTS)
-def test_a_mistake_in_refine_is_one_line_and_writes_nothing(itl, tmp_path, kept, name):
+def test_refine_with_a_wrong_option_fails_and_writes_nothing(itl, tmp_path, kept, name):
     args, *words = REFINEMENTS[name]
     (tmp_path / "mine.json").write_text("mine")
     before = contents(kept)
-    refused(itl("refine", kept, *args), *words)
+    assert_user_error(itl("refine", kept, *args), *words)
     assert contents(kept) == before
     assert contents(tmp_path) == {"mine.json": b"mine"}
 
 
-def test_refine_wants_a_run_that_kept_its_specialists(itl, tmp_path, kept):
+def test_refine_needs_a_run_with_saved_specialists(itl, tmp_path, kept):
     (tmp_path / "empty").mkdir()
-    refused(itl("refine", "empty"), "no config.json", "run")
-    refused(itl("refine", "nowhere"), "no config.json")
+    assert_user_error(itl("refine", "empty"), "no config.json", "run")
+    assert_user_error(itl("refine", "nowhere"), "no config.json")
     shutil.copytree(kept, tmp_path / "bare", ignore=shutil.ignore_patterns("specialists"))
-    refused(itl("refine", "bare"), "--keep-specialists")
+    assert_user_error(itl("refine", "bare"), "--keep-specialists")
 
 
-def test_a_damaged_specialist_is_refused(itl, tmp_path, kept):
+def test_refine_refuses_a_damaged_specialist(itl, tmp_path, kept):
     shutil.copytree(kept, tmp_path / "run")
     (tensors,) = (tmp_path / "run/specialists/task-02").rglob("tensors.safetensors")
     tensors.write_bytes(tensors.read_bytes()[:-9])
-    refused(itl("refine", "run"), "damaged", "checksum")
+    assert_user_error(itl("refine", "run"), "damaged", "checksum")
 
 
-def test_an_error_of_ours_is_a_line_a_traceback_and_exit_code_1(monkeypatch, capfd, tmp_path):
+def test_an_internal_error_prints_a_traceback_and_exits_with_1(monkeypatch, capfd, tmp_path):
     import itl.experiments.run
     from itl.cli import main
 
@@ -171,24 +174,24 @@ def test_an_error_of_ours_is_a_line_a_traceback_and_exit_code_1(monkeypatch, cap
         main(["run"])
     err = capfd.readouterr().err
     assert stop.value.code == 1
-    assert err.startswith("itl: an error of itl's own (RuntimeError)")
+    assert err.startswith("itl: Internal error (RuntimeError).")
     assert "Traceback" in err
     assert "boom" in err
 
 
-def test_the_installed_command_is_this_one(tmp_path):
+def test_the_installed_program_runs_this_command_line(tmp_path):
     command = Path(sys.executable).with_name("itl")
     done = subprocess.run([command, "run", "--method", "ilt"], cwd=tmp_path, capture_output=True, text=True)
-    refused(Outcome(done.returncode, done.stdout, done.stderr), "unknown method 'ilt'", "itl")
+    assert_user_error(Outcome(done.returncode, done.stdout, done.stderr), "unknown method 'ilt'", "itl")
 
 
-def test_a_run_that_diverges_names_task_stage_epoch_and_setting(itl, tmp_path):
+def test_a_diverging_run_reports_task_stage_epoch_and_setting(itl, tmp_path):
     done = itl("run", *tiny("specialist.lr=100", "specialist.weight_decay=1", "specialist.steps=30"), "--out", "run")
-    refused(done, "task 1, specialist, epoch", "specialist.lr (now 100)")
+    assert_user_error(done, "task 1, specialist, epoch", "specialist.lr (now 100)")
     assert not (tmp_path / "run/result.json").exists()
 
 
-def test_the_last_good_state_outlives_a_divergence(tmp_path):
+def test_a_diverging_run_keeps_the_last_good_state(tmp_path):
     class Poison(Callback):
         def stage_begins(self, learner, stage):
             if len(learner.tasks) == 2:
@@ -202,15 +205,17 @@ def test_the_last_good_state_outlives_a_divergence(tmp_path):
     assert not (tmp_path / "run/result.json").exists()
 
 
-def test_the_package_itself_is_the_command_line() -> None:
+def test_the_package_can_be_run_as_a_module() -> None:
     done = subprocess.run([sys.executable, "-m", "itl", "streams"], capture_output=True, text=True)
     assert done.returncode == 0
     assert "seq-digits" in done.stdout
 
 
-def test_what_standard_output_cannot_take_is_a_line() -> None:
+def test_a_full_standard_output_is_reported_in_one_line() -> None:
     words = [sys.executable, "-m", "itl", "methods"]
     with open("/dev/full", "w") as full:
         done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 2
-    assert done.stderr == "itl: cannot write any further: No space left on device; what was finished before is kept\n"
+    assert (
+        done.stderr == "itl: Cannot write the output: No space left on device. Everything finished before is saved.\n"
+    )

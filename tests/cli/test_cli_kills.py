@@ -1,4 +1,4 @@
-"""A command that is killed at any instant, and given again, ends with the same bits as one that was never killed."""
+"""A command that is killed at random times and repeated ends with the same bits as one that was never killed."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from itl.checkpoint import store
 from support.cli_process import Nursery
 from support.image_folders import SMALL, as_options, write_pictures
 
-KILLS = 30  # of each command, at least
-OFTEN = {"ITL_SAVE_EVERY": "0", "ITL_CACHE": "off"}  # state is saved after every round
+MIN_KILLS = 30  # per command
+SAVE_EVERY_ROUND = {"ITL_SAVE_EVERY": "0", "ITL_CACHE": "off"}
 MOMENTA = {"specialist.momentum": 0.9, "tangent.momentum": 0.9, "projection.momentum": 0.9}
 STAGES = {"specialist", "generalist", "projection", "done"}
 KILLED = -9
@@ -32,8 +32,8 @@ COMMANDS = {
 }
 
 
-def world(folder: Path) -> Path:
-    """A new folder with pictures to learn."""
+def image_folders(folder: Path) -> Path:
+    """A new folder with images to learn."""
     write_pictures(folder / "one", "ant", "bee", each=12)
     write_pictures(folder / "two", "cat", "dog", each=12)
     return folder
@@ -44,16 +44,16 @@ def model_of(folder: Path) -> Path:
 
 
 def result(folder: Path) -> dict[str, Any]:
-    """Everything a command has made, less what tells of the time: weights, memory, pictures, records."""
+    """Everything a command has written, without times: weights, memory, images, records."""
     model = model_of(folder)
     tensors, state = store.read(model)
     out: dict[str, Any] = {f"tensor {name}": tensor.numpy().tobytes() for name, tensor in tensors.items()}
-    out["state"] = timeless(state)
-    now = model / store.current(model)
-    out |= {str(path.relative_to(now)): path.read_bytes() for path in now.rglob("*.png")}
+    out["state"] = without_times(state)
+    current = model / store.current(model)
+    out |= {str(path.relative_to(current)): path.read_bytes() for path in current.rglob("*.png")}
     for path in (folder / "out").iterdir():
         if path.suffix == ".json":
-            out[path.name] = timeless(json.loads(path.read_text()))
+            out[path.name] = without_times(json.loads(path.read_text()))
         elif path.suffix == ".jsonl":
             out[path.name] = path.read_bytes()
         elif path.suffix == ".npz":
@@ -61,21 +61,25 @@ def result(folder: Path) -> dict[str, Any]:
     return out
 
 
-def timeless(value: Any) -> Any:
-    """Without seconds and dates."""
+def without_times(value: Any) -> Any:
+    """The value without seconds, dates and hardware."""
     if isinstance(value, dict):
-        return {key: timeless(part) for key, part in value.items() if key not in ("seconds", "date", "hardware")}
-    return [timeless(part) for part in value] if isinstance(value, list) else value
+        return {key: without_times(part) for key, part in value.items() if key not in ("seconds", "date", "hardware")}
+    return [without_times(part) for part in value] if isinstance(value, list) else value
 
 
-def lives(nursery: Nursery, words: list[str], root: Path, longest: float) -> Iterator[tuple[Path, list[str]]]:
-    """Folders in which the command was killed again and again until it came to its end, and where each kill hit."""
+def kill_until_done(nursery: Nursery, words: list[str], root: Path, longest: float) -> Iterator[tuple[Path, list[str]]]:
+    """Repeat the command, killing it at random times, until it finishes; do so in new folders.
+
+    Yields:
+        The folder of a finished command, and the stage that each kill interrupted.
+    """
     rng = np.random.default_rng(11)
     for number in range(100):
-        folder = world(root / str(number))
+        folder = image_folders(root / str(number))
         hits = []
         while True:
-            done = nursery.run(words, folder, kill=float(rng.uniform(0.01, longest)), env=OFTEN)
+            done = nursery.run(words, folder, kill=float(rng.uniform(0.01, longest)), env=SAVE_EVERY_ROUND)
             if done.code == 0:
                 break
             assert done.code == KILLED, done.err
@@ -84,7 +88,7 @@ def lives(nursery: Nursery, words: list[str], root: Path, longest: float) -> Ite
 
 
 def position(folder: Path) -> str:
-    """The stage of the state that a kill left behind; reading it finds every checksum right."""
+    """The stage of the state that a kill left behind; reading it verifies its checksums."""
     try:
         model = model_of(folder)
         return str(store.read(model)[1]["position"][0]) if (model / "CURRENT").exists() else "nothing yet"
@@ -94,23 +98,23 @@ def position(folder: Path) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", COMMANDS)
-def test_killed_at_thirty_instants_it_ends_with_the_same_bits(nursery: Nursery, tmp_path: Path, what: str) -> None:
+def test_a_command_killed_thirty_times_ends_with_the_same_bits(nursery: Nursery, tmp_path: Path, what: str) -> None:
     words = COMMANDS[what]
-    world(tmp_path / "whole")
+    image_folders(tmp_path / "uninterrupted")
     began = time.monotonic()
-    whole = nursery.run(words, tmp_path / "whole", env=OFTEN)
+    done = nursery.run(words, tmp_path / "uninterrupted", env=SAVE_EVERY_ROUND)
     seconds = time.monotonic() - began
-    assert whole.code == 0, whole.err
-    expected = result(tmp_path / "whole")
+    assert done.code == 0, done.err
+    expected = result(tmp_path / "uninterrupted")
     assert len(expected) > 20
     hits: Counter[str] = Counter()
-    for folder, where in lives(nursery, words, tmp_path, longest=0.5 * seconds):
+    for folder, where in kill_until_done(nursery, words, tmp_path, longest=0.5 * seconds):
         ended = result(folder)
         assert ended.keys() == expected.keys()
         assert [name for name in ended if ended[name] != expected[name]] == []
         hits.update(where)
-        if hits.total() >= KILLS and hits.keys() >= STAGES:
+        if hits.total() >= MIN_KILLS and hits.keys() >= STAGES:
             break
-    assert hits.total() >= KILLS, hits
+    assert hits.total() >= MIN_KILLS, hits
     assert hits.keys() >= STAGES, hits
-    assert not re.search(r"\.draft", " ".join(str(path) for path in (tmp_path / "whole").rglob("*")))
+    assert not re.search(r"\.draft", " ".join(str(path) for path in (tmp_path / "uninterrupted").rglob("*")))

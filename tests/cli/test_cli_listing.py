@@ -1,4 +1,4 @@
-"""`itl methods`, `itl streams`, `itl --help`: what there is, quickly."""
+"""`itl methods`, `itl streams`, `itl backbones` and `itl --help`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from itl.presets import METHODS
 
 
-def test_methods_are_a_line_each(itl):
+def test_methods_prints_one_line_per_method(itl):
     lines = itl("methods").out.splitlines()
     assert [line.split()[0] for line in lines] == list(METHODS)
     by_name = {line.split()[0]: line for line in lines}
@@ -20,7 +20,7 @@ def test_methods_are_a_line_each(itl):
     assert METHODS["sgd"].summary in by_name["sgd"]
 
 
-def test_methods_as_json_say_what_they_are_made_of(itl):
+def test_methods_json_describes_the_parts_of_each_method(itl):
     rows = {row["name"]: row for row in itl("methods", "--json").json}
     assert rows["itl-l"] == {
         "name": "itl-l",
@@ -40,40 +40,41 @@ def test_methods_as_json_say_what_they_are_made_of(itl):
     assert (rows["sgd"]["memory"], rows["sgd"]["stores"]) == ("none", [])
 
 
-def test_a_method_tells_its_settings_on_each_stream_and_buffer(itl):
+def test_methods_name_shows_settings_by_stream_and_buffer(itl):
     from itl.presets import settings_for
     from itl.settings import flatten
 
-    told = itl("methods", "derpp", "--json").json["settings"]
-    assert set(told["seq-tinyimagenet"]) == {"200", "500", "5120"}
+    listed = itl("methods", "derpp", "--json").json["settings"]
+    assert set(listed["seq-tinyimagenet"]) == {"200", "500", "5120"}
     named = flatten(settings_for("derpp", "seq-cifar10", 500).model_dump())
-    assert told["seq-cifar10"]["500"] == {**named, "specialist.options.average": 0.0}
+    assert listed["seq-cifar10"]["500"] == {**named, "specialist.options.average": 0.0}
     own = itl("methods", "cls-er", "--json").json["settings"]["seq-cifar10"]["500"]
     assert (own["specialist.options.plastic_rate"], own["specialist.options.stable_alpha"]) == (0.9, 0.999)
     assert "note        published for seq-cifar100" in itl("methods", "x-der").out
     text = itl("methods", "derpp").out
     assert "NeurIPS 2020" in text
-    assert "specialist  derpp (its step is captured on a GPU)\n" in text
-    assert "er (its step is captured on a GPU); er-apart on seq-digits and seq-cifar10\n" in itl("methods", "itl").out
+    assert "specialist  derpp\n" in text
+    assert "CUDA graph  yes\n" in text
+    assert "specialist  er; er-apart on seq-digits and seq-cifar10\n" in itl("methods", "itl").out
     assert "seq-cifar10, buffer 500:" in text
     assert "memory.policy              reservoir" in text
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_every_method_tells_each_of_its_settings_once_a_stream(itl, name):
-    told = itl("methods", name, "--json").json["settings"]
-    common, _, own = itl("methods", name).out.partition("\nand on\n")
-    shown = {line.split()[0] for line in common.partition("settings on every stream")[2].splitlines()[1:]}
+def test_methods_name_shows_every_setting_once_per_stream(itl, name):
+    listed = itl("methods", name, "--json").json["settings"]
+    common, _, own = itl("methods", name).out.partition("\nsettings by stream\n")
+    shown = {line.split()[0] for line in common.partition("settings common to all streams")[2].splitlines()[1:]}
     for line in own.splitlines():
         where, _, pairs = line.strip().partition(": ")
         stream, _, size = where.partition(", buffer ")
-        differ = set() if pairs == "the same" else {pair.partition("=")[0] for pair in pairs.split(" ")}
+        differ = set() if pairs == "no others" else {pair.partition("=")[0] for pair in pairs.split(" ")}
         assert not shown & differ
-        assert shown | differ == set(told[stream][size or "any"])
-    assert len(own.splitlines()) == sum(map(len, told.values()))
+        assert shown | differ == set(listed[stream][size or "any"])
+    assert len(own.splitlines()) == sum(map(len, listed.values()))
 
 
-def test_streams_are_a_line_each_with_what_goes_where(itl):
+def test_streams_prints_one_line_per_stream_with_its_files(itl):
     from itl.streams import names
 
     lines = itl("streams").out.splitlines()
@@ -83,21 +84,53 @@ def test_streams_are_a_line_each_with_what_goes_where(itl):
     assert (rows["seq-tinyimagenet"]["classes"], rows["seq-tinyimagenet"]["tasks"]) == (200, 10)
 
 
+def test_backbones_prints_one_line_per_network(itl):
+    from itl import nets
+
+    assert [line.split()[0] for line in itl("backbones").out.splitlines()] == nets.names()
+    assert [row["name"] for row in itl("backbones", "--json").json] == nets.names()
+
+
+@pytest.mark.parametrize("command", ["run", "sweep", "search"])
+def test_lanes_is_a_hidden_and_deprecated_alias_of_runs_per_gpu(itl, command):
+    text = itl(command, "--help").out
+    assert "--runs-per-gpu N" in text
+    assert "--lanes" not in text
+    done = itl(command, "--lanes", "0")
+    assert "Invalid value for '--lanes'" in done.err
+
+
+def test_lanes_sets_runs_per_gpu(capsys):
+    from itl.cli.app import cli
+
+    for args, expected in (
+        (["--lanes", "3"], 3),
+        (["--runs-per-gpu", "2"], 2),
+        (["--lanes", "3", "--runs-per-gpu", "2"], 2),
+        ([], None),
+    ):
+        given = cli.commands["run"].make_context("run", list(args)).params
+        assert given["runs_per_gpu"] == expected
+        assert "lanes" not in given
+        deprecated = "itl: --lanes is deprecated. Use --runs-per-gpu instead.\n"
+        assert capsys.readouterr().err == (deprecated if "--lanes" in args else "")
+
+
 @pytest.mark.parametrize("args", [["--help"], ["run", "--help"], ["refine", "-h"], []])
-def test_help_is_help(itl, args):
+def test_help_is_printed(itl, args):
     done = itl(*args)
     assert (done.code, done.err) == (0, "")
     assert done.out.startswith("Usage: itl")
 
 
-def test_version(itl):
+def test_version_is_printed(itl):
     import itl as package
 
     assert itl("--version").out == f"itl {package.__version__}\n"
 
 
 @pytest.mark.parametrize("args", [["--help"], ["run", "--help"], ["run", "--method", "nothing"]])
-def test_what_needs_no_torch_does_not_wait_for_it(args):
+def test_help_and_option_errors_do_not_import_torch(args):
     program = f"import sys; from itl.cli.app import cli; sys.argv = ['itl', *{args!r}]\n"
     program += "try: cli(standalone_mode=False)\nexcept Exception: pass\n"
     program += "assert 'torch' not in sys.modules and 'itl' in sys.modules"

@@ -1,4 +1,4 @@
-"""A model of one's own on the command line: look at it, use it, judge it, ship it, change one's mind."""
+"""The commands for models of one's own images: info, predict, eval, export, undo, forget, rename, resize."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 from PIL import Image
-from test_cli_errors import refused
+from test_cli_errors import assert_user_error
 
 from itl.apps.images import read_image
 from itl.apps.model import Model
@@ -32,7 +32,7 @@ Itl = Callable[..., Outcome]
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a model `m` and a folder `pictures` of images it has not seen."""
+    """A folder with a model `m` and a folder `pictures` of images that the model has not learned."""
     root = tmp_path_factory.mktemp("made")
     taught(root / "m")
     pixels, labels = tiny_task(*NAMES, each=6, seed=1)
@@ -44,11 +44,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def world(made: Path, tmp_path: Path) -> Path:
-    """The same, to be changed; it is where the commands run."""
+    """A copy that tests may change; the commands run in it."""
     return Path(shutil.copytree(made, tmp_path, dirs_exist_ok=True))
 
 
-def test_predict_says_what_the_model_says(itl: Itl, world: Path) -> None:
+def test_predict_json_equals_the_models_probabilities(itl: Itl, world: Path) -> None:
     done = itl("predict", "m", "pictures", "--json", "--top", "2")
     assert done.code == 0, done.err
     model = Model.open(world / "m", device="cpu")
@@ -57,13 +57,13 @@ def test_predict_says_what_the_model_says(itl: Itl, world: Path) -> None:
         pixels = torch.from_numpy(read_image(world / row["path"], 8))
         expected = model.predict_proba(pixels[None])[0]
         best = np.argsort(-expected)[:2]
-        assert [one["class"] for one in row["top"]] == [model.classes[k] for k in best]
-        assert [one["confidence"] for one in row["top"]] == pytest.approx(expected[best].tolist(), abs=1e-6)
+        assert [likely["class"] for likely in row["top"]] == [model.classes[k] for k in best]
+        assert [likely["confidence"] for likely in row["top"]] == pytest.approx(expected[best].tolist(), abs=1e-6)
         assert (row["class"], row["confidence"]) == (row["top"][0]["class"], row["top"][0]["confidence"])
     assert done.json["problems"] == []
 
 
-def test_predict_in_lines_and_in_csv(itl: Itl, world: Path) -> None:
+def test_predict_prints_lines_and_csv(itl: Itl, world: Path) -> None:
     image = next((world / "pictures" / "cat").iterdir()).relative_to(world)
     lines = itl("predict", "m", image)
     assert lines.out.startswith(str(image))
@@ -80,11 +80,11 @@ def test_predict_reads_paths_from_standard_input(world: Path, monkeypatch: pytes
     monkeypatch.chdir(world)
     paths = [str(path.relative_to(world)) for path in sorted((world / "pictures").rglob("*.png"))][:3]
     for words in (["predict", "m", "--json"], ["predict", "m", "-", "--json"]):
-        said = CliRunner().invoke(cli, words, input="\n".join([*paths, ""]))
-        assert [row["path"] for row in json.loads(said.stdout)["predictions"]] == paths
+        result = CliRunner().invoke(cli, words, input="\n".join([*paths, ""]))
+        assert [row["path"] for row in json.loads(result.stdout)["predictions"]] == paths
 
 
-def test_a_bad_image_is_listed_and_the_others_are_predicted(itl: Itl, world: Path) -> None:
+def test_predict_lists_unreadable_images_and_classifies_the_others(itl: Itl, world: Path) -> None:
     (world / "pictures" / "cat" / "broken.png").write_bytes(b"no image")
     done = itl("predict", "m", "pictures/cat", "nowhere.png")
     assert done.code == 0
@@ -98,10 +98,10 @@ def test_a_bad_image_is_listed_and_the_others_are_predicted(itl: Itl, world: Pat
     assert (only.code, only.json["predictions"], len(only.json["problems"])) == (2, [], 1)
 
 
-def test_eval_counts_what_predict_predicts(itl: Itl, world: Path) -> None:
-    said = {row["path"]: row for row in itl("predict", "m", "pictures", "--json").json["predictions"]}
+def test_eval_agrees_with_predict(itl: Itl, world: Path) -> None:
+    predicted = {row["path"]: row for row in itl("predict", "m", "pictures", "--json").json["predictions"]}
     done = itl("eval", "m", "pictures", "--json")
-    right = [row["class"] == Path(path).parent.name for path, row in said.items()]
+    right = [row["class"] == Path(path).parent.name for path, row in predicted.items()]
     assert done.json["images"] == 24
     assert done.json["accuracy"] == pytest.approx(100 * np.mean(right))
     assert np.sum(done.json["confusion"]) == 24
@@ -111,16 +111,16 @@ def test_eval_counts_what_predict_predicts(itl: Itl, world: Path) -> None:
     assert "expected calibration error" in table.out
 
 
-def test_eval_leaves_out_classes_that_were_never_taught(itl: Itl, world: Path) -> None:
+def test_eval_skips_classes_that_were_not_learned(itl: Itl, world: Path) -> None:
     shutil.copytree(world / "pictures" / "cat", world / "pictures" / "yak")
     done = itl("eval", "m", "pictures")
-    assert "left out, as the model has not learned them: yak" in done.err
+    assert "Skipped classes that the model has not learned: yak." in done.err
     assert "of 24 images" in done.out
     shutil.copytree(world / "pictures" / "yak", world / "others" / "yak")
-    refused(itl("eval", "m", "others"), "no images of the classes")
+    assert_user_error(itl("eval", "m", "others"), "no images of the classes")
 
 
-def test_info_tells_classes_memory_and_history(itl: Itl, world: Path) -> None:
+def test_info_shows_classes_memory_and_history(itl: Itl, world: Path) -> None:
     facts = itl("info", "m", "--json").json
     assert facts["memory"]["images"] == facts["memory"]["room"] == 8
     assert facts["memory"]["file_bytes"] == sum(
@@ -134,7 +134,7 @@ def test_info_tells_classes_memory_and_history(itl: Itl, world: Path) -> None:
     assert "learn eel fox" in text
 
 
-def test_info_of_a_learner_saved_without_pictures_tells_its_pixels(itl: Itl, tmp_path: Path) -> None:
+def test_info_of_a_plain_learner_shows_the_size_of_its_pixels(itl: Itl, tmp_path: Path) -> None:
     learner = Learner("er", 8, settings=SMALL, device="cpu")
     learner.learn(*tiny_images(classes=2, channels=3))
     learner.save(tmp_path / "plain")
@@ -143,7 +143,7 @@ def test_info_of_a_learner_saved_without_pictures_tells_its_pixels(itl: Itl, tmp
 
 def test_undo_rename_merge_resize_and_forget(itl: Itl, world: Path) -> None:
     assert itl("rename", "m", "cat", "lynx").out == "rename cat to lynx\n"
-    refused(itl("rename", "m", "lynx", "dog"), "add --merge")
+    assert_user_error(itl("rename", "m", "lynx", "dog"), "add --merge")
     assert itl("rename", "m", "lynx", "dog", "--merge").out == "merge lynx into dog\n"
     assert itl("undo", "m").out == "undone: merge lynx into dog\n"
     assert itl("resize", "m", "4").out.startswith("resize the memory from 8 to 4 images; dropped 1 of lynx, 1 of dog")
@@ -151,10 +151,12 @@ def test_undo_rename_merge_resize_and_forget(itl: Itl, world: Path) -> None:
     picture = sorted((world / "m" / str(model.generation) / "memory" / "dog").iterdir())[0]
     done = itl("forget", "m", "--image", picture, "--class", "eel")
     assert done.code == 0, done.err
-    assert done.out.startswith("forgotten: 2 images of the memory and the class eel, and every older state\n")
-    assert "The weights keep what they learned" in done.out
+    assert done.out.startswith(
+        "deleted: 2 images of the memory and the class eel, and all earlier states of the model\n"
+    )
+    assert "The weights were trained with these images and have not changed." in done.out
     assert Model.open(world / "m", device="cpu").classes == ["lynx", "dog", "fox"]
-    refused(itl("undo", "m"), "nothing older")
+    assert_user_error(itl("undo", "m"), "nothing older")
 
 
 def test_export_writes_one_file(itl: Itl, world: Path) -> None:
@@ -170,34 +172,34 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "no images": (["predict", "m"], "there are no images"),
     "json and csv": (["predict", "m", "pictures", "--json", "--csv"], "not both"),
     "no folder": (["eval", "m", "nowhere"], "does not exist"),
-    "unknown kind": (["export", "m", "--to", "onx"], "did you mean onnx"),
+    "unknown format": (["export", "m", "--to", "onx"], "did you mean onnx"),
     "export into a folder": (["export", "m", "--out", "pictures"], "is a folder"),
-    "export nowhere": (["export", "m", "--to", "torch", "--out", "no/m.pt2"], "cannot write no/m.pt2"),
+    "export to a missing folder": (["export", "m", "--to", "torch", "--out", "no/m.pt2"], "cannot write no/m.pt2"),
     "forget nothing": (["forget", "m"], "--image FILE or --class NAME"),
-    "forget what is not there": (["forget", "m", "--class", "cta"], "did you mean cat"),
+    "forget an unknown class": (["forget", "m", "--class", "cta"], "did you mean cat"),
     "forget an unknown image": (["forget", "m", "--image", "pictures/cat/0.png"], "not in the memory of m"),
     "unknown class": (["rename", "m", "cta", "lynx"], "did you mean cat"),
     "memory too small": (["resize", "m", "2"], "cannot hold one image of each of 4 classes"),
-    "undo nothing": (["undo", "nowhere"], "not a model folder"),
-    "info of nothing": (["info", "pictures"], "not a model folder"),
+    "undo without a model": (["undo", "nowhere"], "not a model folder"),
+    "info of no model": (["info", "pictures"], "not a model folder"),
 }
 
 
 @pytest.mark.parametrize("case", MISTAKES)
-def test_a_mistake_is_one_line(itl: Itl, world: Path, case: str) -> None:
-    words, said = MISTAKES[case]
-    refused(itl(*words), said)
+def test_model_commands_report_errors_in_one_line(itl: Itl, world: Path, case: str) -> None:
+    words, message = MISTAKES[case]
+    assert_user_error(itl(*words), message)
     assert Model.open(world / "m", device="cpu").names == list(NAMES)
     assert not (world / "nowhere").exists()
 
 
-def test_a_model_that_somebody_is_teaching_is_not_changed_but_used(itl: Itl, world: Path) -> None:
+def test_a_locked_model_can_be_used_but_not_changed(itl: Itl, world: Path) -> None:
     with lock(world / "m"):
-        refused(itl("undo", "m"), f"being changed by process {os.getpid()}")
+        assert_user_error(itl("undo", "m"), f"being changed by process {os.getpid()}")
         assert itl("predict", "m", "pictures/cat").code == 0
 
 
-def test_an_unfinished_learn_does_not_show_in_predictions(itl: Itl, world: Path) -> None:
+def test_predictions_ignore_an_unfinished_learn(itl: Itl, world: Path) -> None:
     before = itl("predict", "m", "pictures", "--json").json
     model = Model.open(world / "m", device="cpu")
     with torch.no_grad():
@@ -205,6 +207,6 @@ def test_an_unfinished_learn_does_not_show_in_predictions(itl: Itl, world: Path)
     model.pending = {"what": "photos/yaks", "fingerprint": ""}
     model.save()
     assert itl("predict", "m", "pictures", "--json").json == before
-    assert "in the middle of learning photos/yaks" in itl("info", "m").out
+    assert "learning photos/yaks was interrupted" in itl("info", "m").out
     assert itl("undo", "m").code == 0
     assert Model.open(world / "m", device="cpu").pending is None

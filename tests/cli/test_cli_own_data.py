@@ -1,4 +1,4 @@
-"""From folders of real images to predictions: scikit-learn's digits as files, five folders, five processes."""
+"""From folders of images to predictions: scikit-learn's digits as files, in five folders and five processes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SETTINGS = {
     "projection.epochs": 30,
 }
 BUFFER = 50
-NOISE = 6.0  # points: twice the deviation of itl over five seeds on these digits (docs/digits.md: 82.7 ± 3.1)
+TOLERANCE = 6.0  # points: twice the standard deviation of itl over five seeds (docs/digits.md: 82.7 ± 3.1)
 
 pytestmark = pytest.mark.slow
 
@@ -39,7 +39,7 @@ def stream() -> streams.Stream:
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory, stream: streams.Stream) -> Path:
-    """`day1` to `day5`, each with its train/ and test/ images of two digits."""
+    """Folders `day1` to `day5`, each with train/ and test/ images of two digits."""
     root = tmp_path_factory.mktemp("digits")
     for number, task in enumerate(stream, 1):
         for part in ("train", "test"):
@@ -53,7 +53,7 @@ def home(tmp_path_factory: pytest.TempPathFactory, stream: streams.Stream) -> Pa
 
 @pytest.fixture(scope="module")
 def learned(home: Path, nursery: Nursery) -> Callable[..., Outcome]:
-    """The model `m`, taught in five processes; returns `itl` in its folder."""
+    """Runs `itl` in the folder of the model `m`, which has learned the digits in five processes."""
 
     def itl(*words: str) -> Outcome:
         done = nursery.run(list(words), home)
@@ -66,7 +66,7 @@ def learned(home: Path, nursery: Nursery) -> Callable[..., Outcome]:
     return itl
 
 
-def test_five_folders_in_five_processes_do_as_well_as_arrays_in_one(
+def test_five_folders_in_five_processes_reach_the_accuracy_of_arrays_in_one(
     learned: Callable[..., Outcome], stream: streams.Stream, home: Path
 ) -> None:
     report = learned("learn", "m", "day5", "--json").json
@@ -76,11 +76,11 @@ def test_five_folders_in_five_processes_do_as_well_as_arrays_in_one(
         learner.learn(task.train.pixels, task.train.labels)
     right = [(learner.predict(task.test)[0] == task.test.labels.numpy()) for task in stream]
     in_memory = 100 * np.concatenate(right).mean()
-    assert abs(report["accuracy"] - in_memory) < NOISE
+    assert abs(report["accuracy"] - in_memory) < TOLERANCE
     assert in_memory > 75
 
 
-def test_in_the_files_order_the_weights_are_the_same_to_the_bit(learned: Any, home: Path) -> None:
+def test_weights_equal_those_learned_from_arrays_in_the_same_order(learned: Any, home: Path) -> None:
     learner = Learner("itl", BUFFER, 0, settings=SETTINGS, device="cpu")
     for day in range(1, 6):
         files = sorted((home / f"day{day}" / "train").glob("*/*.png"))
@@ -91,12 +91,12 @@ def test_in_the_files_order_the_weights_are_the_same_to_the_bit(learned: Any, ho
         assert np.array_equal(tensor.numpy(), saved[name].numpy()), name
 
 
-def test_what_is_learned_predicts_is_judged_and_is_shipped(learned: Callable[..., Outcome], home: Path) -> None:
+def test_eval_predict_and_export_agree_with_the_learned_model(learned: Callable[..., Outcome], home: Path) -> None:
     report = learned("learn", "m", "day5", "--json").json
     for day, task in zip(range(1, 6), report["tasks"], strict=True):
-        judged = learned("eval", "m", f"day{day}", "--json").json
-        assert judged["accuracy"] == pytest.approx(task["now"])
-        assert judged["images"] == task["images"]
+        evaluated = learned("eval", "m", f"day{day}", "--json").json
+        assert evaluated["accuracy"] == pytest.approx(task["now"])
+        assert evaluated["images"] == task["images"]
     files = sorted((home / "day2" / "test").glob("*/*.png"))[:33]
     rows = learned("predict", "m", *(str(path) for path in files), "--json").json["predictions"]
     assert [row["path"] for row in rows] == [str(path) for path in files]
@@ -108,5 +108,5 @@ def test_what_is_learned_predicts_is_judged_and_is_shipped(learned: Callable[...
     pytest.importorskip("onnx")
     learned("export", "m", "--out", "m.onnx")
     session = runtime.InferenceSession(str(home / "m.onnx"))
-    (said,) = session.run(["probabilities"], {"pixels": pixels})
-    np.testing.assert_allclose(said, expected, atol=1e-4)
+    (probabilities,) = session.run(["probabilities"], {"pixels": pixels})
+    np.testing.assert_allclose(probabilities, expected, atol=1e-4)

@@ -1,4 +1,4 @@
-"""`itl refine`: the generalist step redone from kept specialists."""
+"""`itl refine`: repeating the generalist step from saved specialists."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def run(kept, tmp_path):
     return shutil.copytree(kept, tmp_path / "run")
 
 
-def test_with_nothing_changed_refine_reproduces_the_run_exactly(itl, run):
+def test_refine_without_changes_reproduces_the_run_exactly(itl, run):
     result = json.loads((run / "result.json").read_text())
     tries = itl("refine", "run", "--tasks", "all", "--json").json["tries"]
     assert [one["task"] for one in tries] == [1, 2]
@@ -27,7 +27,7 @@ def test_with_nothing_changed_refine_reproduces_the_run_exactly(itl, run):
         assert one["seconds"]["total"] > 0
 
 
-def test_the_last_task_is_refined_by_default_and_recorded_in_the_run(itl, run):
+def test_refine_uses_the_last_task_and_records_into_the_run(itl, run):
     first = itl("refine", "run", "--set", "tangent.lr=0.5", "--json")
     assert (first.code, first.err) == (0, "")
     (one,) = first.json["tries"]
@@ -43,27 +43,27 @@ def test_the_last_task_is_refined_by_default_and_recorded_in_the_run(itl, run):
     assert (run.parent / "mine.json").exists()
 
 
-def test_several_values_are_tried_in_every_combination_the_best_first(itl, run):
+def test_refine_tries_every_combination_and_shows_the_best_first(itl, run):
     done = itl("refine", "run", "--set", "tangent.lr=0.01,0.3", "--set", "projection.lr=0.001,0.1")
     assert (done.code, done.err) == (0, "")
     tries = json.loads((run / "refine-001.json").read_text())["tries"]
     assert [tuple(one["settings"].values()) for one in tries] == [(0.01, 0.001), (0.01, 0.1), (0.3, 0.001), (0.3, 0.1)]
-    rows = [line.split() for line in done.out.splitlines() if line.startswith(("tangent.lr=", "(the run itself)"))]
+    rows = [line.split() for line in done.out.splitlines() if line.startswith(("tangent.lr=", "(original run)"))]
     assert len(rows) == 5
-    assert rows[-1][0] == "(the"
+    assert rows[-1][0] == "(original"
     reached = [float(row[-2]) for row in rows[:-1]]
     assert reached == sorted(reached, reverse=True)
     assert done.out.endswith("wrote run/refine-001.json\n")
 
 
-def test_the_other_generalists_can_be_tried_on_the_same_specialist(itl, run):
+def test_refine_can_use_another_generalist(itl, run):
     (full,) = itl("refine", "run", "--set", "generalist=full", "--json").json["tries"]
     assert set(full["stages"]) == {"specialist", "full", "expert"}
     (none,) = itl("refine", "run", "--set", "generalist=none", "--json").json["tries"]
     assert none["stages"]["expert"] == none["stages"]["specialist"] == full["stages"]["specialist"]
 
 
-def test_one_try_that_diverges_does_not_end_the_others(itl, run):
+def test_a_diverging_attempt_does_not_end_the_others(itl, run):
     blown = ["--set", "projection.l2=1000", "--set", "projection.steps=60"]
     done = itl("refine", "run", *blown, "--set", "projection.lr=1e-6,1")
     assert done.code == 0, done.err
@@ -76,7 +76,7 @@ def test_one_try_that_diverges_does_not_end_the_others(itl, run):
     assert alone.err.count("\n") == 1
 
 
-def test_refine_is_a_function_too(run):
+def test_refine_can_be_called_from_python(run):
     from itl.experiments.config import Config
     from itl.experiments.refine import refine
 

@@ -1,4 +1,4 @@
-"""An interrupted run, resumed, ends as if nothing had happened."""
+"""`itl run --resume`: an interrupted run ends with the same result as an uninterrupted one."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
 from itl.results import RunFolder
-from support.cli_process import tiny
+from support.cli_process import interrupt_when, tiny
 
 NAME = "seq-digits-itl-20-seed0"
 
@@ -27,9 +26,9 @@ def metrics(folder) -> str:
 
 
 @pytest.fixture(scope="module")
-def halted(tmp_path_factory):
-    """A run that was sent Ctrl-C in its second task, and what it said."""
-    folder = tmp_path_factory.mktemp("halted")
+def interrupted(tmp_path_factory):
+    """The folder and the outcome of a run that was interrupted by Ctrl-C in its second task."""
+    folder = tmp_path_factory.mktemp("interrupted")
     env = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(
         [sys.executable, "-m", "itl.cli", "run", *tiny("tangent.steps=400")],
@@ -38,37 +37,36 @@ def halted(tmp_path_factory):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a suite in the background ignores Ctrl-C
+        preexec_fn=lambda: signal.signal(
+            signal.SIGINT, signal.SIG_DFL
+        ),  # a test suite in the background ignores SIGINT
     )
-    for _ in range(6000):
-        if (folder / "runs" / NAME / "model/CURRENT").exists():  # the first task is learned and saved
-            break
-        time.sleep(0.01)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    interrupt_when(process, (folder / "runs" / NAME / "model/CURRENT").exists)  # saved at the end of the first task
+    out, err = process.communicate()
     return folder, (process.returncode, out, err)
 
 
-def test_ctrl_c_is_one_line_that_says_how_to_go_on(halted):
-    _, (code, out, err) = halted
+def test_ctrl_c_prints_how_to_continue(interrupted):
+    _, (code, out, err) = interrupted
     assert code == 130
-    assert out == ""
-    assert err == f"itl: interrupted; the same command with --resume goes on with runs/{NAME}\n"
+    assert out.startswith("task 1, specialist: Class-IL ")
+    assert "wrote" not in out
+    assert err == f"itl: Interrupted. To continue runs/{NAME}, repeat the command with --resume.\n"
 
 
-def test_a_resumed_run_equals_an_undisturbed_one(itl, tmp_path, halted):
-    shutil.copytree(halted[0] / "runs", tmp_path / "runs")
+def test_a_resumed_run_equals_an_uninterrupted_one(itl, tmp_path, interrupted):
+    shutil.copytree(interrupted[0] / "runs", tmp_path / "runs")
     assert not (tmp_path / "runs" / NAME / "result.json").exists()
     resumed = itl("run", *tiny("tangent.steps=400"), "--resume")
     assert resumed.code == 0, resumed.err
     assert f"wrote runs/{NAME}\n" in resumed.out
-    undisturbed = itl("run", *tiny("tangent.steps=400"), "--out", "whole")
-    assert undisturbed.code == 0
-    assert result(tmp_path / "runs" / NAME) == result(tmp_path / "whole")
-    assert metrics(tmp_path / "runs" / NAME) == metrics(tmp_path / "whole")
+    uninterrupted = itl("run", *tiny("tangent.steps=400"), "--out", "uninterrupted")
+    assert uninterrupted.code == 0
+    assert result(tmp_path / "runs" / NAME) == result(tmp_path / "uninterrupted")
+    assert metrics(tmp_path / "runs" / NAME) == metrics(tmp_path / "uninterrupted")
 
 
-def test_resume_takes_the_newest_unfinished_run_of_the_name(itl, tmp_path, kept):
+def test_resume_continues_the_newest_unfinished_run(itl, tmp_path, kept):
     for name in (NAME, f"{NAME}-2", f"{NAME}-3"):
         shutil.copytree(kept, tmp_path / "runs" / name)
     for name in (f"{NAME}-2", f"{NAME}-3"):
@@ -87,21 +85,21 @@ def test_resume_of_a_finished_run_shows_it_again(itl, tmp_path, kept):
     assert (tmp_path / "runs" / NAME / "result.json").read_bytes() == before
 
 
-def test_resume_with_nothing_there_begins(itl, tmp_path):
+def test_resume_without_an_earlier_run_starts_one(itl, tmp_path):
     done = itl("run", *tiny(), "--method", "er", "--resume", "--quiet")
     assert (done.code, done.out) == (0, "runs/seq-digits-er-20-seed0\n")
 
 
-def test_resume_under_other_options_is_refused(itl, tmp_path, halted):
-    shutil.copytree(halted[0] / "runs", tmp_path / "runs")
+def test_resume_with_other_options_is_refused(itl, tmp_path, interrupted):
+    shutil.copytree(interrupted[0] / "runs", tmp_path / "runs")
     done = itl("run", *tiny("tangent.steps=60"), "--resume")
     assert done.code == 2
     assert "another settings" in done.err
     assert NAME in done.err
 
 
-def test_a_run_that_is_going_on_is_not_gone_on_with(itl, tmp_path, halted):
-    shutil.copytree(halted[0] / "runs", tmp_path / "runs")
+def test_resume_refuses_a_run_that_is_in_progress(itl, tmp_path, interrupted):
+    shutil.copytree(interrupted[0] / "runs", tmp_path / "runs")
     place = tmp_path / "runs" / NAME
     before = {path: path.read_bytes() for path in place.rglob("*") if path.is_file()}
     with RunFolder(place).lock():

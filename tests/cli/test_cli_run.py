@@ -1,4 +1,4 @@
-"""`itl run`: what it prints, what it writes, and that the same command gives the same result."""
+"""`itl run`: its output, its files, and reproducibility."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from support.cli_process import tiny
 
 
-def timeless(result: dict) -> dict:
+def without_times(result: dict) -> dict:
     return {key: value for key, value in result.items() if key != "seconds"}
 
 
@@ -18,7 +18,7 @@ def read(path) -> dict:
     return json.loads(path.read_text())
 
 
-def test_a_run_ends_with_what_every_stage_reached_and_where_it_wrote_what(itl, tmp_path):
+def test_run_prints_the_accuracy_of_every_stage_and_the_files_written(itl, tmp_path):
     done = itl("run", *tiny())
     assert (done.code, done.err) == (0, "")
     result = read(tmp_path / "runs/seq-digits-itl-20-seed0/result.json")
@@ -36,16 +36,16 @@ def test_a_run_ends_with_what_every_stage_reached_and_where_it_wrote_what(itl, t
     assert "\x1b" not in done.out
 
 
-def test_json_is_the_result_and_nothing_else_and_the_same_seed_gives_it_again(itl, tmp_path):
+def test_run_json_is_the_result_and_the_seed_reproduces_it(itl, tmp_path):
     first, second = (itl("run", *tiny(), "--json") for _ in range(2))
     assert (first.code, first.err) == (0, "")
     assert first.json == read(tmp_path / "runs/seq-digits-itl-20-seed0/result.json")
     assert second.json == read(tmp_path / "runs/seq-digits-itl-20-seed0-2/result.json")
-    assert timeless(first.json) == timeless(second.json)
-    assert timeless(itl("run", *tiny(), "--seed", "1", "--json").json) != timeless(first.json)
+    assert without_times(first.json) == without_times(second.json)
+    assert without_times(itl("run", *tiny(), "--seed", "1", "--json").json) != without_times(first.json)
 
 
-def test_the_command_a_run_records_repeats_it(itl, tmp_path):
+def test_the_recorded_command_and_config_repeat_the_run(itl, tmp_path):
     import shlex
 
     options = ["--order-seed", "3", "--split", "validation", "--variant", "x", "--method", "derpp", "--buffer", "20"]
@@ -53,13 +53,13 @@ def test_the_command_a_run_records_repeats_it(itl, tmp_path):
     first = itl("run", *tiny(*own), *options, "--json")
     assert first.code == 0, first.err
     again = itl(*shlex.split(first.json["command"])[1:], "--json")
-    assert timeless(again.json) == timeless(first.json)
+    assert without_times(again.json) == without_times(first.json)
     file = tmp_path / "runs/seq-digits-derpp-x-20-validation-seed0/config.json"
-    assert timeless(itl("run", "--config", file, "--json").json) == timeless(first.json)
+    assert without_times(itl("run", "--config", file, "--json").json) == without_times(first.json)
 
 
-def test_a_runs_configuration_repeats_it_whatever_the_defaults_are_by_now(itl, tmp_path):
-    """A record of when the specialist's learning rate was another by default, and there was one setting more."""
+def test_a_recorded_config_repeats_the_run_after_defaults_have_changed(itl, tmp_path):
+    """The record was made when a default was different and when one more setting existed."""
     first = itl("run", *tiny(), "--tasks", "2", "--buffer", "20", "--json")
     file = tmp_path / "runs/seq-digits-itl-20-seed0/config.json"
     then = json.loads(file.read_text())
@@ -72,10 +72,10 @@ def test_a_runs_configuration_repeats_it_whatever_the_defaults_are_by_now(itl, t
     own = itl("run", "--config", "then.json", "--set", f"specialist.lr={usual}", "--json").json
     assert own["settings"] == first.json["settings"]
     other = itl("run", "--config", "then.json", "--buffer", "30", "--json").json
-    assert other["settings"]["specialist"]["lr"] == usual  # another run's defaults are its own
+    assert other["settings"]["specialist"]["lr"] == usual  # another buffer: today's defaults apply
 
 
-def test_options_win_over_the_configuration_file(itl, tmp_path):
+def test_options_override_the_config_file(itl, tmp_path):
     settings = {"net": {"width": 4}, "specialist.steps": 4, "tangent.steps": 3, "projection.steps": 3}
     (tmp_path / "my.json").write_text(json.dumps({"buffer": 20, "tasks": 5, "settings": settings}))
     result = itl("run", "--config", "my.json", "--tasks", "2", "--set", "tangent.steps=2", "--json").json
@@ -85,19 +85,19 @@ def test_options_win_over_the_configuration_file(itl, tmp_path):
     assert result["settings"]["projection"]["steps"] == 3
 
 
-def test_the_order_of_classes_can_be_given(itl):
+def test_order_sets_the_order_of_the_classes(itl):
     result = itl("run", *tiny(), "--method", "sgd", "--order", "9,8,7,6,5,4,3,2,1,0", "--epochs", "1", "--json").json
     assert result["class_names"] == list("9876543210")
     assert result["settings"]["specialist"]["epochs"] == 1
 
 
-def test_quiet_prints_nothing_but_the_folder(itl, tmp_path):
+def test_run_quiet_prints_only_the_folder(itl, tmp_path):
     done = itl("run", *tiny(), "--method", "er", "--out", "here/it", "--quiet")
     assert (done.code, done.out, done.err) == (0, "here/it\n", "")
     assert (tmp_path / "here/it/result.json").exists()
 
 
-def test_several_seeds_have_a_folder_each_and_a_summary(itl, tmp_path):
+def test_several_seeds_have_one_folder_each_and_a_summary(itl, tmp_path):
     done = itl("run", *tiny(), "--method", "er", "--seeds", "1,0", "--out", "all", "--json")
     results, summary = done.json["results"], done.json["summary"]
     folders = ["all/seq-digits-er-20-seed1", "all/seq-digits-er-20-seed0"]
@@ -115,28 +115,28 @@ def test_several_seeds_have_a_folder_each_and_a_summary(itl, tmp_path):
     assert [read(tmp_path / folder / "result.json") for folder in folders] == results
 
 
-def test_several_seeds_are_refused_before_the_first_where_one_would_not_fit(itl, tmp_path, kept):
+def test_an_existing_run_among_several_seeds_is_refused_before_the_first_starts(itl, tmp_path, kept):
     shutil.copytree(kept, tmp_path / "all/seq-digits-itl-20-seed1")
     done = itl("run", *tiny(), "--seeds", "0,1", "--out", "all")
     assert done.code == 2
-    assert "seed1 holds a run already" in done.err
+    assert "seed1 already contains a run" in done.err
     assert [path.name for path in (tmp_path / "all").iterdir()] == ["seq-digits-itl-20-seed1"]
 
 
-def test_a_dataset_is_downloaded_only_where_asked(itl):
+def test_a_missing_dataset_is_not_downloaded_without_the_option(itl):
     assert "--download" in itl("run", "--stream", "seq-fmnist").err
 
 
-def test_nothing_but_the_buffer_depends_on_the_stream_by_default():
-    from itl.cli.options import config
+def test_the_default_buffer_depends_on_the_stream():
+    from itl.cli.parsing import build_config
 
-    assert config({}, {}, {}).buffer == 20
-    assert config({}, {"stream": "seq-cifar10"}, {}).buffer == 200
-    assert config({}, {"stream": "seq-cifar10", "buffer": 500}, {}).buffer == 500
-    assert config({"stream": "seq-mnist"}, {}, {}).buffer == 200
+    assert build_config({}, {}, {}).buffer == 20
+    assert build_config({}, {"stream": "seq-cifar10"}, {}).buffer == 200
+    assert build_config({}, {"stream": "seq-cifar10", "buffer": 500}, {}).buffer == 500
+    assert build_config({"stream": "seq-mnist"}, {}, {}).buffer == 200
 
 
-def test_tensorboards_files_lie_in_the_runs_folder(itl, tmp_path):
+def test_tensorboard_files_are_written_to_the_folder_of_the_run(itl, tmp_path):
     pytest.importorskip("tensorboard")
     done = itl("run", *tiny(), "--out", "run", "--tensorboard")
     assert (done.code, done.err) == (0, "")

@@ -1,4 +1,4 @@
-"""Several runs of one command: seeds, buffers, variations, and the table that shows them side by side."""
+"""Several runs of one command: seeds, buffers, `--vary`, and the live table of concurrent runs."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import io
 
 from rich.console import Console
 
-from itl.cli.display.runs import Abreast
+from itl.cli.display.runs import RunsDisplay
 from itl.experiments.config import Config
 from support.cli_process import tiny
 
 
-def test_every_combination_of_seed_buffer_and_varied_setting_is_a_run_of_its_own(itl, tmp_path):
+def test_every_combination_of_seed_buffer_and_varied_setting_is_run(itl, tmp_path):
     done = itl("run", *tiny(), "--seeds", "0,1", "--buffers", "20,24", "--vary", "tangent.lr=0.01,0.1", "--json")
     assert (done.code, done.err) == (0, "")
     assert len(done.json["results"]) == len(set(done.json["folders"])) == 8
@@ -24,21 +24,21 @@ def test_every_combination_of_seed_buffer_and_varied_setting_is_a_run_of_its_own
     assert alone.json["class_il_matrix"] == one["class_il_matrix"]
 
 
-def test_the_same_twice_is_refused(itl):
+def test_duplicate_and_conflicting_values_are_refused(itl):
     for options in (("--buffers", "20,20"), ("--buffers", "20", "--buffer", "30"), ("--seeds", "1,1")):
         done = itl("run", *tiny(), *options)
         assert done.code == 2
         assert len(done.err.splitlines()) == 1
 
 
-def test_runs_side_by_side_have_a_row_each():
+def test_runs_display_has_one_row_per_run():
     configs = [Config(buffer=size, seed=seed) for size in (20, 50) for seed in (0, 1)]
     console = Console(file=io.StringIO(), width=80)
-    display = Abreast(console, configs, 4)
-    display.rows[2].recorded({"class_il": 61.25, "task_il": 90.5})
+    display = RunsDisplay(console, configs, 4)
+    display.runs[2].recorded({"class_il": 61.25, "task_il": 90.5})
     console.print(display.render())
     text = console.file.getvalue()
-    assert "4 runs side by side" in text
+    assert "4 runs at a time" in text
     for row in ("buffer 20, seed 0", "buffer 20, seed 1", "buffer 50, seed 1"):
         assert row in text
     assert next(line for line in text.splitlines() if "buffer 50, seed 0" in line).split()[-2:] == ["61.2", "90.5"]

@@ -66,6 +66,28 @@ def tiny(*more: str) -> list[str]:
     return ["--tasks", "2", *(word for pair in pairs for word in ("--set", pair))]
 
 
+def interrupt_when(process: subprocess.Popen[str], ready: Callable[[], bool], seconds: float = 900.0) -> None:
+    """Send Ctrl-C to `process` as soon as `ready()` is true.
+
+    The process is paused while `ready()` is evaluated, so that it cannot advance between the check and the signal,
+    however busy the machine is.
+    """
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        assert process.poll() is None, "the process has ended before it could be interrupted"
+        process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        interrupt = ready()
+        if interrupt:
+            process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGCONT)
+        if interrupt:
+            return
+        time.sleep(0.1)
+    process.kill()
+    raise TimeoutError(f"not ready to be interrupted after {seconds} s")
+
+
 def _become(main: Callable[[list[str]], Any], args: list[str]) -> NoReturn:
     """Run `main` and end with its exit code, at once: a second of tidying up after torch would tell nothing."""
     try:

@@ -1,4 +1,4 @@
-"""The command line, thin: parse, call, print."""
+"""The `itl` command line: parse the options, call the library, print the result."""
 
 from itl.cli.app import main
 

@@ -1,4 +1,4 @@
-"""`python -m itl.cli` is `itl`."""
+"""Run the command line as `python -m itl.cli`."""
 
 from itl.cli import main
 

@@ -1,4 +1,4 @@
-"""`itl` itself: which commands there are, and what a mistake looks like (one line, exit code 2)."""
+"""The `itl` program: its commands, its error messages and its exit codes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from itl.cli.commands.evaluate import evaluate
 from itl.cli.commands.export import export
 from itl.cli.commands.info import info
 from itl.cli.commands.learn import learn
-from itl.cli.commands.listing import methods, streams
+from itl.cli.commands.listing import backbones, methods, streams
 from itl.cli.commands.predict import predict
 from itl.cli.commands.refine import refine
 from itl.cli.commands.report import report
@@ -28,106 +28,128 @@ from itl.cli.commands.run import run
 from itl.cli.commands.search import search
 from itl.cli.commands.sweep import sweep
 from itl.cli.commands.table import table
+from itl.cli.output import warn
 from itl.errors import UserError, unknown
 
-OURS, THEIRS, INTERRUPTED = 1, 2, 130
-# What the system may refuse anybody at any path, or at any write: never an error of ours.
-REFUSED = {
+EXIT_INTERNAL_ERROR, EXIT_USER_ERROR, EXIT_INTERRUPTED = 1, 2, 130
+# Conditions of the operating system, not bugs: they are reported in one line.
+SYSTEM_ERRORS = {
     getattr(errno, name)
     for name in ("EACCES", "EPERM", "ENAMETOOLONG", "ELOOP", "ENOTDIR", "EROFS", "ENOSPC", "EDQUOT", "EIO", "EMFILE")
     if hasattr(errno, name)
 }
+SECTIONS = {
+    "Experiments": (run, refine, sweep, search, table, report, bench),
+    "Lists": (methods, streams, backbones),
+    "Models of your own images": (learn, predict, evaluate, info, export, undo, forget, rename, resize),
+}
 
 
-class Commands(click.Group):
-    """A group that names the nearest commands for an unknown one, and turns Ctrl-C into a line."""
+class SectionedGroup(click.Group):
+    """A command group that lists its commands by section and suggests the closest command for an unknown one."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command that `args` begin with."""
+        """The command named by `args[0]`."""
         if args[0] not in self.commands and not args[0].startswith("-"):
             raise unknown("command", args[0], self.commands)
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; click would print an empty line of its own for Ctrl-C."""
+        """Run the command; report Ctrl-C in one line, where click would print an empty one."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as stop:
-            _say(str(stop) or "interrupted")
-            raise click.exceptions.Exit(INTERRUPTED) from None
+            _print_error(str(stop) or "Interrupted.")
+            raise click.exceptions.Exit(EXIT_INTERRUPTED) from None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands of each section."""
+        limit = formatter.width - 6 - max(map(len, self.commands))
+        for title, commands in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(str(command.name), command.get_short_help_str(limit)) for command in commands])
 
 
-@click.group(cls=Commands, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=SectionedGroup, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="itl", message="%(prog)s %(version)s")
 @click.pass_context
 def cli(ctx: click.Context) -> None:
-    """Continual learning that people can use: Integral Tangent Learning, its baselines and its benchmark."""
+    """Continual learning with Integral Tangent Learning (ITL), its baselines and its benchmark.
+
+    Try it: `itl run` trains ITL on a small stream, on any CPU, in about a minute.
+    """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
 
 
-EXPERIMENTS = (run, refine, search, sweep, methods, streams, table, report, bench)
-MODELS = (learn, predict, evaluate, info, export, undo, forget, rename, resize)
-for command in (*EXPERIMENTS, *MODELS):
-    cli.add_command(command)
+for section in SECTIONS.values():
+    for command in section:
+        cli.add_command(command)
 
 
 def main(args: Sequence[str] | None = None) -> NoReturn:
-    """The entry point. Exit codes: 0 done, 2 the user's mistake, 1 ours, 130 interrupted."""
+    """Run the command line and exit: 0 for success, 2 for the user's mistakes, 1 for bugs, 130 for Ctrl-C."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal without ± must not end a run
+            stream.reconfigure(errors="replace")  # a terminal that cannot show ± must not end a run
     try:
         code = cli.main(args, prog_name="itl", standalone_mode=False)
         sys.stdout.flush()
     except UserError as error:
-        code = _say(str(error), THEIRS)
+        code = _print_error(str(error), EXIT_USER_ERROR)
     except click.Abort:
-        code = _say("interrupted", INTERRUPTED)
+        code = _print_error("Interrupted.", EXIT_INTERRUPTED)
     except click.ClickException as error:
-        code = _say(_in_one_line(error), THEIRS)
+        code = _print_error(_click_message(error), EXIT_USER_ERROR)
     except Exception as error:
-        why = _of_the_machine(error)
-        if why is None:
-            _say(f"an error of itl's own ({type(error).__name__}), not of yours; please report it with what follows")
+        message = _system_message(error)
+        if message is None:
+            _print_error(
+                f"Internal error ({type(error).__name__}). This is a bug in itl; please report this traceback:"
+            )
             traceback.print_exc()
-        code = OURS if why is None else _say(why, THEIRS)
+        code = EXIT_INTERNAL_ERROR if message is None else _print_error(message, EXIT_USER_ERROR)
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _of_the_machine(error: Exception) -> str | None:
-    """What the machine lacks or refuses, in a line; None for an error that is ours."""
-    if type(error).__name__ == "OutOfMemoryError":  # torch's; importing it here would make every command slow
-        return "the GPU has too little memory for this; use --device cpu, or a smaller batch or network"
+def _print_error(message: str, code: int = EXIT_INTERNAL_ERROR) -> int:
+    """Print `message` as one line on standard error and return `code`."""
+    warn(" ".join(message.split()))
+    return code
+
+
+def _system_message(error: Exception) -> str | None:
+    """One line about a lack of memory or a refusal by the operating system; None for any other error."""
+    if type(error).__name__ == "OutOfMemoryError":  # torch's; importing torch here would slow down every command
+        return "The GPU is out of memory. Use --device cpu, a smaller batch or a smaller network."
     if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "can't allocate memory" in str(error)):
-        return "there is too little memory for this; choose a smaller --buffer, batch or network"
-    if not isinstance(error, OSError) or error.errno not in REFUSED:
+        return "Out of memory. Use a smaller --buffer, batch or network."
+    if not isinstance(error, OSError) or error.errno not in SYSTEM_ERRORS:
         return None
     if error.filename is not None:
-        return f"cannot use {str(error.filename)[:200]}: {error.strerror}"
-    _drop_output()
-    return f"cannot write any further: {error.strerror}; what was finished before is kept"
+        return f"Cannot use {str(error.filename)[:200]}: {error.strerror}."
+    _discard_output()
+    return f"Cannot write the output: {error.strerror}. Everything finished before is saved."
 
 
-def _drop_output() -> None:
-    """Forget what standard output could not take: Python would try it again at the end, and complain."""
+def _discard_output() -> None:
+    """Redirect standard output to nowhere: Python would fail to flush it again at exit."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _say(message: str, code: int = OURS) -> int:
-    click.echo(f"itl: {' '.join(message.split())}", err=True)
-    return code
-
-
-def _in_one_line(error: click.ClickException) -> str:
-    """What click found wrong, without its usage lines."""
+def _click_message(error: click.ClickException) -> str:
+    """Click's error message in one line, without its usage lines."""
     ctx = getattr(error, "ctx", None)
     if isinstance(error, click.NoSuchOption) and ctx is not None:
-        options = [name for param in ctx.command.params for name in param.opts if name.startswith("--")]
+        options = [
+            name
+            for param in ctx.command.params
+            for name in param.opts
+            if name.startswith("--") and not getattr(param, "hidden", False)
+        ]
         return str(unknown("option", error.option_name, [*options, "--help"]))
     message = error.format_message().rstrip(".")
-    where = f"; see {ctx.command_path} --help" if ctx is not None else ""
-    return f"{message[:1].lower()}{message[1:]}{where}"
+    return f"{message}. See `{ctx.command_path} --help`." if ctx is not None else f"{message}."

@@ -1,4 +1,4 @@
-"""Where a run goes: a new folder, or the one to go on with."""
+"""Choose the folder of a run: a new one, or an interrupted run to resume."""
 
 from __future__ import annotations
 
@@ -11,43 +11,56 @@ from itl.errors import UserError
 if TYPE_CHECKING:
     from itl.experiments.config import Config
 
-RUNS = Path("runs")
+RUNS_FOLDER = Path("runs")
 
 
-def choose(config: Config, out: str | None, several: bool, resume: bool) -> Path:
-    """The folder for a run. `--out` is the run's own, or where several runs put theirs."""
+def choose_run_folder(config: Config, out: str | None, several: bool, resume: bool) -> Path:
+    """The folder for a run.
+
+    Args:
+        config: Configuration of the run.
+        out: Value of `--out`: the folder of a single run, the parent folder of several runs.
+        several: Whether the command starts several runs.
+        resume: Whether an interrupted run may be resumed.
+    """
     from itl.experiments.run import fresh_folder
 
     if out is None:
-        return (_to_resume(config) if resume else None) or fresh_folder(RUNS, config.name)
+        return (_run_to_resume(config) if resume else None) or fresh_folder(RUNS_FOLDER, config.name)
     path = Path(out) / config.name if several else Path(out)
     if not resume and (path / "config.json").exists():
-        raise UserError(f"{path} holds a run already; choose another --out, or --resume to go on with it")
-    if path.exists() and not path.is_dir():
-        raise UserError(f"{path} is a file; choose another --out")
+        raise UserError(f"{path} already contains a run. Choose another --out, or add --resume to continue it.")
+    check_out_folder(path)
     return path
 
 
-def _to_resume(config: Config) -> Path | None:
-    """The newest unfinished run of this name, else the newest finished one under the same options.
+def check_out_folder(path: Path) -> None:
+    """Raise a `UserError` if `path` exists and is not a folder."""
+    if path.exists() and not path.is_dir():
+        raise UserError(f"{path} is a file, not a folder. Choose another --out.")
 
-    Unfinished runs under other options come last: going on with one is refused, by name, not silently begun anew.
+
+def _run_to_resume(config: Config) -> Path | None:
+    """The newest unfinished run with these options, else the newest finished one.
+
+    Unfinished runs with other options come last: they are refused by name later, rather than silently started anew.
     """
-    found = []
-    for path in _of_name(config.name):
-        same, finished = _same(path, config), (path / "result.json").exists()
+    candidates = []
+    for path in _runs_named(config.name):
+        same, finished = _has_config(path, config), (path / "result.json").exists()
         if same or not finished:
-            found.append((same, not finished, (path / "config.json").stat().st_mtime_ns, path))
-    return max(found)[-1] if found else None
+            candidates.append((same, not finished, (path / "config.json").stat().st_mtime_ns, path))
+    return max(candidates)[-1] if candidates else None
 
 
-def _of_name(name: str) -> list[Path]:
+def _runs_named(name: str) -> list[Path]:
+    """Folders called `name`, `name-2`, … that contain a run."""
     pattern = re.compile(re.escape(name) + r"(-\d+)?")
-    there = RUNS.iterdir() if RUNS.is_dir() else []
-    return [path for path in there if pattern.fullmatch(path.name) and (path / "config.json").exists()]
+    paths = RUNS_FOLDER.iterdir() if RUNS_FOLDER.is_dir() else []
+    return [path for path in paths if pattern.fullmatch(path.name) and (path / "config.json").exists()]
 
 
-def _same(path: Path, config: Config) -> bool:
+def _has_config(path: Path, config: Config) -> bool:
     from itl.experiments.config import Config
     from itl.results import read_config
 

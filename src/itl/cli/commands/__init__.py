@@ -1,1 +1,1 @@
-"""One module for each command."""
+"""The commands of `itl`; related commands share a module."""

@@ -1,111 +1,110 @@
-"""`itl bench`: how fast it is here, beside the usual way."""
+"""`itl bench`: measure the training speed on this machine."""
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from statistics import mean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from itl.cli import options
+from itl.cli.output import print_json, write_text
 from itl.errors import UserError
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 @click.command()
-@click.option("--device", metavar="NAME", default="auto", show_default=True, help="auto, cpu or cuda.")
-@click.option("--method", metavar="NAME,…", help="Measure these methods' steps beside er's instead, or all.")
-@click.option("--quick", is_flag=True, help="Fewer sizes and steps.")
-@click.option("--out", metavar="FILE", help="Write the record there too.")
-@click.option("--plot", metavar="FILE", help="Draw it (PNG, PDF or SVG by the name's ending).")
-@click.option("--json", "as_json", is_flag=True, help="Print the record as one JSON object and nothing else.")
+@options.device_option
+@click.option("--method", metavar="NAME,…|all", help="Compare the training steps of these methods with er's instead.")
+@click.option("--quick", is_flag=True, help="Measure fewer sizes and steps.")
+@click.option("--out", metavar="FILE", help="Also write the measurements to this file, as JSON.")
+@click.option("--plot", metavar="FILE", help="Also plot them to this file (.png, .pdf or .svg).")
+@options.json_option("the measurements")
 def bench(device: str, method: str | None, quick: bool, out: str | None, plot: str | None, as_json: bool) -> None:
-    """Measure speed as ratios within one run: our engine, the usual loop, memory sizes, lanes; or every method."""
+    """Measure the training speed on this machine.
+
+    Compares this library's training steps with a plain PyTorch loop, and shows how speed depends on the memory size
+    and on the number of concurrent runs. The ratios hold within one invocation on one machine.
+    """
     from itl.bench import measure
     from itl.bench.method_steps import chosen, measure_methods
     from itl.engine.device import choose_engine
 
     if method is not None and plot is not None:
-        raise UserError("--plot draws the benchmark as a whole; leave out --method")
+        raise UserError("--plot cannot be combined with --method. Leave out one of them.")
     kind = choose_engine(device).device.type
 
-    def say(line: str) -> None:
+    def log(line: str) -> None:
         click.echo(f"{line} …", err=True)
 
     if method is None:
-        record = measure(kind, quick=quick, say=say)
+        record = measure(kind, quick=quick, say=log)
     else:
-        record = measure_methods(kind, chosen(method), quick=quick, say=say)
+        record = measure_methods(kind, chosen(method), quick=quick, say=log)
     if out is not None:
-        _write(out, json.dumps(record, indent=1) + "\n")
+        write_text(out, json.dumps(record, indent=1) + "\n")
     if plot is not None:
         from itl.bench.plot import draw
 
         draw(record, plot)
     if as_json:
-        click.echo(json.dumps(record, indent=1))
+        print_json(record)
         return
-    _show(record) if method is None else _show_methods(record)
+    _print_record(record) if method is None else _print_methods(record)
     for path in (out, plot):
         if path is not None:
-            click.echo(f"written: {path}")
+            click.echo(f"wrote {path}")
 
 
-def _write(path: str, text: str) -> None:
-    try:
-        Path(path).write_text(text)
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}; choose another --out") from error
+def _table(record: dict[str, Any], *headings: str) -> Table:
+    from itl.cli.display.tables import plain_table
 
-
-def _show(record: dict[str, Any]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console(highlight=False)
     hardware = record["hardware"]
-    table = Table(title=f"{record['network']} on {hardware.get('gpu', hardware['device'])}", title_justify="left")
-    for column in ("step", "ours, ms", "usual, ms", "ratio", "memory, MiB"):
-        table.add_column(column, justify="left" if column == "step" else "right")
+    title = f"{record['network']} on {hardware.get('gpu', hardware['device'])}"
+    return plain_table(*headings, left=1, title=title, title_justify="left")
+
+
+def _print_record(record: dict[str, Any]) -> None:
+    from itl.cli.display.tables import open_console, plain_table
+
+    console = open_console()
+    table = _table(record, "step", "itl, ms", "PyTorch loop, ms", "speed-up", "memory, MiB")
     for name, times in record["ours"].items():
-        usual = record["usual"][name]["ms"]
-        cells = (f"{times['ms']:.2f}", f"{usual:.1f}", f"{record['ratio'][name]:.1f}x", f"{times['bytes'] >> 20}")
+        baseline = record["usual"][name]["ms"]
+        cells = (f"{times['ms']:.2f}", f"{baseline:.1f}", f"{record['ratio'][name]:.1f}x", f"{times['bytes'] >> 20}")
         table.add_row(name, *cells)
     console.print(table)
     share = record["generalist_share"]
     console.print(
-        f"tangent + projection, 60 epochs each: {share['generalist_seconds']:.1f} s a task, "
-        f"{100 * share['share']:.1f} % of the specialist's 50 epochs"
+        f"\nThe generalist (tangent and projection, 60 epochs each) takes {share['generalist_seconds']:.1f} s per "
+        f"task, {100 * share['share']:.1f} % of the time of the specialist's 50 epochs.\n"
     )
-    growth = Table(title="an epoch over the memory", title_justify="left")
-    for column in ("|B|", "tangent, s", "projection, s", "both, µs an image"):
-        growth.add_column(column, justify="right")
+    title = "Time of one epoch over the memory"
+    growth = plain_table(
+        "buffer", "tangent, s", "projection, s", "both, µs per image", title=title, title_justify="left"
+    )
     for row in record["growth"]:
-        growth.add_row(
-            str(row["buffer"]), f"{row['tangent']:.3f}", f"{row['projection']:.3f}", f"{row['per_image_us']:.0f}"
-        )
+        seconds = (f"{row['tangent']:.3f}", f"{row['projection']:.3f}")
+        growth.add_row(str(row["buffer"]), *seconds, f"{row['per_image_us']:.0f}")
     console.print(growth)
-    lanes = ", ".join(f"{row['lanes']}: {row['ms_per_run_step']:.2f} ms" for row in record["lanes"])
-    console.print(f"er side by side, a run-step with n lanes: {lanes}")
+    concurrent = ", ".join(f"{row['lanes']}: {row['ms_per_run_step']:.2f} ms" for row in record["lanes"])
+    console.print(f"\nTime per training step of er, by number of concurrent runs: {concurrent}")
     if "whole" in record:
-        spent = [mean(run["seconds"] for run in record["whole"][side]) for side in ("ours", "usual")]
-        console.print(
-            f"a whole seq-digits run: {spent[0]:.0f} s, the usual way {spent[1]:.0f} s: {record['whole']['ratio']:.1f}x"
-        )
+        ours, baseline = (mean(run["seconds"] for run in record["whole"][side]) for side in ("ours", "usual"))
+        ratio = record["whole"]["ratio"]
+        console.print(f"A full seq-digits run: {ours:.0f} s; with the PyTorch loop {baseline:.0f} s ({ratio:.1f}x)")
 
 
-def _show_methods(record: dict[str, Any]) -> None:
-    from rich.console import Console
-    from rich.table import Table
+def _print_methods(record: dict[str, Any]) -> None:
+    from itl.cli.display.tables import open_console
 
-    console = Console(highlight=False)
-    hardware = record["hardware"]
-    table = Table(title=f"{record['network']} on {hardware.get('gpu', hardware['device'])}", title_justify="left")
-    for column in ("method", "ms a step", "to er's", "forwards + backwards", "explain", "factor"):
-        table.add_column(column, justify="left" if column == "method" else "right")
+    headings = ("method", "ms per step", "relative to er", "forward + backward", "expected", "actual / expected")
+    table = _table(record, *headings)
     for row in record["methods"]:
         passes = f"{row['forwards']:g} + {row['backwards']:g}"
-        ratios = (f"{row[name]:.2f}" for name in ("ratio", "explained", "factor"))
-        first, second, third = ratios
-        table.add_row(row["method"], f"{row['ms']:.2f}", f"{first}x", passes, f"{second}x", third)
-    console.print(table)
+        ratio, expected, factor = (f"{row[name]:.2f}" for name in ("ratio", "explained", "factor"))
+        table.add_row(row["method"], f"{row['ms']:.2f}", f"{ratio}x", passes, f"{expected}x", factor)
+    open_console().print(table)

@@ -1,4 +1,4 @@
-"""`itl undo`, `forget`, `rename`, `resize`: changing one's mind about a model."""
+"""`itl undo`, `forget`, `rename` and `resize`: change a model without training."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from itl.cli.commands.info import told
+from itl.cli.commands.info import describe_change
+from itl.cli.display.formatting import plural
 from itl.errors import UserError
 
 if TYPE_CHECKING:
@@ -15,102 +16,103 @@ if TYPE_CHECKING:
 
     from itl.apps.model import Model
 
-WEIGHTS = "The weights keep what they learned from it; only a model taught anew without it has not."
+WEIGHTS_NOTE = """\
+The weights were trained with these images and have not changed.
+To remove their influence, train a new model without them."""
 
 
 @click.command()
 @click.argument("model", metavar="MODEL")
 def undo(model: str) -> None:
-    """Go back to before the last change: a learn (finished or not), a rename, a resize.
+    """Undo the last change of a model.
 
-    Of a model whose present state is damaged, the newest state that is whole becomes the present one.
+    Undoes learn (finished or interrupted), rename or resize. If the current state is damaged, goes back to the newest
+    undamaged one.
     """
     from itl.apps.model import edit
     from itl.checkpoint.lock import lock
 
-    _must_exist(model)
+    _check_exists(model)
     with lock(model):
         for entry in edit.undo(Path(model)):
-            click.echo(f"undone: {told(entry)}")
+            click.echo(f"undone: {describe_change(entry)}")
 
 
 @click.command()
 @click.argument("model", metavar="MODEL")
-@click.option("--image", "images", multiple=True, metavar="FILE", help="An image, as it was learned; may be repeated.")
-@click.option("--class", "classes", multiple=True, metavar="NAME", help="A class with all its images; may be repeated.")
+@click.option("--image", "images", multiple=True, metavar="FILE", help="Image that was learned. Repeatable.")
+@click.option("--class", "classes", multiple=True, metavar="NAME", help="Class to remove with its images. Repeatable.")
 def forget(model: str, images: tuple[str, ...], classes: tuple[str, ...]) -> None:
-    """Remove images or classes from a model's folder for good, older states included. It cannot be undone.
+    """Delete images or classes from a model for good.
 
-    An image is found in the memory by its pixels: give the file it was learned from, or the one in the memory's
-    folder. The weights keep what they learned from it.
+    Also deletes the earlier states of the model, so it cannot be undone. The weights do not change.
+
+    Images are found in the memory by their pixels: give the file that was learned, or its copy in the memory's folder.
     """
+    from itl.apps.images import clear_cache
     from itl.apps.model import Model, edit
     from itl.checkpoint.lock import lock
 
     if not images and not classes:
-        raise UserError("say what to forget: --image FILE or --class NAME")
-    _must_exist(model)
+        raise UserError("Nothing to forget. Use --image FILE or --class NAME.")
+    _check_exists(model)
     with lock(model):
         opened = Model.open(model, device="cpu")
-        count = edit.forget(opened, classes=classes, images=_pixels(opened, images) if images else None)
-    _clear_cache()
-    named = f" and {'the class ' if len(classes) == 1 else 'the classes '}{', '.join(classes)}" if classes else ""
-    click.echo(f"forgotten: {count} image{'s' * (count != 1)} of the memory{named}, and every older state")
-    click.echo(WEIGHTS)
+        count = edit.forget(opened, classes=classes, images=_read_pixels(opened, images) if images else None)
+    clear_cache()  # decoded images are also cached outside the folder
+    named = f" and the {'class' if len(classes) == 1 else 'classes'} {', '.join(classes)}" if classes else ""
+    click.echo(f"deleted: {plural(count, 'image')} of the memory{named}, and all earlier states of the model")
+    click.echo(WEIGHTS_NOTE)
 
 
-def _pixels(model: Model, images: tuple[str, ...]) -> Tensor:
+def _read_pixels(model: Model, paths: tuple[str, ...]) -> Tensor:
     import numpy as np
     import torch
 
     from itl.apps.images import read_image
-    from itl.cli.commands.predict import in_channels
+    from itl.cli.commands.predict import match_channels
 
-    return in_channels(torch.from_numpy(np.stack([read_image(path, model.image["size"]) for path in images])), model)
-
-
-def _clear_cache() -> None:
-    """Decoded images are kept outside the folder as well, to save time."""
-    from itl.apps.images import clear_cache
-
-    clear_cache()
+    return match_channels(torch.from_numpy(np.stack([read_image(path, model.image["size"]) for path in paths])), model)
 
 
 @click.command()
 @click.argument("model", metavar="MODEL")
 @click.argument("old", metavar="OLD")
 @click.argument("new", metavar="NEW")
-@click.option("--merge", is_flag=True, help="NEW is another class: make them one.")
+@click.option("--merge", is_flag=True, help="NEW is an existing class: merge OLD into it.")
 def rename(model: str, old: str, new: str, merge: bool) -> None:
-    """Rename a class, or make two classes one."""
+    """Rename a class, or merge two classes."""
     from itl.apps.model import Model, edit
     from itl.checkpoint.lock import lock
 
-    _must_exist(model)
+    _check_exists(model)
     with lock(model):
         opened = Model.open(model, device="cpu")
         edit.rename(opened, old, new, merge=merge)
-    click.echo(told(opened.history[-1]))
+    click.echo(describe_change(opened.history[-1]))
 
 
 @click.command()
 @click.argument("model", metavar="MODEL")
 @click.argument("size", metavar="IMAGES", type=int)
 def resize(model: str, size: int) -> None:
-    """Change how many images the memory has room for; what must go is drawn, as many of every class."""
+    """Change the memory size of a model.
+
+    A smaller memory keeps randomly drawn images, equally many of each class.
+    """
     from itl.apps.model import Model, edit
     from itl.checkpoint.lock import lock
 
-    _must_exist(model)
+    _check_exists(model)
     with lock(model):
         opened = Model.open(model, device="cpu")
-        lost = edit.resize(opened, size)
-    dropped = ", ".join(f"{count} of {name}" for name, count in lost.items())
-    click.echo(told(opened.history[-1]) + (f"; dropped {dropped}" if dropped else ""))
+        removed = edit.resize(opened, size)
+    dropped = ", ".join(f"{count} of {name}" for name, count in removed.items())
+    click.echo(describe_change(opened.history[-1]) + (f"; dropped {dropped}" if dropped else ""))
 
 
-def _must_exist(model: str) -> None:
-    """A folder that is no model is said so before a lock is put into it; of a damaged one it is said afterwards."""
+def _check_exists(model: str) -> None:
+    """Raise a `UserError` if `model` is no model folder, before a lock file is created in it."""
     from itl.checkpoint import store
 
     if not store.generations(model):

@@ -1,15 +1,16 @@
-"""`itl eval`: how good a model is on a folder of labelled images."""
+"""`itl eval`: evaluate a model on a folder of labeled images."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from itl.cli.commands.predict import AT_ONCE, in_channels
+from itl.cli import options
+from itl.cli.commands.predict import predict_batches
+from itl.cli.output import print_json, warn
 from itl.errors import UserError
 
 if TYPE_CHECKING:
@@ -20,19 +21,20 @@ if TYPE_CHECKING:
     from itl.apps.model import Model
     from itl.apps.model.evaluation import EvaluationResult
 
-MATRIX = 12  # classes of which the whole confusion matrix is shown
+MAX_MATRIX_CLASSES = 12  # the confusion matrix of more classes is not printed
 
 
 @click.command("eval")
 @click.argument("model", metavar="MODEL")
 @click.argument("folder", metavar="FOLDER")
-@click.option("--held-out", is_flag=True, help="Only the images that `itl learn` holds out of such a folder.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
-@click.option("--device", metavar="NAME", default="auto", show_default=True, help="auto, cpu or cuda.")
+@click.option("--held-out", is_flag=True, help="Use only the images that `itl learn` would hold out for testing.")
+@options.json_option()
+@options.device_option
 def evaluate(model: str, folder: str, held_out: bool, as_json: bool, device: str) -> None:
-    """Judge a model on a folder with a sub-folder of images for each class (of its test/, where it has one).
+    """Evaluate a model on a folder of labeled images.
 
-    By class, which class is taken for which, and calibration: how far confidence and accuracy are apart.
+    Each subfolder of FOLDER contains the images of one class; if FOLDER has a test/, that is used. Shows accuracy per
+    class, the most frequent confusions, and calibration: the difference between confidence and accuracy.
     """
     from itl.apps.images import scan_folder
     from itl.apps.model import Model
@@ -44,82 +46,75 @@ def evaluate(model: str, folder: str, held_out: bool, as_json: bool, device: str
     if held_out:
         found = found.with_held_out(recorded_train_only_hashes(opened, relative_folder(opened, found.folder)))
     classes = found.test if held_out or found.has_test else found.train
-    strange = sorted(set(classes) - set(opened.classes))
-    pairs = [(path, name) for name, files in classes.items() if name not in strange for path in files]
+    unknown_classes = sorted(set(classes) - set(opened.classes))
+    pairs = [(path, name) for name, files in classes.items() if name not in unknown_classes for path in files]
     if not pairs:
-        raise UserError(f"{folder} has no images of the classes that {model} knows: {', '.join(opened.classes)}")
+        raise UserError(f"{folder} has no images of the classes that {model} knows: {', '.join(opened.classes)}.")
     problems = list(found.skipped)
-    probabilities, labels = _predicted(opened, pairs, problems)
+    probabilities, labels = _predict(opened, pairs, problems)
     if not labels:
-        raise UserError(f"no image in {folder} could be read; the first: {problems[0]}")
-    verdict = evaluate_predictions(opened.classes, probabilities, labels)
+        raise UserError(f"No image in {folder} could be read. The first problem is {problems[0]}.")
+    result = evaluate_predictions(opened.classes, probabilities, labels)
     if as_json:
-        wrong = [str(problem) for problem in problems]
-        click.echo(json.dumps({**verdict.to_dict(), "unknown_classes": strange, "problems": wrong}, indent=1))
+        extra = {"unknown_classes": unknown_classes, "problems": [str(problem) for problem in problems]}
+        print_json({**result.to_dict(), **extra})
         return
     for problem in problems:
-        click.echo(f"itl: {problem}", err=True)
-    if strange:
-        click.echo(f"itl: left out, as the model has not learned them: {', '.join(strange)}", err=True)
-    _show(verdict)
+        warn(problem)
+    if unknown_classes:
+        warn(f"Skipped classes that the model has not learned: {', '.join(unknown_classes)}.")
+    _print_result(result)
 
 
-def _predicted(
+def _predict(
     model: Model, pairs: Sequence[tuple[Path, str]], problems: list[SkippedPath]
 ) -> tuple[np.ndarray, list[str]]:
-    """Probabilities `[n, classes]` and right classes of the images that can be read."""
+    """Probabilities `[n, classes]` and true classes `[n]` of the images that can be read."""
     import numpy as np
-    import torch
 
-    from itl.apps.images import read_images
-
-    out, labels = [np.zeros((0, len(model.classes)))], list[str]()
-    for first in range(0, len(pairs), AT_ONCE):
-        part = pairs[first : first + AT_ONCE]
-        pixels, kept, wrong = read_images([path for path, _ in part], model.image["size"])
-        problems += wrong
-        if len(kept):
-            out.append(model.predict_proba(in_channels(torch.from_numpy(pixels), model)))
-            labels += [part[index][1] for index in kept.tolist()]
-    return np.concatenate(out), labels
+    batches, labels = [np.zeros((0, len(model.classes)))], list[str]()
+    for indices, probabilities in predict_batches(model, [path for path, _ in pairs], problems):
+        batches.append(probabilities)
+        labels += [pairs[index][1] for index in indices]
+    return np.concatenate(batches), labels
 
 
-def _show(verdict: EvaluationResult) -> None:
-    from rich.console import Console
+def _print_result(result: EvaluationResult) -> None:
     from rich.text import Text
 
-    from itl.cli.display.run_tables import percent, plain_table
+    from itl.cli.display.formatting import format_percent
+    from itl.cli.display.tables import open_console, plain_table
 
-    console = Console(highlight=False)
+    console = open_console()
     table = plain_table()
     table.add_column("class", overflow="fold")
     for heading in ("images", "accuracy"):
         table.add_column(heading, justify="right")
-    table.add_column("mostly taken for", overflow="fold")
-    for row in verdict.per_class():
+    table.add_column("most often confused with", overflow="fold")
+    for row in result.per_class():
         other = row["taken_for"]
-        taken = f"{other['class']} ({other['images']})" if other else "–"
-        table.add_row(Text(row["class"]), str(row["images"]), percent(row["accuracy"]), Text(taken))
+        confusion = f"{other['class']} ({other['images']})" if other else "–"
+        table.add_row(Text(row["class"]), str(row["images"]), format_percent(row["accuracy"]), Text(confusion))
     console.print(table)
-    if 1 < len(verdict.classes) <= MATRIX:
-        console.print("\nimages of the class in the row that were taken for the class in the column")
-        console.print(_matrix(verdict))
-    right = int(verdict.confusion.trace())
-    console.print(f"\naccuracy {percent(verdict.accuracy)} % ({right} of {verdict.images} images)")
-    sure, error = percent(verdict.confidence), percent(verdict.calibration_error)
-    console.print(f"mean confidence {sure} %, expected calibration error {error}")
+    if 1 < len(result.classes) <= MAX_MATRIX_CLASSES:
+        console.print("\nconfusion matrix (rows: true class, columns: predicted class)")
+        console.print(_confusion_matrix(result))
+    correct = int(result.confusion.trace())
+    console.print(f"\naccuracy {format_percent(result.accuracy)} % ({correct} of {result.images} images)")
+    confidence, error = format_percent(result.confidence), format_percent(result.calibration_error)
+    console.print(f"mean confidence {confidence} %, expected calibration error {error}")
 
 
-def _matrix(verdict: EvaluationResult) -> RenderableType:
+def _confusion_matrix(result: EvaluationResult) -> RenderableType:
     from rich.text import Text
 
-    from itl.cli.display.run_tables import plain_table
+    from itl.cli.display.tables import plain_table
 
     table = plain_table()
     table.add_column("")
-    for name in verdict.classes:
+    for name in result.classes:
         table.add_column(Text(name[:8]), justify="right")
-    for k, name in enumerate(verdict.classes):
-        if verdict.confusion[k].any():
-            table.add_row(Text(name), *(str(n) if n else "·" for n in verdict.confusion[k]))
+    for k, name in enumerate(result.classes):
+        if result.confusion[k].any():
+            table.add_row(Text(name), *(str(n) if n else "·" for n in result.confusion[k]))
     return table

@@ -1,4 +1,4 @@
-"""`itl export`: a model as one file for other programs."""
+"""`itl export`: write a model as one file for other programs."""
 
 from __future__ import annotations
 
@@ -8,32 +8,33 @@ import click
 
 from itl.errors import UserError, unknown
 
-SUFFIXES = {".onnx": "onnx", ".pt2": "torch"}
+FORMATS = {".onnx": "onnx", ".pt2": "torch"}  # by suffix
 
 
 @click.command()
 @click.argument("model", metavar="MODEL")
-@click.option("--to", "kind", metavar="KIND", help="onnx or torch. [default: by the file's ending, else onnx]")
-@click.option("--out", metavar="FILE", help="[default: MODEL.onnx or MODEL.pt2]")
-def export(model: str, kind: str | None, out: str | None) -> None:
-    """Write a model as an ONNX file or a torch.export program: from pixels to probabilities, labels inside.
+@click.option(
+    "--to", "file_format", metavar="FORMAT", help="onnx or torch. [default: from the suffix of --out, else onnx]"
+)
+@click.option("--out", metavar="FILE", help="File to write. [default: MODEL.onnx or MODEL.pt2]")
+def export(model: str, file_format: str | None, out: str | None) -> None:
+    """Export a model to ONNX or torch.export.
 
-    No image of the memory is in it.
+    The file maps pixels to class probabilities and contains the class names. It contains no image of the memory.
     """
     from itl.apps.model import Model
     from itl.apps.model.export import to_onnx, to_torch
 
-    if kind is None:
-        kind = SUFFIXES.get(Path(out).suffix.lower(), "onnx") if out else "onnx"
-    if kind not in SUFFIXES.values():
-        raise unknown("kind of export", kind, SUFFIXES.values())
-    suffix = next(ending for ending, name in SUFFIXES.items() if name == kind)
+    if file_format is None:
+        file_format = FORMATS.get(Path(out).suffix.lower(), "onnx") if out else "onnx"
+    if file_format not in FORMATS.values():
+        raise unknown("export format", file_format, FORMATS.values())
+    suffix = next(suffix for suffix, name in FORMATS.items() if name == file_format)
     target = Path(out) if out else Path(Path(model).resolve().name + suffix)
     if target.is_dir():
-        raise UserError(f"{target} is a folder; give --out a file's name")
+        raise UserError(f"{target} is a folder. Give the name of a file as --out.")
     opened = Model.open(model, device="cpu", learned=True)
-    (to_onnx if kind == "onnx" else to_torch)(opened, target)
+    (to_onnx if file_format == "onnx" else to_torch)(opened, target)
     size, channels = opened.image["size"], opened.image["channels"]
-    click.echo(
-        f"wrote {target}: uint8 [batch, {channels}, {size}, {size}] to probabilities of {len(opened.classes)} classes"
-    )
+    shape = f"uint8 [batch, {channels}, {size}, {size}]"
+    click.echo(f"wrote {target}: {shape} to probabilities of {len(opened.classes)} classes")

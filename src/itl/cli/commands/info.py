@@ -1,8 +1,7 @@
-"""`itl info`: what a model folder holds."""
+"""`itl info`: show what a model folder contains."""
 
 from __future__ import annotations
 
-import json
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -10,126 +9,124 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from itl.cli import options
+from itl.cli.display.formatting import format_bytes, plural
+from itl.cli.output import print_json
+
 if TYPE_CHECKING:
     from itl.apps.model import Model
 
 
 @click.command()
 @click.argument("model", metavar="MODEL")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+@options.json_option("it")
 def info(model: str, as_json: bool) -> None:
-    """Show a model's classes, its memory in images and bytes, its network and its history."""
+    """Show what a model contains.
+
+    Lists its classes, its memory, its network and its history.
+    """
     from itl.apps.model import Model
 
     facts = describe(Model.open(model, device="cpu"))
-    click.echo(json.dumps(facts, indent=1)) if as_json else _show(facts)
+    print_json(facts) if as_json else _print_facts(facts)
 
 
 def describe(model: Model) -> dict[str, Any]:
-    """A model in figures."""
+    """Facts about a model, as `itl info --json` prints them."""
     import numpy as np
 
     from itl.checkpoint import store
 
     learner, memory = model.learner, model.learner.memory
-    held = dict.fromkeys(model.classes, 0)
+    in_memory = dict.fromkeys(model.classes, 0)
     for label, count in zip(*np.unique(memory.labels, return_counts=True), strict=True):
-        held[model.names[label]] += int(count)
+        in_memory[model.names[label]] += int(count)
     return {
         "path": str(model.path),
         "method": learner.method,
         "network": f"{learner.settings.net.name}, {sum(p.numel() for p in learner.net.parameters()):,} weights",
         "image": model.image,
-        "classes": [{"class": name, "in_memory": count} for name, count in held.items()],
+        "classes": [{"class": name, "in_memory": count} for name, count in in_memory.items()],
         "tasks": len(learner.tasks),
         "memory": {
             "images": len(memory),
             "room": memory.size,
             "policy": learner.settings.memory.policy,
             "pixel_bytes": int(memory.pixels[: len(memory)].numel()),
-            "file_bytes": _bytes(model.path / str(model.generation) / "memory"),
+            "file_bytes": _disk_usage(model.path / str(model.generation) / "memory"),
         },
-        "folder_bytes": _bytes(model.path),
+        "folder_bytes": _disk_usage(model.path),
         "undo": max(0, len(store.generations(model.path)) - 1),
         "unfinished": model.pending,
         "history": model.history,
     }
 
 
-def _bytes(folder: Path) -> int:
-    """Bytes on the disk; a file that several generations share is counted once."""
-    seen = {}
+def _disk_usage(folder: Path) -> int:
+    """Bytes of all files in a folder; hard links to the same file are counted once."""
+    sizes = {}
     for root, _, files in os.walk(folder):
         for file in files:
-            with suppress(FileNotFoundError):  # a learn that is going on has replaced it
-                store = os.lstat(os.path.join(root, file))
-                seen[store.st_ino] = store.st_size
-    return sum(seen.values())
+            with suppress(FileNotFoundError):  # a concurrent `itl learn` has replaced it
+                status = os.lstat(os.path.join(root, file))
+                sizes[status.st_ino] = status.st_size
+    return sum(sizes.values())
 
 
-def _show(facts: dict[str, Any]) -> None:
+def _print_facts(facts: dict[str, Any]) -> None:
     image, memory = facts["image"], facts["memory"]
-    size = f"{image['channels']} x {image['size']} x {image['size']}"
-    held = _size(memory["file_bytes"] or memory["pixel_bytes"])  # a learner's own folder has no picture files
-    older = f"{facts['undo']} older state{'s' * (facts['undo'] != 1)} to go back to"
+    shape = f"{image['channels']} x {image['size']} x {image['size']} pixels"
+    memory_bytes = format_bytes(memory["file_bytes"] or memory["pixel_bytes"])  # a plain learner saves no image files
     lines = {
         "model": facts["path"],
         "method": facts["method"],
         "network": facts["network"],
-        "images": f"{size} pixels" + (", mirrored ones alike" if image["flip"] else ""),
+        "images": shape + (", augmented by mirroring" if image["flip"] else ""),
         "tasks": str(facts["tasks"]),
-        "memory": f"{memory['images']} of {memory['room']} images, {held} ({memory['policy']})",
-        "folder": f"{_size(facts['folder_bytes'])}; {older}",
+        "memory": f"{memory['images']} of {memory['room']} images, {memory_bytes} ({memory['policy']})",
+        "folder": f"{format_bytes(facts['folder_bytes'])}; itl undo can go back {plural(facts['undo'], 'step')}",
     }
     for key, value in lines.items():
         click.echo(f"{key:<8} {value}")
     if facts["unfinished"] is not None:
-        what = facts["unfinished"].get("what", "images")
-        click.echo(f"\nin the middle of learning {what}: the same itl learn goes on, itl undo gives it up")
-    click.echo(f"\n{len(facts['classes'])} classes (images in memory)")
+        name = facts["unfinished"].get("what", "images")
+        click.echo(f"\nlearning {name} was interrupted: repeat itl learn to continue, or itl undo to discard it")
+    click.echo(f"\n{plural(len(facts['classes']), 'class')} (images in memory)")
     for row in facts["classes"]:
         click.echo(f"  {row['class']} ({row['in_memory']})")
     click.echo("\nhistory")
     for entry in facts["history"]:
-        click.echo(f"  {entry['date']}  {told(entry)}")
+        click.echo(f"  {entry['date']}  {describe_change(entry)}")
 
 
-def told(entry: dict[str, Any]) -> str:
-    """An entry of the history in a line."""
-    what = entry["what"]
-    rest = {key: value for key, value in entry.items() if key not in ("what", "date", "itl", "fingerprint")}
-    if what in ("rename", "merge"):
-        return f"{what} {entry['old']} {'to' if what == 'rename' else 'into'} {entry['new']}"
-    if what == "resize":
+def describe_change(entry: dict[str, Any]) -> str:
+    """An entry of a model's history in one line."""
+    kind = entry["what"]
+    if kind in ("rename", "merge"):
+        return f"{kind} {entry['old']} {'to' if kind == 'rename' else 'into'} {entry['new']}"
+    if kind == "resize":
         return f"resize the memory from {entry['before']} to {entry['size']} images"
-    if what == "forget":
-        images, classes = entry["images"], entry["classes"]
-        return f"forget {images} image{'s' * (images != 1)} and {classes} class{'es' * (classes != 1)}"
-    if what == "learn" and "name" in entry:
-        return _lesson(entry)
-    words = [_value(value) if key == "folders" else f"{key} {_value(value)}" for key, value in rest.items()]
-    return ", ".join([f"{what} {words[0]}", *words[1:]]) if words else str(what)
+    if kind == "forget":
+        return f"forget {plural(entry['images'], 'image')} and {plural(entry['classes'], 'class')}"
+    if kind == "learn" and "name" in entry:
+        return _describe_lesson(entry)
+    rest = {key: value for key, value in entry.items() if key not in ("what", "date", "itl", "fingerprint")}
+    words = [
+        _format_value(value) if key == "folders" else f"{key} {_format_value(value)}" for key, value in rest.items()
+    ]
+    return ", ".join([f"{kind} {words[0]}", *words[1:]]) if words else str(kind)
 
 
-def _lesson(entry: dict[str, Any]) -> str:
-    """What `itl learn` notes of a folder."""
+def _describe_lesson(entry: dict[str, Any]) -> str:
+    """An entry written by `itl learn`."""
     images, accuracy = sum(entry["classes"].values()), entry["accuracy"]["task"]
-    classes = f"{len(entry['classes'])} class{'es' * (len(entry['classes']) != 1)}"
-    known = "" if accuracy is None else f", accuracy {accuracy:.1f}"
-    return f"learn {entry['name']}: {images} images of {classes}{known}"
+    suffix = "" if accuracy is None else f", accuracy {accuracy:.1f} %"
+    return f"learn {entry['name']}: {plural(images, 'image')} of {plural(len(entry['classes']), 'class')}{suffix}"
 
 
-def _value(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.1f}"
     if isinstance(value, dict):
-        return " ".join(f"{key} ({_value(part)})" for key, part in value.items())
+        return " ".join(f"{key} ({_format_value(part)})" for key, part in value.items())
     return " ".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
-def _size(count: float) -> str:
-    for unit in ("bytes", "KiB", "MiB"):
-        if count < 1024:
-            return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} GiB"

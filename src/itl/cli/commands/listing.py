@@ -1,65 +1,96 @@
-"""`itl methods` and `itl streams`: what there is, a line each."""
+"""`itl methods`, `itl streams` and `itl backbones`: list what is available."""
 
 from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from itl.cli import options
+from itl.cli.output import print_json, warn
 
 if TYPE_CHECKING:
     from itl.presets import Method
     from itl.settings import Settings
 
+MIN_KEY_WIDTH = 24  # columns
+METHODS_NOTE = """\
+parts: specialist × generalist (hp: half-pipe, pd: projection)
+`itl methods NAME` shows the settings of a method."""
+
 
 @click.command()
-@click.argument("name", required=False)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON value and nothing else.")
+@click.argument("name", required=False, metavar="[NAME]")
+@options.json_option("the list")
 def methods(name: str | None, as_json: bool) -> None:
-    """List the methods, or one method's settings on each stream."""
+    """List the methods, or show the settings of one method."""
     from itl.presets import all_methods, get
 
     if name is not None:
         method = get(name)
-        facts = {**describe(method), "settings": by_stream(method)}
-        click.echo(json.dumps(facts, indent=1)) if as_json else _show_method(facts)
+        facts = {**describe(method), "settings": settings_by_stream(method)}
+        print_json(facts) if as_json else _print_method(facts)
         return
     rows = [describe(method) for method in all_methods()]
     if as_json:
-        click.echo(json.dumps(rows, indent=1))
-    else:
-        cells = [(r["name"], parts(r), held(r), r["about"]) for r in rows]
-        note = (
-            "parts: specialist × generalist (hp half-pipe, pd projection)\nitl methods NAME: its settings and reference"
-        )
-        _show(("method", "parts", "memory", "about"), cells, note)
+        print_json(rows)
+        return
+    cells = [(row["name"], _format_parts(row), _format_memory(row), row["about"]) for row in rows]
+    _print_rows(("method", "parts", "memory", "description"), cells, METHODS_NOTE)
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON value and nothing else.")
+@options.json_option("the list")
 def streams(as_json: bool) -> None:
-    """List the streams, and which files of theirs go where."""
+    """List the streams and the dataset files they need."""
     from itl.streams import describe as describe_streams
 
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        rows = describe_streams()
-    for warning in said:  # a foreign package that cannot be loaded must not hide the others
-        click.echo(f"itl: {warning.message}", err=True)
+    rows = _collect(describe_streams)
     if as_json:
-        click.echo(json.dumps(rows, indent=1))
+        print_json(rows)
         return
     cells = [
-        (r["name"], f"{r['classes']} in {r['tasks']}", "x".join(map(str, r["shape"])), f"{r['train']:,}", r["files"])
-        for r in rows
+        (
+            row["name"],
+            f"{row['classes']} in {row['tasks']} tasks",
+            "x".join(map(str, row["shape"])),
+            f"{row['train']:,}",
+            row["files"],
+        )
+        for row in rows
     ]
-    _show(("stream", "classes", "image", "train", "files, under --data"), cells)
+    _print_rows(("stream", "classes", "image", "training images", "files in the --data folder"), cells)
+
+
+@click.command()
+@options.json_option("the list")
+def backbones(as_json: bool) -> None:
+    """List the networks that a method can train."""
+    from itl import nets
+
+    rows = [{"name": name} for name in nets.names()]
+    if as_json:
+        print_json(rows)
+        return
+    note = "Choose one with --set net.name=NAME."
+    _print_rows(("backbone",), [(row["name"],) for row in rows], note)
+
+
+def _collect(describe_all: Callable[[], Iterable[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """The entries of a registry. A plug-in that cannot be loaded becomes a line on standard error."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        rows = list(describe_all())
+    for warning in caught:
+        warn(warning.message)
+    return rows
 
 
 def describe(method: Method) -> dict[str, Any]:
-    """A method in words: its parts, what its memory keeps, whether its step is captured on a GPU, where it is from."""
+    """Facts about a method, as `itl methods --json` prints them."""
     from itl import settings, specialists
     from itl.memory import get_policy
 
@@ -68,6 +99,7 @@ def describe(method: Method) -> dict[str, Any]:
     logits = s.memory.logits or specialist.stores_logits
     policy = get_policy(s.memory.policy)
     weights = s.memory.weights is not False and policy.assigns_weights
+    stored = ["image", "label", *(["logits"] if logits else []), *(["weight"] if weights else [])]
     return {
         "name": method.name,
         "about": method.summary,
@@ -76,104 +108,102 @@ def describe(method: Method) -> dict[str, Any]:
         "half_pipe": s.jumps,
         "projection": s.projects,
         "memory": s.memory.policy,
-        "stores": []
-        if s.memory.policy == "none"
-        else ["image", "label", *(["logits"] if logits else []), *(["weight"] if weights else [])],
+        "stores": [] if s.memory.policy == "none" else stored,
         "captured": specialists.captured(s),
         "reference": method.reference,
         "note": method.note,
     }
 
 
-def by_stream(method: Method) -> dict[str, dict[str, dict[str, Any]]]:
-    """All settings on each stream, by the buffer sizes that have their own (else `any`)."""
+def settings_by_stream(method: Method) -> dict[str, dict[str, dict[str, Any]]]:
+    """All settings by stream, then by the buffer sizes that have settings of their own (`any` if there are none)."""
     from itl.settings import build, flatten
     from itl.specialists import resolve
     from itl.streams import names
 
     out: dict[str, dict[str, dict[str, Any]]] = {}
     for stream in names():
-        sizes = sorted({size for where, size in method.stream_defaults if where == stream and size is not None})
+        sizes = sorted({size for name, size in method.stream_defaults if name == stream and size is not None})
         built: dict[str, Settings] = {str(size): build(method.defaults_for(stream, size)) for size in sizes}
         built = built or {"any": build(method.defaults_for(stream, 0))}
-        out[stream] = {size: flatten(resolve(s).model_dump()) for size, s in built.items()}
+        out[stream] = {size: flatten(resolve(settings).model_dump()) for size, settings in built.items()}
     return out
 
 
-def steps(facts: dict[str, Any]) -> list[str]:
-    """The steps at a task's end: half-pipe, tangent, projection."""
-    named = {"half-pipe": facts["half_pipe"], facts["generalist"]: True, "projection": facts["projection"]}
-    return [] if facts["generalist"] == "none" else [step for step, taken in named.items() if taken]
+def _generalist_steps(facts: dict[str, Any]) -> list[str]:
+    """The steps after the specialist, such as half-pipe, tangent, projection."""
+    steps = {"half-pipe": facts["half_pipe"], facts["generalist"]: True, "projection": facts["projection"]}
+    return [] if facts["generalist"] == "none" else [step for step, used in steps.items() if used]
 
 
-def parts(facts: dict[str, Any]) -> str:
-    """Specialist and generalist in the ablation's short words: `er × hp+tangent+pd`."""
-    short = {"half-pipe": "hp", "projection": "pd"}
-    generalist = "+".join(short.get(step, step) for step in steps(facts))
+def _format_parts(facts: dict[str, Any]) -> str:
+    """Specialist and generalist in the abbreviations of the paper's ablation: `er × hp+tangent+pd`."""
+    abbreviations = {"half-pipe": "hp", "projection": "pd"}
+    generalist = "+".join(abbreviations.get(step, step) for step in _generalist_steps(facts))
     return f"{facts['specialist']} × {generalist}" if generalist else str(facts["specialist"])
 
 
-def held(facts: dict[str, Any]) -> str:
-    """The memory's policy, and what it stores beside images and labels."""
+def _format_memory(facts: dict[str, Any]) -> str:
+    """The memory policy, and whether it stores logits."""
     if facts["memory"] == "none":
         return "–"
     return f"{facts['memory']}+logits" if "logits" in facts["stores"] else str(facts["memory"])
 
 
-def elsewhere(facts: dict[str, Any]) -> str:
-    """The streams on which a method has another specialist than it has on images of one's own."""
-    places: dict[str, list[str]] = {}
+def _other_specialists(facts: dict[str, Any]) -> str:
+    """The streams on which the method uses another specialist than by default."""
+    by_name: dict[str, list[str]] = {}
     for stream, sizes in facts["settings"].items():
-        for name in dict.fromkeys(s["specialist.name"] for s in sizes.values()):
+        for name in dict.fromkeys(settings["specialist.name"] for settings in sizes.values()):
             if name != facts["specialist"]:
-                places.setdefault(name, []).append(stream)
-    return "".join(f"; {name} on {' and '.join(streams)}" for name, streams in places.items())
+                by_name.setdefault(name, []).append(stream)
+    return "".join(f"; {name} on {' and '.join(streams)}" for name, streams in by_name.items())
 
 
-def _show_method(facts: dict[str, Any]) -> None:
-    """A method's parts, then its settings: those common to all streams, then where they differ."""
+def _print_method(facts: dict[str, Any]) -> None:
+    """Print the parts of a method, its common settings, and the settings that depend on the stream."""
     click.echo(f"{facts['name']}: {facts['about']}")
-    stores = ", ".join(facts["stores"]) or "nothing"
-    captured = "captured on a GPU" if facts["captured"] else "not captured"
     lines = {
-        "specialist": f"{facts['specialist']} (its step is {captured}){elsewhere(facts)}",
-        "generalist": ", ".join(steps(facts)) or "none",
-        "memory": f"{facts['memory']}; stores {stores}",
+        "specialist": f"{facts['specialist']}{_other_specialists(facts)}",
+        "generalist": ", ".join(_generalist_steps(facts)) or "none",
+        "memory": f"{facts['memory']}; stores {', '.join(facts['stores']) or 'nothing'}",
+        "CUDA graph": "yes" if facts["captured"] else "no",
         "reference": facts["reference"],
         "note": facts["note"],
     }
     for key, value in lines.items():
-        if not value:
-            continue
-        click.echo(f"  {key:<11} {value}")
-    cases = {(where, size): s for where, sizes in facts["settings"].items() for size, s in sizes.items()}
-    first, *others = cases.values()  # a specialist that a method has on some streams alone has options of its own
+        if value:
+            click.echo(f"  {key:<11} {value}")
+    cases = {(stream, size): s for stream, sizes in facts["settings"].items() for size, s in sizes.items()}
+    first, *others = cases.values()  # a specialist used on some streams only has options that the others lack
     common = {k: v for k, v in first.items() if all(k in case and case[k] == v for case in others)}
-    click.echo("\nsettings on every stream (--set KEY=VALUE)")
-    width = max(24, *map(len, common))
+    click.echo("\nsettings common to all streams (change one with --set KEY=VALUE)")
+    width = max(MIN_KEY_WIDTH, *map(len, common))
     for key, value in common.items():
-        click.echo(f"  {key:<{width}} {json.dumps(value).strip(chr(34))}")
-    click.echo("\nand on")
-    for (where, size), case in cases.items():
-        own = " ".join(f"{k}={json.dumps(v).strip(chr(34))}" for k, v in case.items() if k not in common)
-        click.echo(f"  {where}{'' if size == 'any' else f', buffer {size}'}: {own or 'the same'}")
+        click.echo(f"  {key:<{width}} {_format_value(value)}")
+    click.echo("\nsettings by stream")
+    for (stream, size), case in cases.items():
+        own = " ".join(f"{key}={_format_value(value)}" for key, value in case.items() if key not in common)
+        click.echo(f"  {stream}{'' if size == 'any' else f', buffer {size}'}: {own or 'no others'}")
 
 
-def _show(headings: Sequence[str], rows: Sequence[Sequence[str]], note: str = "") -> None:
-    """Rows as an aligned table that folds its last column to the terminal; elsewhere one whole line a row."""
-    from rich.console import Console
+def _format_value(value: Any) -> str:
+    """A setting's value as `--set` takes it."""
+    return value if isinstance(value, str) else json.dumps(value)
 
-    from itl.cli.display.run_tables import plain_table
 
-    console = Console(highlight=False)
+def _print_rows(headings: Sequence[str], rows: Sequence[Sequence[str]], note: str = "") -> None:
+    """Print a table that folds its last column to the terminal; for other outputs, one aligned line per row."""
+    from itl.cli.display.tables import open_console, plain_table
+
+    console = open_console()
     if not console.is_terminal:
-        widths = [max(len(row[i]) for row in rows) for i in range(len(headings))]
+        widths = [max(len(row[k]) for row in rows) for k in range(len(headings))]
         for row in rows:
             click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
         return
-    table = plain_table()
-    for heading in headings:
-        table.add_column(heading, no_wrap=heading != headings[-1], overflow="fold")
+    table = plain_table(*headings[:-1], left=len(headings))
+    table.add_column(headings[-1], overflow="fold")
     for row in rows:
         table.add_row(*row)
     console.print(table)

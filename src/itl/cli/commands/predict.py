@@ -1,10 +1,9 @@
-"""`itl predict`: what is in these images?"""
+"""`itl predict`: classify images with a model."""
 
 from __future__ import annotations
 
 import csv
 import io
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,133 +11,156 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from itl.cli import options
+from itl.cli.output import print_json, warn
 from itl.errors import UserError
 
 if TYPE_CHECKING:
+    import numpy as np
     from torch import Tensor
 
     from itl.apps.images import SkippedPath
     from itl.apps.model import Model
 
-AT_ONCE = 512  # images in memory
+BATCH_SIZE = 512  # images in memory at a time
 
 
 @click.command()
 @click.argument("model", metavar="MODEL")
-@click.argument("paths", metavar="IMAGE|FOLDER…", nargs=-1)
+@click.argument("paths", metavar="[IMAGE|FOLDER]…", nargs=-1)
 @click.option(
-    "--top", type=click.IntRange(1), default=1, show_default=True, metavar="K", help="The K likeliest classes."
+    "--top", type=click.IntRange(1), default=1, show_default=True, metavar="K", help="Print the K most likely classes."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
-@click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values with a heading.")
-@click.option("--device", metavar="NAME", default="auto", show_default=True, help="auto, cpu or cuda.")
+@options.json_option("the predictions")
+@click.option("--csv", "as_csv", is_flag=True, help="Print the predictions as comma-separated values with a header.")
+@options.device_option
 def predict(model: str, paths: tuple[str, ...], top: int, as_json: bool, as_csv: bool, device: str) -> None:
-    """Say what is in images, in whole folders of them, or in those whose paths come line by line on standard input.
+    """Classify images.
 
-    Paths from standard input are read where `-`, or nothing, is given. Images that cannot be read are listed on
-    standard error; the others are predicted all the same.
+    Takes image files and folders of images. Without paths, or with `-`, paths are read from standard input, one per
+    line. Images that cannot be read are reported on standard error; the others are classified anyway.
     """
     from itl.apps.model import Model
 
-    if as_json and as_csv:
-        raise UserError("give --json or --csv, not both")
+    options.exclusive(json=as_json, csv=as_csv)
     opened = Model.open(model, device=device, learned=True)
-    files, problems = find(paths)
+    files, problems = find_files(paths)
     top = min(top, len(opened.classes))
-    rows = predictions(opened, files, problems, top)
+    rows = predict_files(opened, files, problems, top)
     if as_json:
-        _json(rows, problems)
+        _print_predictions_json(rows, problems)
     else:
-        (_csv if as_csv else _lines)(rows, top)
+        (_print_csv if as_csv else _print_lines)(rows, top)
         for problem in problems:
-            click.echo(f"itl: {problem}", err=True)
+            warn(problem)
     if not rows:
-        raise UserError("none of these images could be read")
+        raise UserError("None of these images could be read.")
 
 
-def find(paths: Sequence[str]) -> tuple[list[Path], list[SkippedPath]]:
-    """The image files that are meant, folders looked through."""
+def find_files(paths: Sequence[str]) -> tuple[list[Path], list[SkippedPath]]:
+    """The image files among `paths` and in the folders among them, and the problems met."""
     from itl.apps.images import find_images
 
     files: list[Path] = []
     problems: list[SkippedPath] = []
-    for path in _given(paths):
+    for path in _expand_stdin(paths):
         if path.is_dir():
-            found, wrong = find_images(path)
+            found, unreadable = find_images(path)
             files += found
-            problems += wrong
+            problems += unreadable
         else:
-            files.append(path)  # one that is not there is found out when it is read
+            files.append(path)  # reading it later will report a missing file
     if not files and not problems:
-        raise UserError("there are no images; give image files or folders, or their paths on standard input")
+        raise UserError("There are no images. Give image files or folders, or their paths on standard input.")
     return files, problems
 
 
-def _given(paths: Sequence[str]) -> Iterator[Path]:
+def _expand_stdin(paths: Sequence[str]) -> Iterator[Path]:
+    """The paths, with `-` replaced by the lines of standard input."""
     for path in paths or ["-"]:
         if path != "-":
             yield Path(path)
         elif sys.stdin is None or sys.stdin.isatty():
-            raise UserError("no image is given; name image files or folders, or pipe their paths in")
+            raise UserError("No image is given. Name image files or folders, or pipe their paths to standard input.")
         else:
             if isinstance(sys.stdin, io.TextIOWrapper):
                 sys.stdin.reconfigure(errors="surrogateescape")  # a path is bytes, not text
             yield from (Path(line) for line in (line.rstrip("\r\n") for line in sys.stdin) if line)
 
 
-def predictions(model: Model, files: Sequence[Path], problems: list[SkippedPath], top: int) -> list[dict[str, Any]]:
-    """A row for each image that can be read: its path and its likeliest classes. Others are added to `problems`."""
+def predict_batches(
+    model: Model, files: Sequence[Path], problems: list[SkippedPath]
+) -> Iterator[tuple[list[int], np.ndarray]]:
+    """Class probabilities of the image files, batch by batch.
+
+    Args:
+        model: The model.
+        files: Paths of image files.
+        problems: Files that cannot be read are appended to this list.
+
+    Yields:
+        Indices into `files` and probabilities `[len(indices), classes]` of the images that can be read.
+    """
     import torch
 
-    from itl.apps.images import printable_path, read_images
+    from itl.apps.images import read_images
 
-    out = []
-    for first in range(0, len(files), AT_ONCE):
-        part = files[first : first + AT_ONCE]
-        pixels, kept, wrong = read_images(part, model.image["size"])
-        problems += wrong
-        if not len(kept):
-            continue
-        probabilities = model.predict_proba(in_channels(torch.from_numpy(pixels), model))
+    for start in range(0, len(files), BATCH_SIZE):
+        pixels, readable, unreadable = read_images(files[start : start + BATCH_SIZE], model.image["size"])
+        problems += unreadable
+        if len(readable):
+            probabilities = model.predict_proba(match_channels(torch.from_numpy(pixels), model))
+            yield [start + index for index in readable.tolist()], probabilities
+
+
+def predict_files(model: Model, files: Sequence[Path], problems: list[SkippedPath], top: int) -> list[dict[str, Any]]:
+    """For each readable image its path and its `top` most likely classes; the others are appended to `problems`."""
+    from itl.apps.images import printable_path
+
+    rows = []
+    for indices, probabilities in predict_batches(model, files, problems):
         order = (-probabilities).argsort(1, kind="stable")[:, :top]
-        for index, best, row in zip(kept.tolist(), order, probabilities, strict=True):
+        for index, best, row in zip(indices, order, probabilities, strict=True):
             likely = [{"class": model.classes[k], "confidence": float(row[k])} for k in best]
-            out.append({"path": printable_path(part[index]), **likely[0], "top": likely})
-    return out
+            rows.append({"path": printable_path(files[index]), **likely[0], "top": likely})
+    return rows
 
 
-def in_channels(pixels: Tensor, model: Model) -> Tensor:
-    """RGB pixels `[n, 3, h, w]` as the model's channels: grey by the usual weights."""
+def match_channels(pixels: Tensor, model: Model) -> Tensor:
+    """Convert RGB pixels `[n, 3, h, w]` to the model's number of channels; gray uses the ITU-R 601 weights."""
     if model.image["channels"] == 3:
         return pixels
     if model.image["channels"] != 1:
-        raise UserError(f"{model.path} takes images of {model.image['channels']} channels, which files do not have")
+        raise UserError(
+            f"{model.path} expects images with {model.image['channels']} channels, but image files have 1 or 3."
+        )
     red, green, blue = (pixels[:, k].int() for k in range(3))
     return ((red * 19595 + green * 38470 + blue * 7471 + (1 << 15)) >> 16).to(pixels.dtype).unsqueeze(1)
 
 
-def _json(rows: list[dict[str, Any]], problems: Sequence[SkippedPath]) -> None:
+def _print_predictions_json(rows: list[dict[str, Any]], problems: Sequence[SkippedPath]) -> None:
     from itl.apps.images import printable_path
 
-    wrong = [{"path": printable_path(problem.path), "why": problem.reason} for problem in problems]
-    click.echo(json.dumps({"predictions": rows, "problems": wrong}, indent=1))
+    unreadable = [{"path": printable_path(problem.path), "why": problem.reason} for problem in problems]
+    print_json({"predictions": rows, "problems": unreadable})
 
 
-def _csv(rows: list[dict[str, Any]], top: int) -> None:
+def _print_csv(rows: list[dict[str, Any]], top: int) -> None:
     writer = csv.writer(sys.stdout, lineterminator="\n")
-    numbers = [""] if top == 1 else [f"_{k}" for k in range(1, top + 1)]
-    writer.writerow(["path", *(word + number for number in numbers for word in ("class", "confidence"))])
+    suffixes = [""] if top == 1 else [f"_{k}" for k in range(1, top + 1)]
+    writer.writerow(["path", *(name + suffix for suffix in suffixes for name in ("class", "confidence"))])
     for row in rows:
-        cells = [cell for one in row["top"] for cell in (one["class"], f"{one['confidence']:.6f}")]
+        cells = [cell for likely in row["top"] for cell in (likely["class"], f"{likely['confidence']:.6f}")]
         writer.writerow([row["path"], *cells])
 
 
-def _lines(rows: list[dict[str, Any]], top: int) -> None:
-    widths = [max((len(row["path"]) for row in rows), default=0)]
-    widths += [max((len(row["top"][k]["class"]) for row in rows if k < len(row["top"])), default=0) for k in range(top)]
+def _print_lines(rows: list[dict[str, Any]], top: int) -> None:
+    """Print one aligned line per image."""
+    path_width = max((len(row["path"]) for row in rows), default=0)
+    widths = [max((len(row["top"][k]["class"]) for row in rows if k < len(row["top"])), default=0) for k in range(top)]
     for row in rows:
         cells = [
-            f"{one['class']:<{width}}  {100 * one['confidence']:5.1f} %"
-            for one, width in zip(row["top"], widths[1:], strict=False)
+            f"{likely['class']:<{width}}  {100 * likely['confidence']:5.1f} %"
+            for likely, width in zip(row["top"], widths, strict=False)
         ]
-        click.echo("  ".join([f"{row['path']:<{widths[0]}}", *cells]))
+        click.echo("  ".join([f"{row['path']:<{path_width}}", *cells]))

@@ -1,4 +1,4 @@
-"""`itl refine`: other settings for the generalist, in seconds."""
+"""`itl refine`: repeat the generalist step of a run with other settings."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ import click
 
 from itl.callbacks.base import Callback
 from itl.cli import options
+from itl.cli.display.formatting import total_epochs
+from itl.cli.output import print_json
+from itl.cli.parsing import expand_settings, parse_ints
 from itl.errors import UserError
 
 if TYPE_CHECKING:
@@ -22,109 +25,125 @@ if TYPE_CHECKING:
     from itl.learner import Learner
     from itl.results import RunFolder
 
-Tries = list[dict[str, Any]]
+Attempts = list[dict[str, Any]]
 
 
-@click.command(short_help="Redo a run's generalist step with other settings.")
+@click.command()
 @click.argument("run", metavar="RUN")
-@click.option("--set", "pairs", multiple=True, metavar="KEY=VALUE[,…]", help="A setting; with several values, each.")
-@click.option("--tasks", default="last", show_default=True, metavar="last|all|N,N,…", help="After which tasks.")
-@click.option("--data", metavar="DIR", default="data", show_default=True, help="Where the datasets lie.")
-@click.option("--device", metavar="NAME", default="auto", show_default=True, help="auto, cpu or cuda.")
-@click.option("--out", metavar="FILE", help="What to write. [default: refine-001.json, -002, … in the run's folder]")
-@click.option("--json", "as_json", is_flag=True, help="Print what was tried as one JSON object and nothing else.")
+@click.option(
+    "--set",
+    "pairs",
+    multiple=True,
+    metavar="KEY=VALUE[,…]",
+    help="Change a setting of the generalist; several values are tried one by one. Repeatable.",
+)
+@click.option(
+    "--tasks",
+    default="last",
+    show_default=True,
+    metavar="last|all|N,N,…",
+    help="Tasks whose generalist is trained again.",
+)
+@options.data_option
+@options.device_option
+@click.option("--out", metavar="FILE", help="File to write. [default: refine-001.json, -002, … in RUN]")
+@options.json_option("all attempts")
 def refine(
     run: str, pairs: tuple[str, ...], tasks: str, data: str, device: str, out: str | None, as_json: bool
 ) -> None:
-    """Redo the generalist step of a run with other settings, from the specialists it kept (--keep-specialists)."""
-    from itl.experiments import refine as room
+    """Repeat the generalist step of a run with other settings.
+
+    Starts from the specialists that RUN saved with --keep-specialists, so it takes seconds instead of a whole run.
+    """
+    from itl.experiments import refine as refinement
     from itl.experiments.config import Config
     from itl.results import RunFolder, read_config
 
     folder = RunFolder(run)
-    chosen = _tasks(tasks, room.kept(folder))
-    trials = options.alternatives(pairs)
-    for settings in trials:
-        room.check(settings)
+    chosen = _parse_tasks(tasks, refinement.kept(folder))
+    combinations = expand_settings(pairs)
+    for settings in combinations:
+        refinement.check(settings)
     if out is not None and Path(out).exists():
-        raise UserError(f"{out} exists already; choose another --out")
+        raise UserError(f"{out} already exists. Choose another --out.")
     stream = Config.of(read_config(folder.path)).load_stream(data)
-    plan = [(task, settings) for task in chosen for settings in trials]
-    tries: Tries = []
+    plan = [(task, settings) for task in chosen for settings in combinations]
+    attempts: Attempts = []
     with _status(as_json) as status:
         for number, (task, settings) in enumerate(plan, 1):
-            watch = Callback() if status is None else _Watch(status, f"try {number} of {len(plan)}")
-            attempt = room.refine if len(plan) == 1 else room.tried
-            tries.append(attempt(run, stream, task, settings, device=device, callbacks=[watch]))
-    path = room.record(folder, _command(run, pairs, tasks), tries, out)
+            callback = Callback() if status is None else _StatusUpdater(status, f"attempt {number} of {len(plan)}")
+            attempt = refinement.refine if len(plan) == 1 else refinement.tried
+            attempts.append(attempt(run, stream, task, settings, device=device, callbacks=[callback]))
+    path = refinement.record(folder, _command(run, pairs, tasks), attempts, out)
     if as_json:
-        click.echo(json.dumps({"tries": tries, "file": str(path)}, indent=1))
+        print_json({"tries": attempts, "file": str(path)})
     else:
-        _show(folder, tries, path)
+        _print_attempts(folder, attempts, path)
 
 
-def _tasks(text: str, kept: Sequence[int]) -> Sequence[int]:
+def _parse_tasks(text: str, saved: Sequence[int]) -> Sequence[int]:
+    """The tasks named by `--tasks`, which must be among the `saved` ones."""
     if text == "last":
-        return kept[-1:]
+        return saved[-1:]
     if text == "all":
-        return kept
+        return saved
     try:
-        chosen = options.numbers(text, "--tasks") or ()
+        tasks = parse_ints(text, "--tasks") or ()
     except UserError:
-        raise UserError(f"--tasks takes last, all or numbers such as 3,5, not '{text}'") from None
-    for task in chosen:
-        if task not in kept:
-            raise UserError(f"there is no specialist of task {task}; kept are {', '.join(map(str, kept))}")
-    return chosen
+        raise UserError(f"--tasks takes last, all or numbers such as 3,5, not '{text}'.") from None
+    for task in tasks:
+        if task not in saved:
+            raise UserError(f"The run has no specialist of task {task}. It has those of {', '.join(map(str, saved))}.")
+    return tasks
 
 
 def _command(run: str, pairs: Sequence[str], tasks: str) -> str:
+    """The command line to record."""
     words = [word for pair in pairs for word in ("--set", pair)]
     return shlex.join(["itl", "refine", Path(run).name, *words, *([] if tasks == "last" else ["--tasks", tasks])])
 
 
 def _status(as_json: bool) -> Any:
-    """A line that says what is going on, where there is a terminal."""
-    from rich.console import Console
+    """A live status line, if there is a terminal."""
+    from itl.cli.display.live import live_console
 
-    console = Console(highlight=False)
-    return console.status("reading", refresh_per_second=4) if console.is_terminal and not as_json else nullcontext()
+    console = live_console({"as_json": as_json})
+    return nullcontext() if console is None else console.status("loading", refresh_per_second=4)
 
 
-class _Watch(Callback):
-    """Keeps that line true."""
+class _StatusUpdater(Callback):
+    """Shows the current stage in the status line."""
 
-    def __init__(self, status: Status, which: str) -> None:
-        self.status, self.which = status, which
+    def __init__(self, status: Status, label: str) -> None:
+        self.status, self.label = status, label
 
     def round_ends(self, learner: Learner, stage: Stage, epoch: int, loss: float) -> None:
-        epochs = stage.planner.epochs_done(stage.planner.num_rounds - 1)
-        where = f"task {len(learner.tasks)}, {stage.name}, epoch {epoch} of {epochs}"
-        self.status.update(f"{self.which}: {where}, loss {loss:.3g}")
+        position = f"task {len(learner.tasks)}, {stage.name}, epoch {epoch} of {total_epochs(stage)}"
+        self.status.update(f"{self.label}: {position}, loss {loss:.3g}")
 
 
-def _show(folder: RunFolder, tries: Tries, path: Path) -> None:
-    """A table a task, the best first, with what the run itself had reached."""
-    from rich.console import Console
-
+def _print_attempts(folder: RunFolder, attempts: Attempts, path: Path) -> None:
+    """Print one table per task: the attempts, best first, then the run itself."""
     from itl.cli.display.run_tables import stage_table
+    from itl.cli.display.tables import open_console
     from itl.results import stage_scores
 
-    console = Console(highlight=False)
-    for task in sorted({one["task"] for one in tries}):
-        mine = [one for one in tries if one["task"] == task]
-        mine.sort(key=lambda one: -one["stages"]["expert"]["class_il"] if "stages" in one else 1)
-        rows = [(_label(one["settings"]), one.get("stages", {})) for one in mine]
-        run = stage_scores(folder.lines(), task)
-        rows += [("(the run itself)", run)] if run else []
+    console = open_console()
+    for task in sorted({attempt["task"] for attempt in attempts}):
+        of_task = [attempt for attempt in attempts if attempt["task"] == task]
+        of_task.sort(key=lambda attempt: -attempt["stages"]["expert"]["class_il"] if "stages" in attempt else 1)
+        rows = [(_label(attempt["settings"]), attempt.get("stages", {})) for attempt in of_task]
+        original = stage_scores(folder.lines(), task)
+        rows += [("(original run)", original)] if original else []
         console.print(stage_table(rows, f"after task {task}"), "")
-    for one in tries:
-        if "error" in one:
-            console.print(f"{', '.join(_label(one['settings']).splitlines())}: {one['error']}")
-    seconds = sum(one["seconds"]["total"] for one in tries if "seconds" in one)
-    console.print(f"{seconds:.1f} seconds\nwrote {path}", soft_wrap=True)
+    for attempt in attempts:
+        if "error" in attempt:
+            console.print(f"{', '.join(_label(attempt['settings']).splitlines())}: {attempt['error']}")
+    seconds = sum(attempt["seconds"]["total"] for attempt in attempts if "seconds" in attempt)
+    console.print(f"{seconds:.1f} s in total\nwrote {path}", soft_wrap=True)
 
 
 def _label(settings: dict[str, Any]) -> str:
+    """Changed settings, one per line."""
     words = (f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in settings.items())
-    return "\n".join(words) or "as it was"
+    return "\n".join(words) or "unchanged"

@@ -1,4 +1,4 @@
-"""`itl report`: a page of figures from runs, and the same figures for a paper."""
+"""`itl report`: an HTML page and figures about runs."""
 
 from __future__ import annotations
 
@@ -6,33 +6,37 @@ from pathlib import Path
 
 import click
 
+from itl.cli.output import warn
 from itl.errors import UserError
 
-NAME = "report.html"
+FILE_NAME = "report.html"
 
 
-@click.command(short_help="A page of figures from one run or many.")
-@click.argument("places", nargs=-1, metavar="RUN…", required=True)
-@click.option("--out", metavar="FILE", help="The page. [default: report.html in the run's folder, else here]")
-@click.option("--figures", metavar="DIR", help="Also draw every figure as PNG and PDF there.")
-@click.option("--data", metavar="DIR", help="Where the datasets lie, for pictures that the records do not have.")
-def report(places: tuple[str, ...], out: str | None, figures: str | None, data: str | None) -> None:
-    """Show what happened in runs: one HTML file that opens anywhere, offline.
+@click.command()
+@click.argument("paths", nargs=-1, metavar="RUN…", required=True)
+@click.option(
+    "--out",
+    metavar="FILE",
+    help="File to write. [default: report.html, for one run in its folder, otherwise in the current folder]",
+)
+@click.option("--figures", metavar="DIR", help="Also write every figure as PNG and PDF to this folder.")
+@click.option("--data", metavar="DIR", help="Folder that holds the datasets, for images that the runs did not save.")
+def report(paths: tuple[str, ...], out: str | None, figures: str | None, data: str | None) -> None:
+    """Write an HTML page with figures about runs.
 
-    Takes the folders of runs, or folders that hold some.
+    RUN is the folder of a run, or a folder that contains several. The page is one file and needs no internet access.
     """
     from itl.results import find_runs
 
-    runs, wrong = find_runs(places)
-    for line in wrong:
-        click.echo(f"itl: {line}", err=True)
+    runs, problems = find_runs(paths)
+    for problem in problems:
+        warn(problem)
     if not runs:
-        raise UserError("none of these runs can be read")
+        raise UserError("None of these runs can be read.")
     from itl.report import write_figures, write_report
 
-    path = Path(out) if out is not None else (runs[0].path / NAME if len(runs) == 1 else Path(NAME))
+    path = Path(out) if out is not None else (runs[0].path / FILE_NAME if len(runs) == 1 else Path(FILE_NAME))
     write_report(runs, path, data)
     click.echo(f"wrote {path}")
     if figures is not None:
-        drawn = write_figures(runs, figures)
-        click.echo(f"wrote {len(drawn)} files to {figures}")
+        click.echo(f"wrote {len(write_figures(runs, figures))} files to {figures}")

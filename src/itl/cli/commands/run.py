@@ -1,205 +1,216 @@
-"""`itl run`: teach a method a stream and record how well it does."""
+"""`itl run`: train a method on a stream and record its accuracy."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from itl.cli import options, run_folders
-from itl.cli.display.labels import which
-from itl.errors import UserError
+from itl.cli import options
+from itl.cli.display.formatting import run_label
+from itl.cli.output import print_json
+from itl.cli.parsing import (
+    build_config,
+    expand_variants,
+    one_or_many,
+    parse_ints,
+    parse_seeds,
+    parse_settings,
+    read_config_file,
+)
+from itl.cli.run_folders import choose_run_folder
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from itl.callbacks.base import Callback
     from itl.experiments.config import Config
     from itl.streams import Stream
 
-LANES = 4  # a GPU is full with so many (docs/performance.md)
-FIELDS = ("stream", "method", "buffer", "tasks", "order", "order_seed", "split", "variant", "curves")
+CONFIG_FIELDS = ("stream", "method", "buffer", "tasks", "order", "order_seed", "split", "variant", "curves")
 
 
 @click.command()
-@click.option("--stream", metavar="NAME", help="What to learn; see `itl streams`. [default: seq-digits]")
-@click.option("--method", metavar="NAME", help="How; see `itl methods`. [default: itl]")
-@click.option("--buffer", type=int, metavar="N", help="Images in memory. [default: 20 for seq-digits, else 200]")
-@click.option("--seed", type=int, metavar="N", help="Of everything random. [default: 0]")
-@click.option("--seeds", metavar="N,N,…", help="Several runs, with a summary.")
-@click.option("--buffers", metavar="N,N,…", help="Each of these memory sizes.")
-@click.option("--vary", multiple=True, metavar="KEY=V,V,…", help="Each of these values of a setting, as variants.")
-@click.option("--lanes", type=click.IntRange(1), metavar="N", help="Runs side by side on a GPU. [default: 4 at most]")
-@click.option("--epochs", type=int, metavar="N", help="Of the specialist: short for --set specialist.epochs=N.")
-@click.option("--set", "pairs", multiple=True, metavar="KEY=VALUE", help="Any setting; see `itl methods NAME`.")
-@click.option("--config", "file", metavar="FILE", help="JSON with a run's options, such as a run's config.json.")
-@click.option("--data", metavar="DIR", default="data", show_default=True, help="Where the datasets lie.")
-@click.option("--out", metavar="DIR", help="The run's folder (several seeds: their parent). [default: in runs/]")
-@click.option("--device", metavar="NAME", default="auto", show_default=True, help="auto, cpu or cuda.")
-@click.option("--split", metavar="NAME", help="Evaluate on test or validation images. [default: test]")
-@click.option("--tasks", type=int, metavar="N", help="How many tasks. [default: the stream's usual number]")
-@click.option("--order", metavar="N,N,…", help="The classes in the order to teach them.")
-@click.option("--order-seed", type=int, metavar="N", help="Draw the order of classes.")
-@click.option("--variant", metavar="NAME", help="A name for this choice of settings, kept in the record.")
-@click.option("--keep-specialists", is_flag=True, help="Keep every task's specialist, for `itl refine`.")
+@options.stream_options
+@options.seed_option
+@click.option("--seeds", metavar="N,N,…", help="One run for each of these seeds, with mean and standard deviation.")
+@click.option("--buffers", metavar="N,N,…", help="One run for each of these memory sizes.")
+@click.option(
+    "--vary", multiple=True, metavar="KEY=V,V,…", help="One run for each of these values of a setting. Repeatable."
+)
+@options.runs_per_gpu_option
+@click.option("--epochs", type=int, metavar="N", help="Epochs of the specialist; short for --set specialist.epochs=N.")
+@options.settings_option
+@click.option(
+    "--config", "file", metavar="FILE", help="Read the options from a JSON file, such as a run's config.json."
+)
+@options.data_option
+@click.option(
+    "--out",
+    metavar="DIR",
+    help="Folder to write the run to; for several runs, the folder that will contain theirs. [default: in runs/]",
+)
+@options.device_option
+@click.option("--split", metavar="NAME", help="Evaluate on the test or the validation images. [default: test]")
+@options.class_order_options
+@click.option("--variant", metavar="NAME", help="Name for these settings, recorded with the result.")
+@click.option("--keep-specialists", is_flag=True, help="Save the specialist of every task, for `itl refine`.")
 @click.option(
     "--curves",
     type=int,
     metavar="N",
-    help="Points of the curve within a stage. [default: as many, to 16, as cost about 1 %]",
+    help="Evaluations during each stage, for accuracy curves. [default: up to 16, at a cost of about 1 % of the time]",
 )
-@click.option("--tensorboard", is_flag=True, help="Write event files for TensorBoard while it runs.")
-@click.option("--resume", is_flag=True, help="Go on with an interrupted run.")
-@click.option("--download", is_flag=True, help="Fetch a missing dataset from its official address.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object and nothing else.")
-@click.option("--quiet", is_flag=True, help="Print nothing but the run's folder.")
+@click.option("--tensorboard", is_flag=True, help="Also write TensorBoard event files.")
+@click.option("--resume", is_flag=True, help="Continue an interrupted run.")
+@options.download_option
+@options.json_option()
+@options.quiet_option("the folder of the run")
 def run(**given: Any) -> None:
-    """Teach a method a stream and record how well it does.
+    """Train a method on a stream and record its accuracy.
 
-    With no option: itl on the digits that come with scikit-learn.
+    Without options: train ITL on seq-digits, the digits that come with scikit-learn.
     """
-    if given["as_json"] and given["quiet"]:
-        raise UserError("give --json or --quiet, not both")
-    configs = _configs(given)
-    places = [run_folders.choose(config, given["out"], len(configs) > 1, given["resume"]) for config in configs]
-    results = _Session(given, several=len(configs) > 1).run_all(configs, places)
-    _print(results, places, given)
+    options.exclusive(json=given["as_json"], quiet=given["quiet"])
+    configs = build_configs(given)
+    folders = [choose_run_folder(config, given["out"], len(configs) > 1, given["resume"]) for config in configs]
+    results = _Session(given).run_all(configs, folders)
+    _print_results(results, folders, given)
 
 
-def _configs(given: dict[str, Any]) -> list[Config]:
-    """One configuration for each seed, buffer and variation."""
-    file = options.read_config(given["file"])
-    own = options.settings(given["pairs"], given["epochs"])
-    fields = {name: given[name] for name in FIELDS}
-    fields["order"] = options.numbers(given["order"], "--order")
+def build_configs(given: dict[str, Any]) -> list[Config]:
+    """The configuration of every run: one per seed, buffer and `--vary` combination."""
+    file = read_config_file(given["file"])
+    settings = parse_settings(given["pairs"], given["epochs"])
+    fields = {name: given[name] for name in CONFIG_FIELDS}
+    fields["order"] = parse_ints(given["order"], "--order")
     fields["keep_specialists"] = given["keep_specialists"] or None
-    first = options.config(file, fields, own)
-    chosen = options.seeds(given["seed"], given["seeds"], first.seed)
-    sizes = options.several(given["buffer"], given["buffers"], "buffer") or (first.buffer,)
-    out = []
-    for size in sizes:
-        for name, changed in options.variations(given["vary"], first.variant):
-            cell = {**fields, "buffer": size, "variant": name}
-            out += [options.config(file, {**cell, "seed": seed}, {**own, **changed}) for seed in chosen]
-    return out
+    first = build_config(file, fields, settings)
+    seeds = parse_seeds(given["seed"], given["seeds"], first.seed)
+    buffers = one_or_many(given["buffer"], given["buffers"], "buffer") or (first.buffer,)
+    configs = []
+    for buffer in buffers:
+        for variant, changed in expand_variants(given["vary"], first.variant):
+            cell = {**fields, "buffer": buffer, "variant": variant}
+            configs += [build_config(file, {**cell, "seed": seed}, {**settings, **changed}) for seed in seeds]
+    return configs
 
 
 class _Session:
-    """Runs over one stream, read once, with a display where there is a terminal."""
+    """Runs on one stream, which is loaded once, with live progress if there is a terminal."""
 
-    def __init__(self, given: dict[str, Any], several: bool) -> None:
+    def __init__(self, given: dict[str, Any]) -> None:
+        from itl.cli.display.live import live_console
         from itl.engine.device import choose_engine
 
-        self.device = choose_engine(given["device"]).device  # no such device: said before minutes of reading
-        self.given, self.several = given, several
-        self.console = None if given["as_json"] or given["quiet"] else terminal()
+        self.device = choose_engine(given["device"]).device  # fails before minutes of loading data
+        self.given = given
+        self.console = live_console(given)
         self.stream: Stream | None = None
 
-    def run_all(self, configs: list[Config], places: list[Path]) -> list[dict[str, Any]]:
-        lanes = min(self.given["lanes"] or LANES, len(configs))
-        if self.device.type == "cuda" and lanes > 1:
-            return self._side_by_side(configs, places, lanes)
+    def run_all(self, configs: list[Config], folders: list[Path]) -> list[dict[str, Any]]:
+        from itl.experiments.search.local_backend import LANES
+
+        concurrent = min(self.given["runs_per_gpu"] or LANES, len(configs))
+        if self.device.type == "cuda" and concurrent > 1:
+            return self._run_concurrently(configs, folders, concurrent)
         results = []
-        for number, (config, place) in enumerate(zip(configs, places, strict=True), 1):
-            results.append(self._run(config, place, f"  (run {number} of {len(configs)})" if self.several else ""))
-            if self.console is not None and self.several:
-                self.console.print(f"{which(config)}: Class-IL {results[-1]['class_il']:.1f}", highlight=False)
+        for number, (config, folder) in enumerate(zip(configs, folders, strict=True), 1):
+            position = f" (run {number} of {len(configs)})" if len(configs) > 1 else ""
+            results.append(self._run_one(config, folder, position))
+            if self.console is not None and len(configs) > 1:
+                self.console.print(f"{run_label(config)}: Class-IL {results[-1]['class_il']:.1f}", highlight=False)
         return results
 
-    def _run(self, config: Config, place: Path, number: str) -> dict[str, Any]:
+    def _run_one(self, config: Config, folder: Path, position: str) -> dict[str, Any]:
         import itl.experiments.run
-        from itl.cli.display.progress import Display
+        from itl.cli.display.progress import RunDisplay
 
-        display = None if self.console is None else Display(self.console, config, number)
+        display = None if self.console is None else RunDisplay(self.console, config, position)
         try:
-            with self._events([place]) as (events,), display or nullcontext():
-                stream = self._load(config, None if display is None else display.loads)
+            with self._tensorboard([folder]) as (loggers,), display or nullcontext():
+                stream = self._load_stream(config, None if display is None else display.show_loading)
                 if display is not None:
-                    display.loaded(stream)
+                    display.set_stream(stream)
                 return itl.experiments.run.run(
                     config,
                     stream,
-                    place,
-                    device=self.given["device"],
-                    callbacks=[*events, *([] if display is None else [display])],
-                    resume=self.given["resume"],
-                )
-        except KeyboardInterrupt:
-            raise KeyboardInterrupt(f"interrupted; the same command with --resume goes on with {place}") from None
-
-    def _side_by_side(self, configs: list[Config], places: list[Path], lanes: int) -> list[dict[str, Any]]:
-        import itl.experiments.run
-        from itl.cli.display.runs import Abreast
-
-        display = None if self.console is None else Abreast(self.console, configs, lanes)
-        try:
-            with self._events(places) as events, display or nullcontext():
-                stream = self._load(configs[0], None)
-                return itl.experiments.run.run_all(
-                    configs,
-                    stream,
-                    places,
-                    lanes=lanes,
+                    folder,
                     device=self.given["device"],
                     callbacks=[
-                        [*own, *([] if display is None else [display.rows[number]])]
-                        for number, own in enumerate(events)
+                        *loggers,
+                        *([display] if display else self._stage_log(run_label(config) * bool(position))),
                     ],
                     resume=self.given["resume"],
                 )
         except KeyboardInterrupt:
-            raise KeyboardInterrupt("interrupted; the same command with --resume goes on with each run") from None
+            raise KeyboardInterrupt(f"Interrupted. To continue {folder}, repeat the command with --resume.") from None
+
+    def _run_concurrently(self, configs: list[Config], folders: list[Path], concurrent: int) -> list[dict[str, Any]]:
+        import itl.experiments.run
+        from itl.cli.display.runs import RunsDisplay
+
+        display = None if self.console is None else RunsDisplay(self.console, configs, concurrent)
+        try:
+            with self._tensorboard(folders) as loggers, display or nullcontext():
+                stream = self._load_stream(configs[0], None)
+                progress = [[run] for run in display.runs] if display else [self._stage_log(c.name) for c in configs]
+                return itl.experiments.run.run_all(
+                    configs,
+                    stream,
+                    folders,
+                    lanes=concurrent,
+                    device=self.given["device"],
+                    callbacks=[[*own, *shown] for own, shown in zip(loggers, progress, strict=True)],
+                    resume=self.given["resume"],
+                )
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt("Interrupted. To continue the runs, repeat the command with --resume.") from None
+
+    def _stage_log(self, label: str) -> Sequence[Callback]:
+        """The callback that prints a line per stage, unless only the result is to be printed."""
+        from itl.cli.display.stage_log import StageLog
+
+        return () if self.given["as_json"] or self.given["quiet"] else (StageLog(label),)
 
     @contextmanager
-    def _events(self, places: list[Path]) -> Iterator[list[list[Callback]]]:
-        """For each run the observers that write TensorBoard's files, where asked for."""
+    def _tensorboard(self, folders: list[Path]) -> Iterator[list[list[Callback]]]:
+        """For each run, the callbacks that write TensorBoard event files, if there are any."""
         if not self.given["tensorboard"]:
-            yield [[] for _ in places]
+            yield [[] for _ in folders]
             return
         from itl.callbacks.tensorboard import Events
 
         with ExitStack() as stack:
-            yield [[stack.enter_context(Events(place))] for place in places]
+            yield [[stack.enter_context(Events(folder))] for folder in folders]
 
-    def _load(self, config: Config, progress: Any) -> Stream:
+    def _load_stream(self, config: Config, progress: Callable[[int, int | None], None] | None) -> Stream:
         if self.stream is None:
             self.stream = config.load_stream(self.given["data"], self.given["download"], progress)
         return self.stream
 
 
-def terminal() -> Console | None:
-    """A console for a live display, where there is a terminal to show it on."""
-    from rich.console import Console
-
-    console = Console(highlight=False)
-    return console if console.is_terminal and not console.is_dumb_terminal else None
-
-
-def _print(results: list[dict[str, Any]], places: list[Path], given: dict[str, Any]) -> None:
-    """The end: a table, one JSON object, or only where the results are."""
-    from rich.console import Console
-
+def _print_results(results: list[dict[str, Any]], folders: list[Path], given: dict[str, Any]) -> None:
+    """Print the results as tables, as JSON, or only their folders."""
     from itl.cli.display import run_tables
+    from itl.cli.display.tables import open_console
 
     if given["quiet"]:
-        click.echo("\n".join(str(place) for place in places))
+        click.echo("\n".join(str(folder) for folder in folders))
     elif given["as_json"]:
-        many = {
+        several = {
             "results": results,
-            "folders": [str(place) for place in places],
-            **run_tables.summaries(results, places),
+            "folders": [str(folder) for folder in folders],
+            **run_tables.summaries(results, folders),
         }
-        click.echo(json.dumps(many if len(results) > 1 else results[0], indent=1))
+        print_json(several if len(results) > 1 else results[0])
     else:
-        console = Console(highlight=False)
+        console = open_console()
+        console.print()  # below the lines of the stages or the seeds
         if len(results) == 1:
-            console.print(run_tables.result_view(results[0], places[0]))
+            console.print(run_tables.result_summary(results[0], folders[0]))
             return
-        if console.is_terminal:
-            console.print()  # below the lines of the single seeds
-        for cell in run_tables.cells(results, places):
-            console.print(run_tables.summary_view(*cell))
+        for group in run_tables.group_by_seed(results, folders):
+            console.print(run_tables.seeds_summary(*group))
+        console.print(run_tables.next_step(f"itl table {run_tables.common_parent(folders)}"))

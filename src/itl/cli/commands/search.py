@@ -1,8 +1,7 @@
-"""`itl search`: settings that do better, found on validation images."""
+"""`itl search`: find better settings on validation images."""
 
 from __future__ import annotations
 
-import json
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -11,157 +10,185 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from itl.cli import options
-from itl.cli.commands.sweep import backend_of, backend_options, work
+from itl.cli.commands.sweep import backend_options, choose_backend, run_cells
+from itl.cli.output import print_json, warn
+from itl.cli.parsing import build_config, check_distinct, parse_ints, parse_seeds, parse_settings
+from itl.cli.run_folders import check_out_folder
 from itl.errors import UserError
 
 if TYPE_CHECKING:
+    from itl.experiments.config import Config
     from itl.experiments.search.study import Plan
     from itl.experiments.search.trials import Trials
 
-FIELDS = ("stream", "method", "buffer", "tasks", "order", "order_seed", "curves")
+STREAM_FIELDS = ("stream", "method", "buffer", "tasks", "order", "order_seed")
+DEFAULT_TRIALS = 30
+MAX_SHOWN_TRIALS = 5
 
 
-@click.command(short_help="Find better settings, on validation images.")
-@click.option("--stream", metavar="NAME", help="What to learn; see `itl streams`. [default: seq-digits]")
-@click.option("--method", metavar="NAME", help="How; see `itl methods`. [default: itl]")
-@click.option("--buffer", type=int, metavar="N", help="Images in memory. [default: 20 for seq-digits, else 200]")
-@click.option("--space", metavar="NAME", help="Settings to search, by name: paper.")
-@click.option("--over", multiple=True, metavar="KEY=LOW..HIGH[:log]|A,B,…", help="A setting to search.")
-@click.option("--set", "pairs", multiple=True, metavar="KEY=VALUE", help="A setting that stays.")
-@click.option("--trials", type=click.IntRange(1), metavar="N", help="In all. [default: 30; a grid's points]")
-@click.option("--sampler", metavar="NAME", default="tpe", show_default=True, help="tpe, random or grid.")
-@click.option("--no-pruning", is_flag=True, help="Do not give up a trial that is behind after a task.")
-@click.option("--seeds", metavar="N,N,…", default="0", show_default=True, help="A trial's runs; their mean counts.")
-@click.option("--search-seed", type=int, metavar="N", default=0, show_default=True, help="Of the search itself.")
-@click.option("--from", "kept", multiple=True, metavar="RUN", help="Start from the specialists that a run kept.")
-@click.option("--final", metavar="N,N,…", help="Then run the best setting on the test images, with these seeds.")
-@click.option("--tasks", type=int, metavar="N", help="How many tasks. [default: the stream's usual number]")
-@click.option("--order", metavar="N,N,…", help="The classes in the order to teach them.")
-@click.option("--order-seed", type=int, metavar="N", help="Draw the order of classes.")
-@click.option("--curves", type=int, metavar="N", default=0, help="Points of the curve within a stage. [default: 0]")
-@click.option("--out", metavar="DIR", help="The search's folder. [default: in searches/]")
+@click.command()
+@options.stream_options
+@click.option("--space", metavar="NAME", help="Predefined set of settings to search: paper.")
+@click.option(
+    "--over",
+    multiple=True,
+    metavar="KEY=LOW..HIGH[:log]|A,B,…",
+    help="Setting to search, with its range or its values. Repeatable.",
+)
+@click.option("--set", "pairs", multiple=True, metavar="KEY=VALUE", help="Setting with a fixed value. Repeatable.")
+@click.option(
+    "--trials",
+    type=click.IntRange(1),
+    metavar="N",
+    help=f"Number of trials. [default: {DEFAULT_TRIALS}; for --sampler grid, the points of the grid]",
+)
+@click.option(
+    "--sampler", metavar="NAME", default="tpe", show_default=True, help="How settings are chosen: tpe, random or grid."
+)
+@click.option("--no-pruning", is_flag=True, help="Finish every trial, even one that falls behind after a task.")
+@click.option(
+    "--seeds", metavar="N,N,…", default="0", show_default=True, help="Seeds of each trial, which is scored by its mean."
+)
+@click.option("--search-seed", type=int, metavar="N", default=0, show_default=True, help="Seed of the sampler.")
+@click.option(
+    "--from",
+    "kept",
+    multiple=True,
+    metavar="RUN",
+    help="Search the generalist's settings, starting from the specialists saved in RUN. Repeatable.",
+)
+@click.option("--final", metavar="N,N,…", help="Then run the best settings on the test images, with these seeds.")
+@options.class_order_options
+@click.option(
+    "--curves", type=int, metavar="N", default=0, show_default=True, help="Evaluations during each stage, for curves."
+)
+@click.option("--out", metavar="DIR", help="Folder of the search. [default: in searches/]")
 @backend_options
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
-@click.option("--quiet", is_flag=True, help="Print nothing but the best setting's file.")
+@options.json_option()
+@options.quiet_option("the file with the best settings")
 def search(**given: Any) -> None:
-    """Search a method's settings on the validation split, and write the best as a file that `itl run --config` takes.
+    """Search for better settings on validation images.
 
-    The study survives anything: the same command goes on with it, and a second process may join.
+    Writes the best settings to a file for `itl run --config`. An interrupted search continues when the command is
+    repeated, and several processes can work on the same search.
     """
-    if given["as_json"] and given["quiet"]:
-        raise UserError("give --json or --quiet, not both")
-    plan = _plan(given)
-    seeds = options.numbers(given["final"], "--final")
+    options.exclusive(json=given["as_json"], quiet=given["quiet"])
+    plan = _build_plan(given)
+    final_seeds = parse_ints(given["final"], "--final")
     from itl.experiments.search import study
 
     out = Path(given["out"] or Path("searches") / f"{plan.config.name.rpartition('-seed')[0]}")
-    if out.exists() and not out.is_dir():
-        raise UserError(f"{out} is a file; choose another --out")
+    check_out_folder(out)
     study.check(plan)
-    for config in _streams(plan):
+    for config in _configs_to_load(plan):
         config.load_stream(given["data"], given["download"])
     trials = study.begin(plan, out)
-    _work(trials, plan, given)
+    _run_trials(trials, plan, given)
     path = study.write_best(trials)
-    others = study.elsewhere(trials)
-    if others:  # the best may be among theirs
-        unused = "; whoever ends last uses the test images" if seeds is not None else ""
-        click.echo(f"itl: {others} being run by another process{unused}", err=True)
-        seeds = None
-    if seeds is not None:
-        _final(trials, seeds, given)
-    _print(trials, path, seeds, given)
+    running_elsewhere = study.elsewhere(trials)
+    if running_elsewhere:  # the best settings may be among theirs
+        postponed = " The process that finishes last will use the test images." if final_seeds is not None else ""
+        warn(f"{running_elsewhere} being run by another process.{postponed}")
+        final_seeds = None
+    if final_seeds is not None:
+        _run_final(trials, final_seeds, given)
+    _print_results(trials, path, final_seeds, given)
 
 
-def _plan(given: dict[str, Any]) -> Plan:
-    from itl.experiments.config import Config
+def _build_plan(given: dict[str, Any]) -> Plan:
+    """The search that the options describe."""
     from itl.experiments.search.space import read
     from itl.experiments.search.study import Plan
     from itl.presets import settings_for
-    from itl.results import read_config
 
-    seeds = options.seeds(None, given["seeds"], 0)
-    if len(set(seeds)) < len(seeds):
-        raise UserError(f"--seeds names a seed twice: {given['seeds']}; give each once")
-    kept = tuple(str(Path(place).resolve()) for place in given["kept"])
-    if len(set(kept)) < len(kept):
-        raise UserError("--from names a run twice; give each once")
-    fields = {name: given[name] for name in FIELDS}
-    fields["order"] = options.numbers(given["order"], "--order")
-    own = options.settings(given["pairs"], None)
-    if kept:
-        if any(given[name] is not None for name in ("stream", "method", "buffer", "tasks", "order", "order_seed")):
-            raise UserError("with --from, what is searched is the run's own stream, method and buffer; leave them out")
-        config = replace(Config.of(read_config(kept[0])), keep_specialists=False, curves=0)
-        if own:
-            raise UserError("with --from, give every setting by --over (one value for one that stays)")
-    else:
-        config = options.config({}, {**fields, "split": "validation", "seed": seeds[0]}, own)
+    seeds = parse_seeds(None, given["seeds"], 0)
+    kept = tuple(str(Path(path).resolve()) for path in given["kept"])
+    check_distinct(kept, "--from")
+    config = _config_of_run(kept[0], given) if kept else _config_of_options(given, seeds[0])
     settings = settings_for(config.method, config.stream, config.buffer, config.settings)
     space = read(given["over"], given["space"], settings, bool(kept))
     trials = given["trials"]
     if trials is None:
-        trials = sum(1 for _ in space.points()) if given["sampler"] == "grid" else 30
+        trials = sum(1 for _ in space.points()) if given["sampler"] == "grid" else DEFAULT_TRIALS
     return Plan(config, space, trials, seeds, given["sampler"], not given["no_pruning"], given["search_seed"], kept)
 
 
-def _streams(plan: Plan) -> list[Any]:
+def _config_of_run(run: str, given: dict[str, Any]) -> Config:
+    """The configuration of a search that starts from the specialists of a run."""
     from itl.experiments.config import Config
     from itl.results import read_config
 
-    return [Config.of(read_config(place)) for place in plan.kept] or [plan.config]
+    if any(given[name] is not None for name in STREAM_FIELDS):
+        raise UserError("--from takes the stream, the method and the buffer from the run. Leave out their options.")
+    if given["pairs"]:
+        raise UserError("--set cannot be combined with --from. Use --over KEY=VALUE for a fixed setting.")
+    return replace(Config.of(read_config(run)), keep_specialists=False, curves=0)
 
 
-def _work(trials: Trials, plan: Plan, given: dict[str, Any]) -> None:
-    """Do the trials that are left, with a live table where there is a terminal."""
-    from rich.console import Console
+def _config_of_options(given: dict[str, Any], seed: int) -> Config:
+    fields = {name: given[name] for name in (*STREAM_FIELDS, "curves")}
+    fields["order"] = parse_ints(given["order"], "--order")
+    return build_config({}, {**fields, "split": "validation", "seed": seed}, parse_settings(given["pairs"], None))
 
-    from itl.cli.display.jobs import BoardView
+
+def _configs_to_load(plan: Plan) -> list[Config]:
+    """Configurations whose streams the search needs."""
+    from itl.experiments.config import Config
+    from itl.results import read_config
+
+    return [Config.of(read_config(path)) for path in plan.kept] or [plan.config]
+
+
+def _run_trials(trials: Trials, plan: Plan, given: dict[str, Any]) -> None:
+    """Run the remaining trials, with a live table if there is a terminal."""
+    from itl.cli.display.jobs import JobsDisplay
+    from itl.cli.display.live import live_console
     from itl.experiments.search.progress import Board
 
-    left = plan.trials - _over(trials)
-    if left <= 0:
+    remaining = plan.trials - _count_finished(trials)
+    if remaining <= 0:
         return
-    console = Console(highlight=False)
-    shown = console.is_terminal and not console.is_dumb_terminal and not given["as_json"] and not given["quiet"]
-    board = Board()
+    console, board = live_console(given), Board()
     heading = f"search of {plan.config.method} on {plan.config.stream}, {plan.trials} trials"
     try:
-        with BoardView(console, board, heading, "trial") if shown else nullcontext():
-            backend_of(given).drain(trials.spec, board, left, given["data"])
+        with nullcontext() if console is None else JobsDisplay(console, board, heading, "trial"):
+            choose_backend(given).drain(trials.spec, board, remaining, given["data"])
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"interrupted; {_over(trials)} trials are done, the same command goes on") from None
+        done = f"{_count_finished(trials)} of {plan.trials} trials are done."
+        raise KeyboardInterrupt(f"Interrupted. {done} To continue, repeat the command.") from None
 
 
-def _over(trials: Trials) -> int:
+def _count_finished(trials: Trials) -> int:
     from itl.experiments.search.trials import OVER
 
     return len(trials.study.get_trials(deepcopy=False, states=OVER))
 
 
-def _final(trials: Trials, seeds: tuple[int, ...], given: dict[str, Any]) -> None:
+def _run_final(trials: Trials, seeds: tuple[int, ...], given: dict[str, Any]) -> None:
+    """Run the best settings on the test images."""
     from itl.experiments.search import study
     from itl.experiments.search.sweep import board_of
     from itl.experiments.search.sweep_jobs import Cells
 
     cells = Cells(trials.out / "final", study.final(trials, seeds))
     board = board_of(cells)
-    work(cells, board, given, "the best setting on the test images")
+    run_cells(cells, board, given, "best settings on the test images")
     if failed := board.of("failed"):
-        raise UserError(f"the run on the test images failed: {failed[0].error}")
+        raise UserError(f"The run on the test images failed: {failed[0].error}")
     if waiting := board.of("waits"):
-        click.echo(f"itl: {len(waiting)} runs on the test images are being done by another process", err=True)
+        warn(f"Another process is working on {len(waiting)} of the runs on the test images.")
 
 
-def _print(trials: Trials, path: Path, seeds: tuple[int, ...] | None, given: dict[str, Any]) -> None:
+def _print_results(trials: Trials, path: Path, seeds: tuple[int, ...] | None, given: dict[str, Any]) -> None:
+    """Print the trials as a table, as JSON, or only the file with the best settings."""
     from itl.experiments.search import plots, study
     from itl.results import RunFolder
 
-    found = study.best(trials)
-    assert found is not None
-    drawn = plots.draw(trials)
+    best = study.best(trials)
+    assert best is not None
+    plot_files = plots.draw(trials)
     runs = [] if seeds is None else [trials.out / "final" / config.name for config in study.final(trials, seeds)]
-    results = [RunFolder(place).read("result.json") for place in runs if (place / "result.json").exists()]
+    results = [RunFolder(run).read("result.json") for run in runs if (run / "result.json").exists()]
     if given["quiet"]:
         click.echo(path)
         return
@@ -176,38 +203,38 @@ def _print(trials: Trials, path: Path, seeds: tuple[int, ...] | None, given: dic
         for trial in trials.study.get_trials(deepcopy=False)
     ]
     if given["as_json"]:
-        names = ("seed", "class_il", "task_il")
-        final = [{name: result[name] for name in names} for result in results]
-        shown = {"out": str(trials.out), "best": found, "config": str(path), "trials": rows, "final": final}
-        click.echo(json.dumps({**shown, "importance": plots.importances(trials)}, indent=1))
+        final = [{name: result[name] for name in ("seed", "class_il", "task_il")} for result in results]
+        facts = {"out": str(trials.out), "best": best, "config": str(path), "trials": rows, "final": final}
+        print_json({**facts, "importance": plots.importances(trials)})
     else:
-        _show(trials, found, rows, results, [path, *drawn])
+        _print_table(rows, results, path, plot_files)
 
 
-def _show(trials: Trials, found: Any, rows: list[Any], results: list[Any], files: list[Path]) -> None:
-    from rich.console import Console
-
-    from itl.cli.display.run_tables import percent, plain_table
+def _print_table(rows: list[Any], results: list[Any], path: Path, plot_files: list[Path]) -> None:
+    from itl.cli.display.formatting import format_percent, plural
+    from itl.cli.display.run_tables import next_step, paths_written
+    from itl.cli.display.tables import open_console, plain_table
     from itl.results.seed_groups import MeanStd
 
-    console = Console(highlight=False)
-    table = plain_table()
-    for name in ("trial", "Class-IL", "settings"):
-        table.add_column(name, justify="left" if name == "settings" else "right")
-    done = [row for row in rows if row["state"] == "complete"]
-    for row in sorted(done, key=lambda row: -row["value"])[:5]:
+    console = open_console()
+    table = plain_table("trial", "Class-IL")
+    table.add_column("settings")
+    complete = [row for row in rows if row["state"] == "complete"]
+    for row in sorted(complete, key=lambda row: -row["value"])[:MAX_SHOWN_TRIALS]:
         words = " ".join(
             f"{key}={value:.4g}" if isinstance(value, float) else f"{key}={value}"
             for key, value in row["settings"].items()
         )
-        table.add_row(str(row["number"]), percent(row["value"]), words)
+        table.add_row(str(row["number"]), format_percent(row["value"]), words)
     console.print(table, "")
-    given_up = sum(row["state"] == "pruned" for row in rows)
+    pruned = sum(row["state"] == "pruned" for row in rows)
     failed = [row for row in rows if row["state"] == "fail"]
-    console.print(f"{len(done)} trials complete, {given_up} given up, {len(failed)} failed; validation images")
+    console.print(
+        f"{plural(len(complete), 'trial')} complete, {pruned} pruned, {len(failed)} failed (validation images)"
+    )
     if failed:
-        console.print(f"trial {failed[0]['number']}: {failed[0]['error']}")
+        console.print(f"trial {failed[0]['number']} failed: {failed[0]['error']}")
     if results:
         mean = MeanStd.of([result["class_il"] for result in results])
-        console.print(f"the best on the test images: Class-IL {mean.text(1)} (seeds: {len(results)})")
-    console.print("wrote " + "\n      ".join(str(path) for path in files), soft_wrap=True)
+        console.print(f"best settings on the test images: Class-IL {mean.text(1)} ({plural(len(results), 'seed')})")
+    console.print(paths_written([path, *plot_files]), next_step(f"itl run --config {path}"), sep="\n")

@@ -1,1 +1,1 @@
-"""What commands show on a terminal: progress, tables, plots."""
+"""What the commands show on a terminal: live progress, tables and plots."""

@@ -1,4 +1,4 @@
-"""A run's accuracy so far, drawn with a terminal's characters."""
+"""Plot the accuracy of a run with block characters."""
 
 from __future__ import annotations
 
@@ -7,32 +7,37 @@ from collections.abc import Sequence
 from rich.text import Text
 
 BLOCKS = " ▁▂▃▄▅▆▇█"
-COLOURS = {"specialist": "red", "projection": "yellow"}  # any way of learning the generalist: green
-HEIGHT = 5  # lines
+STAGE_COLORS = {"specialist": "red", "projection": "yellow"}
+GENERALIST_COLOR = "green"
+PLOT_HEIGHT = 5  # lines
+AXIS_WIDTH = 6  # columns
 Point = tuple[int, str, float]  # task, stage, percent
 
 
-def curve(points: Sequence[Point], width: int) -> Text:
-    """Class-IL against training: a column a point, its stage by colour and by the letters below, tasks by number."""
-    shown = thin(points, max(1, width - 6))
-    out = Text(no_wrap=True)
-    for row in range(HEIGHT, 0, -1):
-        edge = {HEIGHT: "100 ", 1: "  0 "}.get(row, "    ")
-        out.append(f"{edge}│", "dim")
-        for _, stage, value in shown:
-            filled = round(value / 100 * HEIGHT * 8) - (row - 1) * 8
-            out.append(BLOCKS[min(8, max(0, filled))], COLOURS.get(stage, "green"))
-        out.append("\n")
-    out.append("     ")
-    before: tuple[int, str] | None = None
+def accuracy_plot(points: Sequence[Point], width: int) -> Text:
+    """A bar chart of Class-IL during training, one column per point.
+
+    The color of a bar shows its stage. The letter below the first bar of a stage is the stage's initial.
+    """
+    shown = downsample(points, max(1, width - AXIS_WIDTH))
+    plot = Text(no_wrap=True)
+    for row in range(PLOT_HEIGHT, 0, -1):
+        label = {PLOT_HEIGHT: "100 ", 1: "  0 "}.get(row, "    ")
+        plot.append(f"{label}│", "dim")
+        for _, stage, percent in shown:
+            filled = round(percent / 100 * PLOT_HEIGHT * 8) - (row - 1) * 8
+            plot.append(BLOCKS[min(8, max(0, filled))], STAGE_COLORS.get(stage, GENERALIST_COLOR))
+        plot.append("\n")
+    plot.append("     ")
+    previous: tuple[int, str] | None = None
     for task, stage, _ in shown:
-        out.append(stage[0].upper() if (task, stage) != before else " ", "dim")
-        before = (task, stage)
-    return out
+        plot.append(stage[0].upper() if (task, stage) != previous else " ", "dim")
+        previous = (task, stage)
+    return plot
 
 
-def thin(points: Sequence[Point], most: int) -> list[Point]:
-    """At most `most` of the points, evenly spread, the last among them."""
-    if len(points) <= most:
+def downsample(points: Sequence[Point], limit: int) -> list[Point]:
+    """At most `limit` evenly spaced points, including the last one."""
+    if len(points) <= limit:
         return list(points)
-    return [points[round((k + 1) * len(points) / most) - 1] for k in range(most)]
+    return [points[round((k + 1) * len(points) / limit) - 1] for k in range(limit)]

@@ -1,4 +1,4 @@
-"""How long a run will still take, from the steps it has done and those still to come."""
+"""Estimate the remaining time of a run from the training steps done and still to do."""
 
 from __future__ import annotations
 
@@ -12,49 +12,53 @@ if TYPE_CHECKING:
     from itl.settings import Settings
 
 
-def legs(settings: Settings, sizes: Sequence[int], buffer: int) -> list[StageEstimate]:
-    """All stages of a run over tasks of `sizes` training images, with a memory of `buffer`."""
-    out, seen = [], 0
-    for task, size in enumerate(sizes, 1):
+def estimate_run(settings: Settings, task_sizes: Sequence[int], buffer: int) -> list[StageEstimate]:
+    """All stages of a run over tasks with these numbers of training images."""
+    stages, seen = [], 0
+    for task, size in enumerate(task_sizes, 1):
         before, seen = seen, seen + size
-        out += estimate_stages(settings, task, size, min(buffer, before), min(buffer, seen))
-    return out
+        stages += estimate_stages(settings, task, size, min(buffer, before), min(buffer, seen))
+    return stages
 
 
-class Outlook:
-    """The time left. A stage's speed is what it was so far; one not met yet is taken to be as fast as the others."""
+class EtaEstimator:
+    """Estimates the remaining time from the seconds per image of each stage so far.
 
-    def __init__(self, legs: Sequence[StageEstimate]) -> None:
-        self.legs = list(legs)
-        self.spent: dict[str, float] = defaultdict(float)  # seconds, by stage
-        self.done: dict[str, float] = defaultdict(float)  # images, by stage
-        self.at = 0  # the present leg
-        self.steps = 0  # of it, done
+    A stage that has not run yet is assumed to be as fast as the average of the others.
+    """
 
-    def begins(self, task: int, stage: str, steps: int) -> None:
-        """A stage begins (or goes on) after `steps` of its own."""
-        stage = stage if stage in ("specialist", "projection") else GENERALIST
-        places = [i for i, leg in enumerate(self.legs) if (leg.task, leg.stage) == (task, stage)]
-        self.at, self.steps = (places[0] if places else len(self.legs)), steps
+    def __init__(self, stages: Sequence[StageEstimate]) -> None:
+        self.stages = list(stages)
+        self.seconds: dict[str, float] = defaultdict(float)  # spent so far, by stage name
+        self.images: dict[str, float] = defaultdict(float)  # processed so far, by stage name
+        self.current = 0  # index into `stages`
+        self.steps = 0  # done in the current stage
 
-    def advances(self, steps: int, seconds: float) -> None:
-        """The present stage has done `steps` of its own, `seconds` after it was last told of."""
-        if self.at < len(self.legs):
-            leg = self.legs[self.at]
-            self.spent[leg.stage] += seconds
-            self.done[leg.stage] += (steps - self.steps) * leg.images
+    def start_stage(self, task: int, stage: str, steps: int) -> None:
+        """A stage starts, or resumes after `steps` of its steps."""
+        name = stage if stage in ("specialist", "projection") else GENERALIST
+        matches = [index for index, one in enumerate(self.stages) if (one.task, one.stage) == (task, name)]
+        self.current, self.steps = (matches[0] if matches else len(self.stages)), steps
+
+    def update(self, steps: int, seconds: float) -> None:
+        """The current stage has done `steps` in total; `seconds` have passed since the last update."""
+        if self.current < len(self.stages):
+            stage = self.stages[self.current]
+            self.seconds[stage.stage] += seconds
+            self.images[stage.stage] += (steps - self.steps) * stage.images
         self.steps = steps
 
-    def left(self) -> float | None:
-        """Seconds still to go; None while nothing is known."""
-        done = sum(self.done.values())
-        if not done:
+    def remaining(self) -> float | None:
+        """Estimated seconds until the end; None before the first update."""
+        images = sum(self.images.values())
+        if not images:
             return None
-        overall = sum(self.spent.values()) / done
+        average = sum(self.seconds.values()) / images
         total = 0.0
-        for place in range(self.at, len(self.legs)):
-            leg = self.legs[place]
-            pace = self.spent[leg.stage] / self.done[leg.stage] if self.done[leg.stage] else overall
-            steps = leg.steps - (self.steps if place == self.at else 0)
-            total += pace * max(0, steps) * leg.images
+        for index in range(self.current, len(self.stages)):
+            stage = self.stages[index]
+            done = self.images[stage.stage]
+            seconds_per_image = self.seconds[stage.stage] / done if done else average
+            steps = stage.steps - (self.steps if index == self.current else 0)
+            total += seconds_per_image * max(0, steps) * stage.images
         return total

@@ -1,4 +1,4 @@
-"""Many pieces of work as they go: what runs, and how many are done, wait and have failed."""
+"""A live table of the jobs of a sweep or a search."""
 
 from __future__ import annotations
 
@@ -8,46 +8,55 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from itl.cli.display.run_tables import clock, percent, plain_table
-from itl.cli.display.screen import Screen
+from itl.cli.display.formatting import format_duration, format_percent
+from itl.cli.display.live import LiveDisplay
+from itl.cli.display.tables import plain_table
 from itl.experiments.search.progress import Board, Entry
 
-SHOWN = 12  # rows of what is done
+MAX_FINISHED_ROWS = 12
+REFRESH_PER_SECOND = 2
+STATE_NAMES = {"waits": "waiting", "runs": "running"}  # others are shown as they are
 
 
-class BoardView(Screen):
-    """A live table of a board, where there is a terminal to show it on."""
+class JobsDisplay(LiveDisplay):
+    """Shows failed, running and the latest finished jobs. `kind` is what a job is: a run or a trial."""
 
-    def __init__(self, console: Console, board: Board, heading: str, what: str) -> None:
-        self.board, self.heading, self.what = board, heading, what
-        super().__init__(console, 2)
+    def __init__(self, console: Console, board: Board, heading: str, kind: str) -> None:
+        self.board, self.heading, self.kind = board, heading, kind
+        super().__init__(console, REFRESH_PER_SECOND)
 
     def render(self) -> RenderableType:
-        """The whole display: what failed, what runs, the latest that are done."""
-        spent = clock(time.monotonic() - self.board.begun)
-        side = f", {self.board.workers} at once" if self.board.workers > 1 else ""
-        counts = Text.assemble((self.heading, "bold"), f": {self.board.count or 'nothing yet'}; {spent}{side}")
-        done = sorted((e for e in self.board.of("done") if e.ended is not None), key=lambda e: e.ended or 0.0)
-        room = max(3, self.console.size.height - 6)
-        rows = [*self.board.of("failed")[:SHOWN], *self.board.of("runs"), *reversed(done[-SHOWN:])]
-        return Group(counts, "", board_table(rows[:room], self.what))
+        """The counts, then the table."""
+        elapsed = format_duration(time.monotonic() - self.board.begun)
+        workers = f", {self.board.workers} at a time" if self.board.workers > 1 else ""
+        counts = self.board.count or "starting"
+        summary = Text.assemble((self.heading, "bold"), f": {counts}{workers}, {elapsed} elapsed")
+        done = sorted((job for job in self.board.of("done") if job.ended is not None), key=lambda job: job.ended or 0.0)
+        rows = [
+            *self.board.of("failed")[:MAX_FINISHED_ROWS],
+            *self.board.of("runs"),
+            *reversed(done[-MAX_FINISHED_ROWS:]),
+        ]
+        max_rows = max(3, self.console.size.height - 6)
+        return Group(summary, "", jobs_table(rows[:max_rows], self.kind))
 
 
-def board_table(entries: list[Entry], what: str) -> Table:
-    """A row for each: its name, how far it is, what it reached, how long it took."""
+def jobs_table(jobs: list[Entry], kind: str) -> Table:
+    """One row per job: its name, status, accuracies and duration."""
     table = plain_table()
-    for name in (what, "now", "Class-IL", "Task-IL", "time"):
-        table.add_column(name, justify="left" if name in (what, "now") else "right", no_wrap=name != "now")
-    for entry in entries:
-        seconds = entry.seconds
-        scores = [percent(entry.line.get(key)) for key in ("class_il", "task_il")]
-        table.add_row(entry.name, _now(entry), *scores, "" if seconds is None else clock(seconds))
+    for heading in (kind, "status", "Class-IL", "Task-IL", "time"):
+        text = heading in (kind, "status")
+        table.add_column(heading, justify="left" if text else "right", no_wrap=heading != "status")
+    for job in jobs:
+        scores = [format_percent(job.line.get(key)) for key in ("class_il", "task_il")]
+        table.add_row(job.name, _status(job), *scores, "" if job.seconds is None else format_duration(job.seconds))
     return table
 
 
-def _now(entry: Entry) -> str:
-    if entry.state == "failed":
-        return f"failed: {entry.error}"
-    if entry.state == "runs" and entry.line.get("stage"):
-        return f"task {entry.line['task']}  {entry.line['stage']}  epoch {entry.line['epoch']}"
-    return str(entry.line.get("state", entry.state)) if entry.state == "done" else entry.state
+def _status(job: Entry) -> str:
+    if job.state == "failed":
+        return f"failed: {job.error}"
+    if job.state == "runs" and job.line.get("stage"):
+        return f"task {job.line['task']}, {job.line['stage']}, epoch {job.line['epoch']}"
+    state = job.line.get("state", job.state) if job.state == "done" else job.state
+    return STATE_NAMES.get(state, str(state))

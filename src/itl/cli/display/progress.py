@@ -1,4 +1,4 @@
-"""Learning as it goes: what is known so far, the present stage below it, and the time left."""
+"""Live progress of training: finished stages, the current stage and the remaining time."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from rich.table import Table
 from rich.text import Text
 
 from itl.callbacks.base import Callback
-from itl.cli.display.accuracy_plot import HEIGHT, Point, curve
-from itl.cli.display.eta import Outlook, legs
-from itl.cli.display.run_tables import Stages, clock, percent, stage_table, title
-from itl.cli.display.screen import Screen
+from itl.cli.display.accuracy_plot import PLOT_HEIGHT, Point, accuracy_plot
+from itl.cli.display.eta import EtaEstimator, estimate_run
+from itl.cli.display.formatting import format_duration, format_percent, total_epochs
+from itl.cli.display.live import LiveDisplay
+from itl.cli.display.run_tables import Stages, run_title, stage_table
 from itl.learner.stage_estimate import StageEstimate
 
 if TYPE_CHECKING:
@@ -23,141 +24,135 @@ if TYPE_CHECKING:
     from itl.learner import Learner
     from itl.streams import Stream
 
-A_SECOND = 4  # redraws; a thread of its own does them, so that the run never waits for a terminal
-AROUND = 12  # lines that are not rows
-WIDE = 100  # columns, at most, of the curve
+REFRESH_PER_SECOND = 4
+FIXED_LINES = 12  # lines of the display that are not rows of its table
+MAX_PLOT_WIDTH = 100  # columns
+BAR_WIDTH = 30  # columns
 
 
-class Progress(Screen, Callback):
-    """Shows learning on a terminal: a heading, the present stage, a bar with the time left. Subclasses say what of."""
+class TrainingDisplay(LiveDisplay, Callback):
+    """Base of the displays of `itl run` and `itl learn`: heading, details, current stage, progress bar."""
 
-    def __init__(self, console: Console, heading: Text, note: str) -> None:
-        self.heading, self.note = heading, note
-        self.outlook: Outlook | None = None
-        self.stage: tuple[str, int, int] = ("", 0, 0)  # name, epochs done, of how many
+    def __init__(self, console: Console, heading: Text, activity: str) -> None:
+        self.heading, self.activity = heading, activity
+        self.eta: EtaEstimator | None = None
+        self.stage: tuple[str, int, int] = ("", 0, 0)  # name, epochs done, epochs in total
         self.task, self.loss = 0, float("nan")
-        self.begun = self.mark = time.monotonic()
-        super().__init__(console, A_SECOND)
+        self.started = self.updated = time.monotonic()
+        super().__init__(console, REFRESH_PER_SECOND)
 
-    def legs(self, learner: Learner) -> list[StageEstimate]:
-        """What there is to do, as far as it is known."""
+    def estimate(self, learner: Learner) -> list[StageEstimate]:
+        """The stages to expect; subclasses implement it."""
         raise NotImplementedError
 
-    def loads(self, done: int, total: int | None) -> None:
-        """Files are being fetched or images decoded: bytes or images, `done` of `total`."""
-        share = f"{100 * done / total:.0f} %" if total else f"{done:,}"
-        self.note = f"{self.note.partition(':')[0]}: {share}"
+    def show_loading(self, done: int, total: int | None) -> None:
+        """Show how much of the data (bytes or images) has been loaded."""
+        progress = f"{100 * done / total:.0f} %" if total else f"{done:,}"
+        self.activity = f"{self.activity.partition(':')[0]}: {progress}"
 
-    # ------------------------------------------------------------------ what the learner tells
+    # ------------------------------------------------------------------ events of the learner
 
     def stage_begins(self, learner: Learner, stage: Stage) -> None:
-        """Take up the stage where it stands."""
-        if self.outlook is None:
-            self.outlook = Outlook(self.legs(learner))
+        """Show the stage that starts or resumes."""
+        if self.eta is None:
+            self.eta = EtaEstimator(self.estimate(learner))
             self.heading.append(f", {learner.engine.device}")
-            self.mark = time.monotonic()  # reading the data tells nothing about the pace of a step
-        self._advance(self.outlook.steps)
-        start, rounds = learner.position[1], stage.planner
+            self.updated = time.monotonic()  # the time spent on loading data says nothing about training speed
+        self._update_eta(self.eta.steps)
+        start, planner = learner.position[1], stage.planner
         self.task = len(learner.tasks)
-        self.stage = (
-            stage.name,
-            rounds.epochs_done(start - 1) if start else 0,
-            rounds.epochs_done(rounds.num_rounds - 1),
-        )
-        self.outlook.begins(self.task, stage.name, rounds.first_step(start))
+        self.stage = (stage.name, planner.epochs_done(start - 1) if start else 0, total_epochs(stage))
+        self.eta.start_stage(self.task, stage.name, planner.first_step(start))
 
     def round_ends(self, learner: Learner, stage: Stage, epoch: int, loss: float) -> None:
-        """Some epochs are done."""
+        """Update the epoch, the loss and the remaining time."""
         self.stage, self.loss = (stage.name, epoch, self.stage[2]), loss
-        self._advance(min(stage.planner.total_steps, stage.planner.first_step(learner.position[1])))
+        self._update_eta(min(stage.planner.total_steps, stage.planner.first_step(learner.position[1])))
 
-    def _advance(self, steps: int) -> None:
+    def _update_eta(self, steps: int) -> None:
         now = time.monotonic()
-        if self.outlook is not None:
-            self.outlook.advances(steps, now - self.mark)
-        self.mark = now
+        if self.eta is not None:
+            self.eta.update(steps, now - self.updated)
+        self.updated = now
 
-    # ------------------------------------------------------------------ what is seen
+    # ------------------------------------------------------------------ contents
 
     def render(self) -> RenderableType:
         """The whole display."""
-        return Group(self.heading, "", *self.body(), self.now() if self.task else Text(self.note), self._bar())
+        current = self.current_stage() if self.task else Text(self.activity)
+        return Group(self.heading, "", *self.details(), current, self._progress_bar())
 
-    def body(self) -> list[RenderableType]:
-        """What is known so far."""
+    def details(self) -> list[RenderableType]:
+        """What to show between the heading and the current stage."""
         return []
 
-    def now(self) -> Text:
-        """The present stage."""
+    def current_stage(self) -> Text:
+        """Name, epoch and loss of the current stage."""
         name, epoch, epochs = self.stage
-        out = Text.assemble((name, "bold"), f"  epoch {epoch} of {epochs}")
-        return out.append(f"  loss {self.loss:.3g}", "dim") if epoch else out
+        line = Text.assemble((name, "bold"), f", epoch {epoch} of {epochs}")
+        return line.append(f", loss {self.loss:.3g}", "dim") if epoch else line
 
-    def _bar(self) -> Table:
-        """The share done, the time since the beginning and the time left."""
+    def _progress_bar(self) -> Table:
+        """The finished fraction, the elapsed time and the remaining time."""
         now = time.monotonic()
-        elapsed, left = now - self.begun, self.outlook.left() if self.outlook is not None else None
-        words = f"{clock(elapsed)} elapsed"
-        if left is not None:
-            left = max(0.0, left - (now - self.mark))
-            words += f", about {clock(left)} left"
+        elapsed, remaining = now - self.started, self.eta.remaining() if self.eta is not None else None
+        times = f"{format_duration(elapsed)} elapsed"
+        if remaining is not None:
+            remaining = max(0.0, remaining - (now - self.updated))
+            times += f", about {format_duration(remaining)} left"
+        fraction = 0.0 if remaining is None else elapsed / max(elapsed + remaining, 1e-9)
         line = Table.grid(padding=(0, 2))
-        share = 0.0 if left is None else elapsed / max(elapsed + left, 1e-9)
-        line.add_row(ProgressBar(1.0, share, width=30), f"{100 * share:3.0f} %", words)
+        line.add_row(ProgressBar(1.0, fraction, width=BAR_WIDTH), f"{100 * fraction:3.0f} %", times)
         return line
 
 
-class Display(Progress):
-    """Shows a run. It evaluates nothing: accuracies are those the run's record hears of."""
+class RunDisplay(TrainingDisplay):
+    """Live progress of `itl run`. Shows the accuracies that the run records; evaluates nothing itself."""
 
-    def __init__(self, console: Console, config: Config, several: str = "") -> None:
-        self.rows: dict[int, Stages] = {}
+    def __init__(self, console: Console, config: Config, position: str = "") -> None:
+        self.finished: dict[int, Stages] = {}  # by task
         self.scores: dict[str, Any] = {}
-        self.points: list[Point] = []  # of the curve so far
+        self.points: list[Point] = []
         self.stream: Stream | None = None
-        super().__init__(console, title(vars(config)).append(several, "dim"), f"reading {config.stream}")
+        super().__init__(console, run_title(vars(config)).append(position, "dim"), f"loading {config.stream}")
 
-    def loaded(self, stream: Stream) -> None:
-        """The stream is there."""
-        self.stream, self.note = stream, "evaluating the untrained network"
+    def set_stream(self, stream: Stream) -> None:
+        """The stream is loaded."""
+        self.stream, self.activity = stream, "evaluating the untrained network"
 
-    def legs(self, learner: Learner) -> list[StageEstimate]:
-        """Every stage of every task; and the time an interrupted run had taken already is counted."""
-        self.begun -= sum(learner.clock.seconds.values())
-        sizes = [len(task.train) for task in self.stream or ()]
-        return legs(learner.settings, sizes, learner.buffer)
+    def estimate(self, learner: Learner) -> list[StageEstimate]:
+        """All stages of all tasks; also counts the time that a resumed run had already taken."""
+        self.started -= sum(learner.clock.seconds.values())
+        return estimate_run(learner.settings, [len(task.train) for task in self.stream or ()], learner.buffer)
 
     def recorded(self, line: dict[str, Any]) -> None:
-        """Accuracies: within a stage, at its end, or of the expert."""
+        """Add accuracies recorded within a stage, at its end, or for the expert."""
         self.scores = line
-        where = (line["task"], line["stage"])
-        bare = line["kind"] == "end" and (not self.points or self.points[-1][:2] != where)  # a stage without a curve
-        if line["kind"] in ("start", "curve") or bare:
-            self.points.append((*where, line["class_il"]))
+        position = (line["task"], line["stage"])
+        no_curve = line["kind"] == "end" and (not self.points or self.points[-1][:2] != position)
+        if line["kind"] in ("start", "curve") or no_curve:
+            self.points.append((*position, line["class_il"]))
         if line["kind"] in ("end", "expert") and line["stage"] != "projection":
-            self.rows.setdefault(line["task"], {})[line["stage"]] = line
+            self.finished.setdefault(line["task"], {})[line["stage"]] = line
 
-    def body(self) -> list[RenderableType]:
-        """The curve so far, where the terminal is high enough, and the finished stages' accuracies."""
+    def details(self) -> list[RenderableType]:
+        """The accuracy plot, if the terminal is high enough, and the accuracies of the finished stages."""
         parts: list[RenderableType] = []
         width, height = self.console.size
-        drawn = bool(self.points) and height >= AROUND + HEIGHT + 4
-        if drawn:
-            parts += [Text("Class-IL over the tasks seen, %", "dim"), curve(list(self.points), min(width, WIDE)), ""]
-        fit = max(1, height - AROUND - (HEIGHT + 3 if drawn else 0))
-        rows = [(str(task), dict(stages)) for task, stages in sorted(self.rows.items())[-fit:]]
+        has_plot = bool(self.points) and height >= FIXED_LINES + PLOT_HEIGHT + 4
+        if has_plot:
+            plot = accuracy_plot(list(self.points), min(width, MAX_PLOT_WIDTH))
+            parts += [Text("Class-IL on the tasks seen so far, %", "dim"), plot, ""]
+        max_rows = max(1, height - FIXED_LINES - (PLOT_HEIGHT + 3 if has_plot else 0))
+        rows = [(str(task), dict(stages)) for task, stages in sorted(self.finished.items())[-max_rows:]]
         return [*parts, stage_table(rows), ""] if rows else parts
 
-    def now(self) -> Text:
-        """Task, stage, epoch, and how well it does."""
-        name, epoch, epochs = self.stage
-        of = f"task {self.task} of {len(self.stream or ())}  "
-        out = Text.assemble(of, (name, "bold"), f"  epoch {epoch} of {epochs}")
-        if epoch and self.scores:
-            out.append(f"  loss {self.loss:.3g}\n", "dim")
-            out.append(f"Class-IL {percent(self.scores['class_il'])}  Task-IL {percent(self.scores['task_il'])}")
+    def current_stage(self) -> Text:
+        """Task, stage, epoch, loss, and the latest accuracies."""
+        line = Text(f"task {self.task} of {len(self.stream or ())}, ").append(super().current_stage()).append("\n")
+        if self.stage[1] and self.scores:
+            scores = [format_percent(self.scores[key]) for key in ("class_il", "task_il")]
+            line.append("Class-IL {}, Task-IL {}".format(*scores))
             if self.scores["kind"] == "curve":
-                out.append(f"  at epoch {self.scores['epoch']}, on some of the images", "dim")
-        else:
-            out.append("\n")
-        return out
+                line.append(f" at epoch {self.scores['epoch']}, on a sample of the images", "dim")
+        return line

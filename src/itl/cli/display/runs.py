@@ -1,4 +1,4 @@
-"""Runs side by side as they go: a row each."""
+"""A live table of runs that train at the same time."""
 
 from __future__ import annotations
 
@@ -7,75 +7,70 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from itl.callbacks.base import Callback
-from itl.cli.display.labels import which
-from itl.cli.display.run_tables import clock, percent, plain_table
-from itl.cli.display.screen import Screen
+from itl.cli.display.formatting import format_duration, format_percent, run_label, total_epochs
+from itl.cli.display.live import LiveDisplay
+from itl.cli.display.tables import plain_table
 
 if TYPE_CHECKING:
     from itl.engine.stage import Stage
     from itl.experiments.config import Config
     from itl.learner import Learner
 
+REFRESH_PER_SECOND = 2
 
-class Row(Callback):
-    """What is known of one run."""
+
+class RunStatus(Callback):
+    """The status of one run, kept up to date by its learner's events."""
 
     def __init__(self, name: str) -> None:
-        self.name, self.state = name, "waits"
-        self.begun: float | None = None
+        self.name, self.state = name, "waiting"
+        self.started: float | None = None
         self.ended: float | None = None
         self.scores: dict[str, Any] = {}
 
     def stage_begins(self, learner: Learner, stage: Stage) -> None:
-        """The run has begun, or goes on."""
-        self.begun = self.begun or time.monotonic()
-        self._now(learner, stage, 0)
+        """A stage starts or resumes."""
+        self.started = self.started or time.monotonic()
+        self._set_epoch(learner, stage, 0)
 
     def round_ends(self, learner: Learner, stage: Stage, epoch: int, loss: float) -> None:
-        """Some epochs are done."""
-        self._now(learner, stage, epoch)
+        """Update the epoch."""
+        self._set_epoch(learner, stage, epoch)
 
     def recorded(self, line: dict[str, Any]) -> None:
-        """Accuracies of the record; a run that is over tells its own."""
+        """Show the accuracies that the run has just recorded."""
         self.scores = line
 
     def task_ends(self, learner: Learner) -> None:
-        """One task more."""
+        """Show that the task is finished."""
         self.state, self.ended = f"task {len(learner.tasks)} done", time.monotonic()
 
-    def _now(self, learner: Learner, stage: Stage, epoch: int) -> None:
-        last = stage.planner.epochs_done(stage.planner.num_rounds - 1)
-        self.state = f"task {len(learner.tasks)}  {stage.name}  epoch {epoch} of {last}"
+    def _set_epoch(self, learner: Learner, stage: Stage, epoch: int) -> None:
+        self.state = f"task {len(learner.tasks)}, {stage.name}, epoch {epoch} of {total_epochs(stage)}"
 
     def cells(self) -> tuple[str, ...]:
-        """The row's text."""
-        scores = [percent(self.scores.get(key)) for key in ("class_il", "task_il")]
-        spent = "" if self.begun is None else clock((self.ended or time.monotonic()) - self.begun)
-        return (self.name, self.state, *scores, spent)
+        """The cells of the run's row."""
+        scores = [format_percent(self.scores.get(key)) for key in ("class_il", "task_il")]
+        elapsed = "" if self.started is None else format_duration((self.ended or time.monotonic()) - self.started)
+        return (self.name, self.state, *scores, elapsed)
 
 
-class Abreast(Screen):
-    """A live table of runs."""
+class RunsDisplay(LiveDisplay):
+    """One row per run. `runs[k]` must be among the callbacks of run k."""
 
-    def __init__(self, console: Console, configs: Sequence[Config], lanes: int) -> None:
-        sizes = {config.buffer for config in configs}
-        self.rows = [Row(which(config, cell=len(sizes) > 1)) for config in configs]
+    def __init__(self, console: Console, configs: Sequence[Config], runs_per_gpu: int) -> None:
+        several_buffers = len({config.buffer for config in configs}) > 1
+        self.runs = [RunStatus(run_label(config, with_buffer=several_buffers)) for config in configs]
         first = configs[0]
-        self.heading = Text.assemble((first.method, "bold"), f" on {first.stream}, {lanes} runs side by side")
-        super().__init__(console, 2)
+        self.heading = Text.assemble((first.method, "bold"), f" on {first.stream}, {runs_per_gpu} runs at a time")
+        super().__init__(console, REFRESH_PER_SECOND)
 
     def render(self) -> RenderableType:
-        """The whole display."""
-        return Group(self.heading, "", self._table())
-
-    def _table(self) -> Table:
-        table = plain_table()
-        for name in ("run", "now", "Class-IL", "Task-IL", "time"):
-            table.add_column(name, justify="left" if name in ("run", "now") else "right", no_wrap=True)
-        for row in self.rows:
-            table.add_row(*row.cells())
-        return table
+        """The heading and the table."""
+        table = plain_table("run", "status", "Class-IL", "Task-IL", "time", left=2)
+        for run in self.runs:
+            table.add_row(*run.cells())
+        return Group(self.heading, "", table)

@@ -1,0 +1,29 @@
+"""Print JSON and warnings, and write text files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from itl.errors import UserError
+
+
+def print_json(value: Any) -> None:
+    """Print `value` as one JSON document on standard output."""
+    click.echo(json.dumps(value, indent=1))
+
+
+def warn(message: object) -> None:
+    """Print one line on standard error, prefixed with the program's name."""
+    click.echo(f"itl: {message}", err=True)
+
+
+def write_text(path: str, text: str) -> None:
+    """Write the file named by `--out`; raise a `UserError` if that is impossible."""
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"Cannot write {path}: {error.strerror or error}. Choose another --out.") from None
