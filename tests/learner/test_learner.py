@@ -191,7 +191,7 @@ def test_what_was_never_taught_cannot_answer() -> None:
         (np.zeros((3, 8, 8)), [0, 1, 0], "uint8"),
         (np.zeros((3, 8, 8), np.uint8), [0, 1], "labels"),
         (np.zeros((3, 8, 8), np.uint8), [0, -1, 0], "0 or more"),
-        (np.zeros((3, 8, 8), np.uint8), [0.5, 1.0, 0.0], "whole numbers"),
+        (np.zeros((3, 8, 8), np.uint8), [0.5, 1.0, 0.0], "labels must be integers"),
         (np.zeros((0, 8, 8), np.uint8), [], "no images"),
         (np.zeros((3, 8, 8), np.uint8), [0, 1, 4], "class 4 does not fit a learner of 4 classes"),
     ],

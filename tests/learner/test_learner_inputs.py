@@ -61,12 +61,12 @@ def test_modes_are_mixed_as_colours() -> None:
 @pytest.mark.parametrize(
     ("images", "labels", "line"),
     [
-        ([Image.new("L", (8, 8)), Image.new("L", (8, 9))], [0, 1], r"image 1 is \(8, 9\) pixels.*resize them all"),
+        ([Image.new("L", (8, 8)), Image.new("L", (8, 9))], [0, 1], r"image 1 is \(8, 9\) pixels.*resize all images"),
         ([Image.new("L", (8, 8)), "a.png"], [0, 1], "image 1 of the list is a str"),
         ([Image.new("L", (8, 8))], None, "no labels; give learn"),
-        (Image.new("RGB", (8, 8)), [0] * 8, r"one Pillow image; give a list of them, as in \[image\]"),
+        (Image.new("RGB", (8, 8)), [0] * 8, r"a single Pillow image; give a list, as in \[image\]"),
         ([Image.new("L", (8, 8))], [0, 1], "there are 1 images but 2 labels"),
-        ([Image.new("L", (8, 8))], ["cat"], "labels must be whole numbers"),
+        ([Image.new("L", (8, 8))], ["cat"], "labels must be integers"),
         ([Image.new("L", (8, 8))], [10**9], "labels must be under 131,072, not 1000000000"),
         (np.zeros((0, 8, 8), np.uint8), np.zeros(0, np.int64), "there are no images to learn from"),
     ],

@@ -1,4 +1,4 @@
-"""Fakes of the datasets as fixtures."""
+"""Fixtures with fake datasets."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def cifar100(monkeypatch: pytest.MonkeyPatch) -> FakeCifar:
 def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a fake tiny-imagenet-200/: 4 classes, 12 training and 2 test images each."""
     monkeypatch.setattr(tinyimagenet, "CLASSES", 4)
-    monkeypatch.setattr(tinyimagenet, "TRAIN_EACH", 12)
-    monkeypatch.setattr(tinyimagenet, "TEST_EACH", 2)
+    monkeypatch.setattr(tinyimagenet, "TRAIN_PER_CLASS", 12)
+    monkeypatch.setattr(tinyimagenet, "TEST_PER_CLASS", 2)
     folder = tmp_path / "tiny-imagenet-200"
     (folder / "val" / "images").mkdir(parents=True)
     (folder / "wnids.txt").write_text("\n".join(WNIDS) + "\n")

@@ -1,4 +1,4 @@
-"""Streams from arrays, tensors and torch Datasets."""
+"""Tests of streams from arrays, tensors and torch Datasets."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ def pixels(*shape: int) -> np.ndarray:
     ],
 )
 @pytest.mark.parametrize("kind", [np.asarray, torch.from_numpy])
-def test_every_layout_becomes_the_same_stream(shape, axes, expected, kind):
+def test_from_arrays_accepts_every_layout(shape, axes, expected, kind):
     x = pixels(*shape)
     stream = from_arrays(kind(x), LABELS, kind(x), LABELS, tasks=2)
     assert stream.shape == expected
@@ -37,28 +37,28 @@ def test_every_layout_becomes_the_same_stream(shape, axes, expected, kind):
     assert first.train.labels.tolist() == LABELS[LABELS < 2].tolist()
 
 
-def test_a_shape_that_does_not_tell_its_channels_needs_a_layout():
+def test_from_arrays_needs_a_layout_if_the_shape_is_ambiguous():
     for x in (pixels(48, 3, 3, 3), pixels(48, 5, 6, 7)):
-        with pytest.raises(UserError, match="say layout="):
+        with pytest.raises(UserError, match="give layout="):
             from_arrays(x, LABELS)
     assert from_arrays(pixels(48, 2, 6, 7), LABELS, layout="NCHW").shape == (2, 6, 7)
     assert from_arrays(pixels(48, 3, 3, 3), LABELS, layout="NHWC").shape == (3, 3, 3)
 
 
-def test_labels_of_any_numbers_become_columns_in_ascending_order():
+def test_arbitrary_labels_become_columns_in_ascending_order():
     stream = from_arrays(pixels(48, 4, 4), LABELS * 10 - 5, tasks=2)
     assert stream.class_names == ("-5", "5", "15", "25")
     assert stream.tasks[1].classes == (2, 3)
 
 
-def test_without_a_test_set_a_quarter_of_every_class_is_held_out():
+def test_from_arrays_without_test_set_holds_out_a_quarter_of_every_class():
     stream = from_arrays(pixels(48, 4, 4), LABELS, tasks=4)
     assert [(len(task.train), len(task.test)) for task in stream] == [(9, 3)] * 4
     rows = [row for task in stream for part in (task.train, task.test) for row in part.rows.tolist()]
     assert sorted(rows) == list(range(48))
 
 
-def test_mean_and_deviation_are_measured_on_the_training_images():
+def test_mean_and_std_are_measured_on_the_training_images():
     x = pixels(48, 3, 5, 5)
     stream = from_arrays(x, LABELS, x[:4], LABELS[:4])
     assert np.allclose(stream.mean, (x / 255).mean((0, 2, 3)))
@@ -68,19 +68,19 @@ def test_mean_and_deviation_are_measured_on_the_training_images():
     assert min(from_arrays(np.zeros((48, 4, 4), np.uint8), LABELS).std) > 0
 
 
-def test_the_validation_split_works_on_arrays_too():
+def test_from_arrays_supports_the_validation_split():
     stream = from_arrays(pixels(480, 4, 4), np.arange(480) % 4, pixels(4, 4, 4), np.arange(4), split="validation")
     assert (len(stream.tasks[0].train), len(stream.tasks[0].test)) == (432, 48)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "options", "says"),
+    ("arguments", "options", "message"),
     [
         ((pixels(48, 4, 4) / 255, LABELS), {}, "must be uint8"),
         ((torch.zeros(48, 4, 4), LABELS), {}, "must be uint8"),
         ((pixels(48, 4, 4), LABELS[:5]), {}, "48 images but 5 labels"),
-        ((pixels(48, 4, 4), LABELS / 2), {}, "whole numbers"),
-        ((pixels(48, 4, 4), LABELS[:, None]), {}, "whole numbers"),
+        ((pixels(48, 4, 4), LABELS / 2), {}, "labels must be integers"),
+        ((pixels(48, 4, 4), LABELS[:, None]), {}, "labels must be integers"),
         ((pixels(48, 4, 4), LABELS), {"class_names": ["a", "b"]}, "label 2 has no name"),
         ((pixels(48, 4, 4), LABELS), {"layout": "HWC"}, "unknown layout"),
         ((pixels(48, 4, 4), LABELS), {"layout": "NCHW"}, "4 dimensions"),
@@ -91,8 +91,8 @@ def test_the_validation_split_works_on_arrays_too():
         ((pixels(48, 4, 4), LABELS), {"tasks": 5}, "4 tasks or fewer"),
     ],
 )
-def test_a_mistake_is_one_clear_line(arguments, options, says):
-    with pytest.raises(UserError, match=says) as caught:
+def test_from_arrays_reports_mistakes_in_one_line(arguments, options, message):
+    with pytest.raises(UserError, match=message) as caught:
         from_arrays(*arguments, **options)
     assert "\n" not in str(caught.value)
 
@@ -119,7 +119,7 @@ class Pairs(torch.utils.data.Dataset):
         ((48, 3, 6, 6), torch.from_numpy),
     ],
 )
-def test_any_torch_dataset_of_raw_images_becomes_a_stream(shape, wrap):
+def test_from_dataset_accepts_datasets_of_raw_images(shape, wrap):
     x = pixels(*shape)
     stream = from_dataset(Pairs([wrap(image) for image in x], classes=list("abcd")), tasks=2)
     direct = from_arrays(x, LABELS, tasks=2, class_names=list("abcd"))
@@ -130,7 +130,7 @@ def test_any_torch_dataset_of_raw_images_becomes_a_stream(shape, wrap):
         assert torch.equal(a.test.labels, b.test.labels)
 
 
-def test_a_test_dataset_is_taken_as_it_is_and_a_palette_image_becomes_rgb():
+def test_from_dataset_uses_the_test_dataset_and_converts_palette_images():
     x = [Image.fromarray(image).convert("P") for image in pixels(48, 6, 6, 3)]
     stream = from_dataset(Pairs(x), Pairs(x[:8]), name="mine")
     assert stream.shape == (3, 6, 6)
@@ -139,23 +139,23 @@ def test_a_test_dataset_is_taken_as_it_is_and_a_palette_image_becomes_rgb():
 
 
 @pytest.mark.parametrize(
-    ("dataset", "says"),
+    ("dataset", "message"),
     [
-        (Pairs([torch.zeros(3, 6, 6)] * 48), "leave out ToTensor"),
+        (Pairs([torch.zeros(3, 6, 6)] * 48), "remove ToTensor"),
         (Pairs([np.zeros((6, 6), np.uint8)] * 3 + [np.zeros((7, 6), np.uint8)]), "sample 3 .* one size"),
-        (Pairs([np.zeros((6, 6), np.uint8)] * 3, labels=["cat"] * 3), "whole number"),
+        (Pairs([np.zeros((6, 6), np.uint8)] * 3, labels=["cat"] * 3), "is not a pair .image, integer."),
         (Pairs([]), "is empty"),
         (iter([]), "map-style"),
         ([np.zeros((6, 6), np.uint8)], "is not a pair"),
     ],
 )
-def test_a_dataset_that_will_not_do_says_why(dataset, says):
-    with pytest.raises(UserError, match=says):
+def test_from_dataset_reports_unsuitable_datasets(dataset, message):
+    with pytest.raises(UserError, match=message):
         from_dataset(dataset)
 
 
 @pytest.mark.parametrize("images", [Pairs([torch.zeros(3, 6, 6)] * 48), [np.zeros((6, 6), np.uint8), np.zeros((7, 6))]])
-def test_images_that_are_no_array_are_one_clear_line(images):
-    with pytest.raises(UserError, match=r"as images .* a dataset alone") as caught:
+def test_as_images_reports_unreadable_images_in_one_line(images):
+    with pytest.raises(UserError, match=r"as images .* a dataset without labels=") as caught:
         as_images(images, LABELS)
     assert "\n" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""CIFAR from every form it comes in; nothing is parsed before it is known to be the official file."""
+"""Tests of CIFAR in every distribution format, including damaged and malicious files."""
 
 import pickle
 from pathlib import Path
@@ -9,7 +9,7 @@ import torch
 
 from itl import streams
 from itl.errors import UserError
-from itl.streams.cifar_files import CLASS_NAMES, FORMS
+from itl.streams.cifar_files import CLASS_NAMES, DISTRIBUTIONS
 from itl.streams.unpickle import load_dict
 from support.fake_datasets import PER_FILE, FakeCifar, fake_batch, make_archive
 
@@ -28,7 +28,7 @@ def check_cifar10(root: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["cifar-10-batches-bin", "cifar-10-batches-py"])
-def test_cifar10_reads_the_same_from_folder_archive_and_either_itself(cifar10: FakeCifar, tmp_path: Path, form: str):
+def test_cifar10_reads_the_same_from_folder_and_archive(cifar10: FakeCifar, tmp_path: Path, form: str):
     folder = cifar10.folder(tmp_path / "a", form)
     (tmp_path / "b").mkdir()
     archive = cifar10.archive(tmp_path / "b", form)
@@ -38,7 +38,7 @@ def test_cifar10_reads_the_same_from_folder_archive_and_either_itself(cifar10: F
 
 
 @pytest.mark.parametrize("form", ["cifar-100-binary", "cifar-100-python"])
-def test_cifar100_takes_the_fine_labels(cifar100: FakeCifar, tmp_path: Path, form: str):
+def test_cifar100_uses_the_fine_labels(cifar100: FakeCifar, tmp_path: Path, form: str):
     cifar100.folder(tmp_path, form)
     stream = streams.load("seq-cifar100", tmp_path, tasks=10)
     assert stream.classes == 100
@@ -46,19 +46,19 @@ def test_cifar100_takes_the_fine_labels(cifar100: FakeCifar, tmp_path: Path, for
     assert stream.class_names[10] == "bowl"
 
 
-def test_the_class_names_are_complete_and_in_label_order():
+def test_class_names_are_complete_and_in_label_order():
     assert len(set(CLASS_NAMES["seq-cifar100"])) == 100
     assert list(CLASS_NAMES["seq-cifar100"]) == sorted(CLASS_NAMES["seq-cifar100"])
     assert list(CLASS_NAMES["seq-cifar10"]) == sorted(CLASS_NAMES["seq-cifar10"])
 
 
-def test_every_file_of_the_python_forms_has_an_md5():
-    for form in (form for forms in FORMS.values() for form in forms):
+def test_every_pickled_file_has_an_md5():
+    for form in (form for forms in DISTRIBUTIONS.values() for form in forms):
         assert not isinstance(form.label, str) or all(member.md5 for member in form.members)
 
 
-class Bomb:
-    """A pickle of this writes a file when it is loaded."""
+class Malicious:
+    """An object whose pickle creates a file when it is loaded."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -67,19 +67,19 @@ class Bomb:
         return Path.touch, (self.path,)
 
 
-def test_a_foreign_pickle_is_refused_before_it_can_run(cifar10: FakeCifar, tmp_path: Path):
-    trace = tmp_path / "it-ran"
+def test_foreign_pickle_is_rejected_before_it_is_loaded(cifar10: FakeCifar, tmp_path: Path):
+    trace = tmp_path / "executed"
     folder = cifar10.folder(tmp_path, "cifar-10-batches-py")
-    (folder / "data_batch_1").write_bytes(pickle.dumps(Bomb(trace)))
+    (folder / "data_batch_1").write_bytes(pickle.dumps(Malicious(trace)))
     with pytest.raises(UserError, match="data_batch_1 is damaged or not the official file"):
         streams.load("seq-cifar10", tmp_path)
     assert not trace.exists()
 
 
-def test_even_with_the_right_md5_a_pickle_may_only_hold_arrays_and_lists(tmp_path: Path):
-    trace = tmp_path / "it-ran"
-    with pytest.raises(UserError, match="asks for"):
-        load_dict(pickle.dumps(Bomb(trace)), "file")
+def test_unpickler_rejects_everything_but_arrays_and_lists(tmp_path: Path):
+    trace = tmp_path / "executed"
+    with pytest.raises(UserError, match="it contains"):
+        load_dict(pickle.dumps(Malicious(trace)), "file")
     assert not trace.exists()
     with pytest.raises(UserError, match="no dict"):
         load_dict(pickle.dumps([1]), "file")
@@ -88,17 +88,17 @@ def test_even_with_the_right_md5_a_pickle_may_only_hold_arrays_and_lists(tmp_pat
 
 
 @pytest.mark.parametrize("protocol", [0, 2, 4, 5])
-def test_arrays_come_out_of_pickles_of_every_protocol(protocol: int):
+def test_unpickler_reads_arrays_of_every_protocol(protocol: int):
     data = {"data": np.arange(256, dtype=np.uint8), "labels": [1, 2]}
     if protocol == 5:  # arrays then go through another function, which the official files do not use
-        with pytest.raises(UserError, match="asks for"):
+        with pytest.raises(UserError, match="it contains"):
             load_dict(pickle.dumps(data, protocol), "file")
         return
     found = load_dict(pickle.dumps(data, protocol), "file")
     assert np.array_equal(found["data"], data["data"])
 
 
-def test_a_pickle_as_python_2_wrote_it_is_read():
+def test_unpickler_reads_pickles_of_python_2():
     # Protocol 2 with byte strings for text and raw data, as in the official files.
     written = (
         b"\x80\x02}q\x01(U\x04dataq\x02cnumpy.core.multiarray\n_reconstruct\nq\x03cnumpy\nndarray\nq\x04K\x00\x85U\x01b"
@@ -110,7 +110,7 @@ def test_a_pickle_as_python_2_wrote_it_is_read():
     assert found["labels"] == [3, 8]
 
 
-def test_an_altered_byte_in_an_archive_member_is_found(cifar10: FakeCifar, tmp_path: Path):
+def test_altered_byte_in_an_archive_is_detected(cifar10: FakeCifar, tmp_path: Path):
     contents = dict(cifar10.contents["cifar-10-batches-bin"])
     contents["data_batch_3.bin"] = b"\x01" + contents["data_batch_3.bin"][1:]
     make_archive(
@@ -120,7 +120,7 @@ def test_an_altered_byte_in_an_archive_member_is_found(cifar10: FakeCifar, tmp_p
         streams.load("seq-cifar10", tmp_path)
 
 
-def test_an_archive_without_a_member_and_one_under_a_tricky_path_are_refused(cifar10: FakeCifar, tmp_path: Path):
+def test_archive_with_a_missing_or_misplaced_file_is_rejected(cifar10: FakeCifar, tmp_path: Path):
     contents = {f"cifar-10-batches-bin/{name}": data for name, data in cifar10.contents["cifar-10-batches-bin"].items()}
     contents["../../test_batch.bin"] = contents.pop("cifar-10-batches-bin/test_batch.bin")
     make_archive(tmp_path / "cifar-10-binary.tar.gz", contents)
@@ -130,7 +130,7 @@ def test_an_archive_without_a_member_and_one_under_a_tricky_path_are_refused(cif
 
 
 @pytest.mark.parametrize("keep", [0, 10, 0.5, 0.99])
-def test_a_truncated_archive_is_one_clear_line(cifar10: FakeCifar, tmp_path: Path, keep: float):
+def test_truncated_archive_is_reported_in_one_line(cifar10: FakeCifar, tmp_path: Path, keep: float):
     path = cifar10.archive(tmp_path, "cifar-10-batches-bin")
     data = path.read_bytes()
     path.write_bytes(data[: int(len(data) * keep) if keep < 1 else int(keep)])
@@ -139,7 +139,7 @@ def test_a_truncated_archive_is_one_clear_line(cifar10: FakeCifar, tmp_path: Pat
     assert "\n" not in str(caught.value)
 
 
-def test_noise_in_the_middle_of_an_archive_is_one_clear_line(cifar10: FakeCifar, tmp_path: Path):
+def test_corrupted_archive_is_rejected(cifar10: FakeCifar, tmp_path: Path):
     path = cifar10.archive(tmp_path, "cifar-10-batches-py")
     data = bytearray(path.read_bytes())
     middle = len(data) // 2
@@ -149,13 +149,13 @@ def test_noise_in_the_middle_of_an_archive_is_one_clear_line(cifar10: FakeCifar,
         streams.load("seq-cifar10", tmp_path)
 
 
-def test_cifar100s_binary_archive_is_checked_as_a_whole(cifar100: FakeCifar, tmp_path: Path):
+def test_cifar100_binary_archive_is_checked_by_its_md5(cifar100: FakeCifar, tmp_path: Path):
     cifar100.archive(tmp_path, "cifar-100-binary")  # its md5 is not the official archive's
     with pytest.raises(UserError, match=r"expected 03b5dce0"):
         streams.load("seq-cifar100", tmp_path)
 
 
-def test_cifar100s_binary_folder_is_checked_by_size_and_labels(cifar100: FakeCifar, tmp_path: Path):
+def test_cifar100_binary_folder_is_checked_by_size_and_labels(cifar100: FakeCifar, tmp_path: Path):
     folder = cifar100.folder(tmp_path, "cifar-100-binary")
     whole = (folder / "train.bin").read_bytes()
     (folder / "train.bin").write_bytes(whole[:-1])
@@ -166,7 +166,7 @@ def test_cifar100s_binary_folder_is_checked_by_size_and_labels(cifar100: FakeCif
         streams.load("seq-cifar100", tmp_path)
 
 
-def test_what_is_missing_is_said_with_the_remedy(cifar10: FakeCifar, tmp_path: Path):
+def test_missing_files_are_named_with_the_remedy(cifar10: FakeCifar, tmp_path: Path):
     with pytest.raises(UserError, match=r"put cifar-10-binary.tar.gz or .* --download"):
         streams.load("seq-cifar10", tmp_path / "nowhere")
     folder = cifar10.folder(tmp_path, "cifar-10-batches-bin")
@@ -181,21 +181,21 @@ def test_what_is_missing_is_said_with_the_remedy(cifar10: FakeCifar, tmp_path: P
         streams.load("seq-cifar10", other)
 
 
-def test_an_incomplete_folder_gives_way_to_a_complete_archive(cifar10: FakeCifar, tmp_path: Path):
+def test_complete_archive_is_preferred_to_an_incomplete_folder(cifar10: FakeCifar, tmp_path: Path):
     folder = cifar10.folder(tmp_path, "cifar-10-batches-bin")
     (folder / "test_batch.bin").unlink()
     cifar10.archive(tmp_path, "cifar-10-batches-py")
     check_cifar10(tmp_path)
 
 
-def test_folders_called_train_and_test_are_not_mistaken_for_cifar100(tmp_path: Path):
+def test_folders_called_train_and_test_are_not_taken_for_cifar100(tmp_path: Path):
     (tmp_path / "train").mkdir()
     (tmp_path / "test").mkdir()
     with pytest.raises(UserError, match="is not in"):
         streams.load("seq-cifar100", tmp_path)
 
 
-def test_a_folder_that_may_not_be_read_is_one_clear_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def test_unreadable_folder_is_reported_in_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     def refuse(path: Path) -> bool:
         raise PermissionError(13, "Permission denied", str(path))
 
@@ -204,19 +204,19 @@ def test_a_folder_that_may_not_be_read_is_one_clear_line(monkeypatch: pytest.Mon
         streams.load("seq-cifar10", tmp_path)
 
 
-def test_download_brings_the_binary_archive_only_when_nothing_is_there(
+def test_download_fetches_the_binary_archive_only_if_files_are_missing(
     cifar10: FakeCifar, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    asked = []
+    requests = []
 
     def fetch(url, path, md5, progress):
-        asked.append((url, md5))
+        requests.append((url, md5))
         path.parent.mkdir(parents=True, exist_ok=True)
         return cifar10.archive(path.parent, "cifar-10-batches-bin")
 
     monkeypatch.setattr("itl.streams.download.fetch", fetch)
     stream = streams.load("seq-cifar10", tmp_path / "new", download=True)
     assert len(stream) == 5
-    assert asked == [("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530")]
+    assert requests == [("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530")]
     streams.load("seq-cifar10", tmp_path / "new", download=True)
-    assert len(asked) == 1
+    assert len(requests) == 1

@@ -1,11 +1,11 @@
-"""The embedded digits."""
+"""Tests of seq-digits."""
 
 import torch
 
 from itl import streams
 
 
-def test_digits_have_fixed_counts_scaled_values_and_no_mirror_images():
+def test_digits_have_fixed_counts_and_scaled_values():
     stream = streams.load("seq-digits", root="no/such/folder")
     assert [len(task.train) for task in stream] == [270, 270, 272, 270, 265]
     assert [len(task.test) for task in stream] == [90, 90, 91, 90, 89]
@@ -15,14 +15,14 @@ def test_digits_have_fixed_counts_scaled_values_and_no_mirror_images():
     assert values == [round(k * 255 / 16) for k in range(17)]
 
 
-def test_the_given_mean_and_deviation_are_those_of_the_training_part():
+def test_digits_mean_and_std_match_the_training_images():
     stream = streams.load("seq-digits")
     x = torch.cat([task.train.pixels for task in stream]).double() / 255
     assert abs(float(x.mean()) - stream.mean[0]) < 1e-4
     assert abs(float(x.std(unbiased=False)) - stream.std[0]) < 1e-4
 
 
-def test_the_split_is_stratified_and_pinned():
+def test_digits_split_is_stratified_and_fixed():
     stream = streams.load("seq-digits", tasks=1)
     train, test = stream.tasks[0].train, stream.tasks[0].test
     share = torch.bincount(test.labels) / (torch.bincount(train.labels) + torch.bincount(test.labels))
@@ -31,7 +31,7 @@ def test_the_split_is_stratified_and_pinned():
     assert test.rows[:8].tolist() == [1, 7, 12, 17, 18, 23, 30, 33]
 
 
-def test_the_images_belong_to_their_labels():
+def test_digits_images_match_their_labels():
     from sklearn.datasets import load_digits
 
     digits = load_digits()

@@ -1,4 +1,4 @@
-"""MNIST and Fashion-MNIST from idx files, plain or gzipped."""
+"""Tests of MNIST and Fashion-MNIST from idx files, plain or gzipped."""
 
 import gzip
 import hashlib
@@ -14,7 +14,7 @@ from itl import streams
 from itl.errors import UserError
 from itl.streams import idx
 
-NAMES = idx._NAMES
+NAMES = idx._FILE_NAMES
 
 
 def contents() -> dict[str, bytes]:
@@ -29,11 +29,11 @@ def contents() -> dict[str, bytes]:
 
 @pytest.fixture
 def files(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
-    """The four fake files, which the md5 table of both streams takes for the official ones."""
+    """Four fake files whose md5 are registered as the official ones of both streams."""
     made = contents()
     md5 = tuple(hashlib.md5(made[name]).hexdigest() for name in NAMES)
     for stream in ("seq-mnist", "seq-fmnist"):
-        monkeypatch.setitem(idx.FILES, stream, replace(idx.FILES[stream], content=md5))
+        monkeypatch.setitem(idx.FILES, stream, replace(idx.FILES[stream], content_md5=md5))
     return made
 
 
@@ -50,7 +50,7 @@ def put(folder: Path, files: dict[str, bytes], zipped: bool) -> None:
 @pytest.mark.parametrize(
     ("stream", "folder"), [("seq-mnist", "MNIST/raw"), ("seq-fmnist", "FashionMNIST/raw"), ("seq-mnist", "")]
 )
-def test_idx_files_are_read_plain_or_zipped_where_they_usually_lie(files, tmp_path, stream, folder, zipped):
+def test_idx_files_are_read_from_their_usual_folders(files, tmp_path, stream, folder, zipped):
     put(tmp_path / folder, files, zipped)
     found = streams.load(stream, tmp_path)
     assert found.shape == (1, 28, 28)
@@ -61,39 +61,39 @@ def test_idx_files_are_read_plain_or_zipped_where_they_usually_lie(files, tmp_pa
     assert torch.equal(found.tasks[0].train.pixels, torch.from_numpy(expected[rows]))
 
 
-def test_only_fashion_may_be_mirrored(files, tmp_path):
+def test_only_fashion_mnist_is_flipped(files, tmp_path):
     put(tmp_path, files, False)
     assert streams.load("seq-mnist", tmp_path).flip is False
     assert streams.load("seq-fmnist", tmp_path).flip is True
     assert streams.load("seq-fmnist", tmp_path).class_names[-1] == "Ankle boot"
 
 
-def test_one_datasets_files_are_not_taken_for_the_others(tmp_path):
+def test_files_of_another_dataset_are_rejected(tmp_path):
     put(tmp_path, contents(), False)
     with pytest.raises(UserError, match="not the official file"):
         streams.load("seq-mnist", tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "message"),
     [
-        (lambda data: data[:-5], "where its header promises"),
-        (lambda data: data + b"x", "where its header promises"),
+        (lambda data: data[:-5], "where its header specifies"),
+        (lambda data: data + b"x", "where its header specifies"),
         (lambda data: b"\0\0\0\1" + data[4:], "magic 1"),
         (lambda data: b"", "magic 0"),
         (lambda data: data[:-1] + bytes([data[-1] ^ 1]), "not the official file"),
     ],
 )
-def test_a_changed_file_is_refused(files, tmp_path, change, says):
+def test_altered_file_is_rejected(files, tmp_path, change, message):
     files["train-images-idx3-ubyte"] = change(files["train-images-idx3-ubyte"])
     for zipped in (False, True):
         put(tmp_path / str(zipped), files, zipped)
-        with pytest.raises(UserError, match=says):
+        with pytest.raises(UserError, match=message):
             streams.load("seq-mnist", tmp_path / str(zipped))
 
 
 @pytest.mark.parametrize("keep", [5, 300])
-def test_a_truncated_gz_is_refused(files, tmp_path, keep):
+def test_truncated_gz_is_rejected(files, tmp_path, keep):
     put(tmp_path, files, True)
     path = tmp_path / "train-images-idx3-ubyte.gz"
     path.write_bytes(path.read_bytes()[:keep])
@@ -104,7 +104,7 @@ def test_a_truncated_gz_is_refused(files, tmp_path, keep):
         streams.load("seq-mnist", tmp_path)
 
 
-def test_what_is_missing_is_said_with_the_remedy(files, tmp_path):
+def test_missing_files_are_named_with_the_remedy(files, tmp_path):
     with pytest.raises(UserError, match=r"put MNIST/raw/ with .*--download"):
         streams.load("seq-mnist", tmp_path)
     put(tmp_path, files, False)
@@ -113,25 +113,25 @@ def test_what_is_missing_is_said_with_the_remedy(files, tmp_path):
         streams.load("seq-mnist", tmp_path)
 
 
-def test_images_and_labels_must_be_as_many(files, tmp_path, monkeypatch):
+def test_different_numbers_of_images_and_labels_are_rejected(files, tmp_path, monkeypatch):
     files["train-labels-idx1-ubyte"] = files["t10k-labels-idx1-ubyte"]
     md5 = tuple(hashlib.md5(files[name]).hexdigest() for name in NAMES)
-    monkeypatch.setitem(idx.FILES, "seq-mnist", replace(idx.FILES["seq-mnist"], content=md5))
+    monkeypatch.setitem(idx.FILES, "seq-mnist", replace(idx.FILES["seq-mnist"], content_md5=md5))
     put(tmp_path, files, False)
     with pytest.raises(UserError, match="40 images but 20 labels"):
         streams.load("seq-mnist", tmp_path)
 
 
-def test_download_brings_what_is_lacking_into_a_folder_of_its_own(files, tmp_path, monkeypatch):
-    asked = []
+def test_download_fetches_missing_files_into_the_datasets_folder(files, tmp_path, monkeypatch):
+    requests = []
 
     def fetch(url, path, md5, progress):
-        asked.append(url)
+        requests.append(url)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(gzip.compress(files[path.stem]))
 
     monkeypatch.setattr("itl.streams.download.fetch", fetch)
     assert len(streams.load("seq-fmnist", tmp_path, download=True)) == 5
-    assert len(asked) == 4
-    assert asked[0] == "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/train-images-idx3-ubyte.gz"
+    assert len(requests) == 4
+    assert requests[0] == "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/train-images-idx3-ubyte.gz"
     assert (tmp_path / "FashionMNIST" / "raw" / "train-images-idx3-ubyte.gz").exists()

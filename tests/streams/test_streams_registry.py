@@ -1,4 +1,4 @@
-"""The list of streams, and how another package adds to it."""
+"""Tests of the stream registry and of its entry points."""
 
 import json
 import sys
@@ -13,16 +13,16 @@ from itl.streams import registry
 
 
 def add(monkeypatch: pytest.MonkeyPatch, **sources: object) -> None:
-    """Let a package `plugin` offer these objects as streams."""
+    """Register these objects as streams of a package `plugin`."""
     module = ModuleType("plugin")
     for name, source in sources.items():
         setattr(module, name, source)
     monkeypatch.setitem(sys.modules, "plugin", module)
-    points = [EntryPoint(f"seq-{name}", f"plugin:{name}", registry.GROUP) for name in (*sources, "broken")]
-    monkeypatch.setattr(registry, "entry_points", lambda group: points if group == registry.GROUP else [])
+    points = [EntryPoint(f"seq-{name}", f"plugin:{name}", registry.ENTRY_POINT_GROUP) for name in (*sources, "broken")]
+    monkeypatch.setattr(registry, "entry_points", lambda group: points if group == registry.ENTRY_POINT_GROUP else [])
 
 
-def test_all_streams_are_described_without_any_file():
+def test_describe_needs_no_files():
     rows = {row["name"]: row for row in streams.describe()}
     assert list(rows) == streams.names()
     assert rows["seq-tinyimagenet"]["classes"] == 200
@@ -40,7 +40,7 @@ def test_all_streams_are_described_without_any_file():
     assert json.dumps(list(rows.values()))
 
 
-def test_a_description_agrees_with_the_stream_it_describes():
+def test_describe_agrees_with_the_loaded_stream():
     row = next(row for row in streams.describe() if row["name"] == "seq-digits")
     stream = streams.load("seq-digits")
     assert row["shape"] == stream.shape
@@ -49,31 +49,31 @@ def test_a_description_agrees_with_the_stream_it_describes():
     assert row["test"] == sum(len(task.test) for task in stream)
 
 
-def test_an_unknown_stream_names_the_nearest():
+def test_unknown_stream_suggests_the_nearest_name():
     with pytest.raises(UserError, match="did you mean seq-cifar10"):
         streams.load("seq-cifar1O")
 
 
-def test_another_package_adds_a_stream_by_an_entry_point(monkeypatch: pytest.MonkeyPatch):
+def test_entry_point_adds_a_stream(monkeypatch: pytest.MonkeyPatch):
     add(monkeypatch, mine=registry.find("seq-digits"))
     assert "seq-mine" in streams.names()
     stream = streams.load("seq-mine", tasks=2)
     assert (stream.name, len(stream)) == ("seq-mine", 2)
 
 
-def test_a_broken_package_is_said_and_does_not_hide_the_others(monkeypatch: pytest.MonkeyPatch):
+def test_broken_entry_point_is_reported_and_does_not_hide_others(monkeypatch: pytest.MonkeyPatch):
     add(monkeypatch, wrong=object())
     with pytest.raises(UserError, match=r"seq-broken .* cannot be loaded"):
         streams.load("seq-broken")
-    with pytest.raises(UserError, match=r"is no itl\.streams.Source"):
+    with pytest.raises(UserError, match=r"is not an itl\.streams\.DatasetSource"):
         streams.load("seq-wrong")
-    with pytest.warns(UserWarning, match="seq-") as said:
+    with pytest.warns(UserWarning, match="seq-") as caught:
         rows = streams.describe()
-    assert len(said) == 2
+    assert len(caught) == 2
     assert [row["name"] for row in rows] == list(registry.BUILT_IN)
 
 
-def test_a_package_that_fails_in_many_lines_is_still_said_in_one(monkeypatch: pytest.MonkeyPatch):
+def test_multi_line_import_error_is_reported_in_one_line(monkeypatch: pytest.MonkeyPatch):
     def fail(point: EntryPoint) -> object:
         raise ImportError("first\nsecond")
 
@@ -84,7 +84,7 @@ def test_a_package_that_fails_in_many_lines_is_still_said_in_one(monkeypatch: py
     assert "\n" not in str(caught.value)
 
 
-def test_an_entry_point_cannot_replace_a_built_in_stream(monkeypatch: pytest.MonkeyPatch):
+def test_entry_point_cannot_replace_a_built_in_stream(monkeypatch: pytest.MonkeyPatch):
     add(monkeypatch, digits=object())
     assert streams.load("seq-digits").classes == 10
     assert streams.names().count("seq-digits") == 1

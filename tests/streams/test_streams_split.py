@@ -1,4 +1,4 @@
-"""Class order, tasks and the validation split."""
+"""Tests of class order, tasks and validation split."""
 
 import pytest
 import torch
@@ -6,12 +6,12 @@ import torch
 from itl import streams
 from itl.errors import UserError
 from itl.streams.base import Images
-from itl.streams.permutations import HELD_OUT, VALIDATION, held_out, permutation, seeded
-from itl.streams.split import build, task_sizes, validation
+from itl.streams.permutations import HELD_OUT_KEY, VALIDATION_KEY, derive_key, hash_permutation, stratified_split
+from itl.streams.split import build, task_sizes, validation_split
 
 
 def splitmix64(index: int, key: int) -> int:
-    """The hash again, in Python's own integers."""
+    """Reference implementation with Python integers."""
     mask = 2**64 - 1
     z = ((index + 1) * 0x9E3779B97F4A7C15 + key) & mask
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & mask
@@ -25,15 +25,24 @@ def stream_of(classes: int = 6, each: int = 20, **options):
     return streams.from_arrays(x, labels, x, labels, **options)
 
 
-def test_the_permutation_is_splitmix64_and_never_changes():
-    expected = sorted(range(300), key=lambda i: splitmix64(i, VALIDATION))
-    assert permutation(300, VALIDATION).tolist() == expected
-    assert permutation(50_000, VALIDATION)[:8].tolist() == [2808, 20930, 30717, 7430, 43031, 28254, 46851, 21235]
-    assert sorted(permutation(1000, HELD_OUT).tolist()) == list(range(1000))
+def test_hash_permutation_sorts_by_splitmix64_and_never_changes():
+    expected = sorted(range(300), key=lambda i: splitmix64(i, VALIDATION_KEY))
+    assert hash_permutation(300, VALIDATION_KEY).tolist() == expected
+    assert hash_permutation(50_000, VALIDATION_KEY)[:8].tolist() == [
+        2808,
+        20930,
+        30717,
+        7430,
+        43031,
+        28254,
+        46851,
+        21235,
+    ]
+    assert sorted(hash_permutation(1000, HELD_OUT_KEY).tolist()) == list(range(1000))
 
 
-def test_the_hash_is_the_published_splitmix64():
-    # The first outputs of the public reference generator for seed 1234567.
+def test_reference_hash_is_the_published_splitmix64():
+    # First outputs of the public reference generator for seed 1234567.
     assert [splitmix64(i, 1234567) for i in range(3)] == [
         6457827717110365317,
         3203168211198807973,
@@ -41,16 +50,16 @@ def test_the_hash_is_the_published_splitmix64():
     ]
 
 
-def test_validation_is_a_tenth_of_the_training_set_and_leaves_it():
+def test_validation_split_removes_a_tenth_of_the_training_set():
     train = Images(torch.zeros(1005, 1, 2, 2, dtype=torch.uint8), torch.arange(1005))
-    kept, held = validation(train)
+    kept, held = validation_split(train)
     assert len(held) == 100
     assert sorted(kept.labels.tolist() + held.labels.tolist()) == list(range(1005))
     assert kept.labels.tolist() == sorted(kept.labels.tolist())
     assert held.labels.tolist() == sorted(held.labels.tolist())
 
 
-def test_validation_takes_the_same_samples_whatever_the_class_order_and_tasks():
+def test_validation_split_is_independent_of_class_order_and_tasks():
     taken = []
     for options in ({}, {"order_seed": 3}, {"tasks": 2}, {"order": [3, 1, 4, 0, 5, 2, 6, 9, 8, 7]}):
         stream = streams.load("seq-digits", split="validation", **options)
@@ -60,11 +69,11 @@ def test_validation_takes_the_same_samples_whatever_the_class_order_and_tasks():
     assert all(rows == taken[0] for rows in taken)
 
 
-def test_validation_and_training_rows_are_disjoint_and_the_test_set_is_untouched():
+def test_validation_split_is_disjoint_from_training_and_test_rows():
     full, held = streams.load("seq-digits"), streams.load("seq-digits", split="validation")
     rows = {
-        part: {row for task in stream for row in getattr(task, part_of).rows.tolist()}
-        for part, stream, part_of in (
+        part: {row for task in stream for row in getattr(task, attribute).rows.tolist()}
+        for part, stream, attribute in (
             ("train", held, "train"),
             ("validation", held, "test"),
             ("test", full, "test"),
@@ -76,7 +85,7 @@ def test_validation_and_training_rows_are_disjoint_and_the_test_set_is_untouched
     assert rows["train"] | rows["validation"] == rows["all"]
 
 
-def test_labels_are_columns_in_class_order_and_names_follow():
+def test_labels_are_columns_in_class_order():
     stream = streams.load("seq-digits", order=[7, 3, 1, 0, 2, 4, 5, 6, 9, 8])
     assert stream.class_names == tuple("7310245698")
     assert [task.classes for task in stream] == [(0, 1), (2, 3), (4, 5), (6, 7), (8, 9)]
@@ -96,28 +105,39 @@ def test_tasks_are_disjoint_complete_and_in_original_order():
         assert task.train.rows.tolist() == sorted(task.train.rows.tolist())
 
 
-def test_an_order_seed_always_draws_the_same_order():
-    assert permutation(10, seeded(int.from_bytes(b"classes!", "big"), 0)).tolist() == [3, 0, 8, 6, 4, 7, 1, 5, 9, 2]
+def test_order_seed_always_draws_the_same_order():
+    assert hash_permutation(10, derive_key(int.from_bytes(b"classes!", "big"), 0)).tolist() == [
+        3,
+        0,
+        8,
+        6,
+        4,
+        7,
+        1,
+        5,
+        9,
+        2,
+    ]
     assert streams.load("seq-digits", order_seed=0).class_names == tuple("3086471592")
     assert streams.load("seq-digits", order_seed=1).class_names != tuple("3086471592")
 
 
-def test_classes_that_do_not_divide_are_spread_with_the_first_tasks_one_larger():
+def test_task_sizes_differ_by_at_most_one():
     assert task_sizes(10, 4) == [3, 3, 2, 2]
     assert task_sizes(10, 3) == [4, 3, 3]
     assert task_sizes(7, 7) == [1] * 7
     assert [task.classes for task in streams.load("seq-digits", tasks=3)] == [(0, 1, 2, 3), (4, 5, 6), (7, 8, 9)]
 
 
-def test_held_out_takes_the_same_share_of_every_class():
+def test_stratified_split_takes_the_same_fraction_of_every_class():
     labels = torch.tensor([0] * 40 + [1] * 8)
-    kept, out = held_out(labels, 0.25)
+    kept, out = stratified_split(labels, 0.25)
     assert torch.bincount(labels[out]).tolist() == [10, 2]
     assert sorted(kept.tolist() + out.tolist()) == list(range(48))
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "message"),
     [
         ({"tasks": 0}, "1 or more"),
         ({"tasks": 11}, "10 tasks or fewer"),
@@ -128,19 +148,19 @@ def test_held_out_takes_the_same_share_of_every_class():
         ({"split": "valid"}, "did you mean validation"),
     ],
 )
-def test_a_wrong_option_is_one_clear_line_before_anything_is_read(options, says):
-    with pytest.raises(UserError, match=says) as caught:
+def test_load_rejects_wrong_options_before_reading_files(options, message):
+    with pytest.raises(UserError, match=message) as caught:
         streams.load("seq-cifar10", "no/such/folder", **options)
     assert "\n" not in str(caught.value)
 
 
-def test_a_task_without_images_is_refused():
+def test_task_without_images_is_rejected():
     x = torch.zeros(4, 1, 4, 4, dtype=torch.uint8)
     with pytest.raises(UserError, match="task 2 would have no test images"):
         streams.from_arrays(x, [0, 0, 1, 1], x, [0, 0, 0, 0], tasks=2)
 
 
-def test_labels_beyond_the_class_names_are_refused():
+def test_labels_beyond_the_class_names_are_rejected():
     data = stream_of()
     images = data.tasks[0].train
     traits = streams.Traits((0.5,), (0.5,), True, 4, None, 1)

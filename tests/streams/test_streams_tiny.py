@@ -1,4 +1,4 @@
-"""TinyImageNet: the order of wnids.txt, the decoded cache, clear words about bad files."""
+"""Tests of TinyImageNet: class order, cache of decoded images, damaged files."""
 
 import hashlib
 import json
@@ -29,7 +29,7 @@ def four_classes(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(tinyimagenet, "SOURCE", four)
 
 
-def greys(images: streams.Images) -> list[int]:
+def gray_levels(images: streams.Images) -> list[int]:
     return images.pixels[:, 0, 0, 0].tolist()
 
 
@@ -42,28 +42,28 @@ def make_zip(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_classes_stand_in_the_line_order_of_wnids_not_sorted(tiny: Path):
+def test_classes_are_in_the_line_order_of_wnids(tiny: Path):
     stream = load(tiny)
     assert stream.class_names == ("goldfish", "crane (n01)", "lemon", "crane (n02)")
     assert [task.classes for task in stream] == [(0, 1), (2, 3)]
 
 
-def test_training_images_come_by_number_and_grey_ones_as_rgb(tiny: Path):
+def test_training_images_are_sorted_by_number_and_converted_to_rgb(tiny: Path):
     stream = load(tiny)
     assert stream.shape == (3, 64, 64)
     expected = [20 * c + k for c in range(4) for k in range(12)]  # _2 before _10
-    assert greys(stream.tasks[0].train) + greys(stream.tasks[1].train) == expected
+    assert gray_levels(stream.tasks[0].train) + gray_levels(stream.tasks[1].train) == expected
     assert stream.tasks[0].train.labels.tolist() == [0] * 12 + [1] * 12
 
 
-def test_the_validation_images_are_the_test_set_with_their_own_labels(tiny: Path):
+def test_validation_images_are_the_test_set(tiny: Path):
     stream = load(tiny)
-    assert greys(stream.tasks[0].test) == [100, 104, 101, 105]
+    assert gray_levels(stream.tasks[0].test) == [100, 104, 101, 105]
     assert stream.tasks[0].test.labels.tolist() == [0, 0, 1, 1]
     assert stream.tasks[1].test.labels.tolist() == [2, 2, 3, 3]
 
 
-def test_under_the_default_order_a_task_is_a_view_of_the_mapped_file(tiny: Path):
+def test_task_in_default_order_is_a_view_of_the_mapped_file(tiny: Path):
     load(tiny)
     stream = load(tiny)
     for task in stream:
@@ -74,14 +74,14 @@ def test_under_the_default_order_a_task_is_a_view_of_the_mapped_file(tiny: Path)
         assert str(tiny / ".itl-cache" / "tinyimagenet-train.npy") in maps.read_text()
 
 
-def test_another_class_order_gives_the_same_images_under_other_columns(tiny: Path):
+def test_other_class_order_only_changes_the_columns(tiny: Path):
     stream = load(tiny, order=[3, 0, 1, 2])
     assert stream.class_names[0] == "crane (n02)"
-    assert greys(stream.tasks[0].train) == [*range(12), *range(60, 72)]
+    assert gray_levels(stream.tasks[0].train) == [*range(12), *range(60, 72)]
     assert stream.tasks[0].train.labels.tolist() == [1] * 12 + [0] * 12
 
 
-def test_the_zip_reads_like_the_folder_and_its_md5_is_checked(tiny: Path, monkeypatch: pytest.MonkeyPatch, tmp_path):
+def test_zip_file_reads_like_the_folder_and_its_md5_is_checked(tiny: Path, monkeypatch: pytest.MonkeyPatch, tmp_path):
     from_folder = load(tiny)
     path = make_zip(tiny, monkeypatch)
     for root in (tiny, path):
@@ -95,7 +95,7 @@ def test_the_zip_reads_like_the_folder_and_its_md5_is_checked(tiny: Path, monkey
         load(tiny)
 
 
-def test_the_folder_itself_may_be_the_root(tiny: Path):
+def test_root_may_be_the_dataset_folder(tiny: Path):
     assert len(load(tiny / "tiny-imagenet-200")) == 2
     assert (tiny / "tiny-imagenet-200" / ".itl-cache").is_dir()
 
@@ -112,17 +112,17 @@ def count_decodes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return decoded
 
 
-def test_images_are_decoded_once_and_progress_is_told(tiny: Path, monkeypatch: pytest.MonkeyPatch):
-    decoded, told = count_decodes(monkeypatch), []
-    load(tiny, progress=lambda done, total: told.append((done, total)))
+def test_images_are_decoded_once_and_progress_is_reported(tiny: Path, monkeypatch: pytest.MonkeyPatch):
+    decoded, progress_calls = count_decodes(monkeypatch), []
+    load(tiny, progress=lambda done, total: progress_calls.append((done, total)))
     assert len(decoded) == 56
-    assert told[-1] == (56, 56)
+    assert progress_calls[-1] == (56, 56)
     load(tiny)
     assert len(decoded) == 56
 
 
 @pytest.mark.parametrize("damage", ["truncated", "altered", "no json", "bad json", "old format", "missing", "foreign"])
-def test_a_damaged_cache_is_made_again(tiny: Path, monkeypatch: pytest.MonkeyPatch, damage: str):
+def test_damaged_cache_is_rebuilt(tiny: Path, monkeypatch: pytest.MonkeyPatch, damage: str):
     load(tiny)
     cache = tiny / ".itl-cache"
     array, about = cache / "tinyimagenet-train.npy", cache / "tinyimagenet.json"
@@ -146,16 +146,16 @@ def test_a_damaged_cache_is_made_again(tiny: Path, monkeypatch: pytest.MonkeyPat
     decoded = count_decodes(monkeypatch)
     stream = load(tiny)
     assert len(decoded) == 56
-    assert greys(stream.tasks[0].train)[:3] == [0, 1, 2]
+    assert gray_levels(stream.tasks[0].train)[:3] == [0, 1, 2]
 
 
-def test_a_cache_of_another_dataset_is_made_again(tiny: Path, monkeypatch: pytest.MonkeyPatch):
+def test_cache_of_another_dataset_is_rebuilt(tiny: Path, monkeypatch: pytest.MonkeyPatch):
     load(tiny)
     folder = tiny / "tiny-imagenet-200"
     (folder / "wnids.txt").write_text("\n".join(reversed(WNIDS)))
     stream = load(tiny)
     assert stream.class_names[0] == "crane (n02)"
-    assert greys(stream.tasks[0].train)[0] == 60
+    assert gray_levels(stream.tasks[0].train)[0] == 60
     image = folder / "train" / "n01" / "images" / "n01_0.JPEG"
     image.unlink()
     os.utime(image.parent, ns=(1, 2**62))
@@ -163,17 +163,17 @@ def test_a_cache_of_another_dataset_is_made_again(tiny: Path, monkeypatch: pytes
         load(tiny)
 
 
-def test_writing_to_the_images_does_not_reach_the_cache(tiny: Path):
+def test_writing_to_the_images_does_not_change_the_cache(tiny: Path):
     load(tiny).tasks[0].train.pixels.fill_(9)
-    assert greys(load(tiny).tasks[0].train)[:3] == [0, 1, 2]
+    assert gray_levels(load(tiny).tasks[0].train)[:3] == [0, 1, 2]
 
 
-def test_a_bad_jpeg_is_named_and_nothing_half_written_stays(tiny: Path):
+def test_invalid_jpeg_is_named_and_leaves_no_partial_cache(tiny: Path):
     image = tiny / "tiny-imagenet-200" / "train" / "n04" / "images" / "n04_7.JPEG"
     good = image.read_bytes()
     for bad in (good[: len(good) // 2], b"", b"plain text"):
         image.write_bytes(bad)
-        with pytest.raises(UserError, match=r"n04_7.JPEG is not a sound JPEG"):
+        with pytest.raises(UserError, match=r"n04_7.JPEG is not a valid JPEG"):
             load(tiny)
     image.write_bytes(jpeg(3, size=32))
     with pytest.raises(UserError, match=r"n04_7.JPEG is 32x32, not 64x64"):
@@ -181,19 +181,19 @@ def test_a_bad_jpeg_is_named_and_nothing_half_written_stays(tiny: Path):
     assert not list((tiny / ".itl-cache").iterdir())
 
 
-def test_what_is_missing_is_said_in_one_line(tiny: Path, tmp_path: Path):
+def test_missing_or_damaged_files_are_reported(tiny: Path, tmp_path: Path):
     with pytest.raises(UserError, match=r"put tiny-imagenet-200.zip or .* --download"):
         load(tmp_path / "nowhere")
     folder = tiny / "tiny-imagenet-200"
     table = folder / "val" / "val_annotations.txt"
     lines = table.read_text()
-    for content, says in (
+    for content, message in (
         (lines.replace("n01", "n99", 1), "damaged at"),
         (lines.splitlines()[0], "of 2 images"),
         (lines.replace("val_1.", "val_x."), "not named like"),
     ):
         table.write_text(content)
-        with pytest.raises(UserError, match=says):
+        with pytest.raises(UserError, match=message):
             load(tiny)
     table.write_bytes(b"\xff\xfe\xff")
     with pytest.raises(UserError, match="is not text"):
@@ -210,14 +210,14 @@ def test_what_is_missing_is_said_in_one_line(tiny: Path, tmp_path: Path):
         load(tiny)
 
 
-def test_a_zip_that_lacks_a_file_says_which(tiny: Path, monkeypatch: pytest.MonkeyPatch):
+def test_zip_file_without_a_file_is_reported(tiny: Path, monkeypatch: pytest.MonkeyPatch):
     (tiny / "tiny-imagenet-200" / "words.txt").unlink()
     make_zip(tiny, monkeypatch)
     with pytest.raises(UserError, match=r"lacks tiny-imagenet-200/words.txt"):
         load(tiny)
 
 
-def test_a_file_that_is_no_zip_is_refused(tiny: Path, monkeypatch: pytest.MonkeyPatch):
+def test_file_that_is_not_a_zip_is_rejected(tiny: Path, monkeypatch: pytest.MonkeyPatch):
     path = tiny / "tiny-imagenet-200.zip"
     path.write_bytes(b"not a zip")
     monkeypatch.setattr(tinyimagenet, "MD5", hashlib.md5(b"not a zip").hexdigest())
@@ -225,13 +225,13 @@ def test_a_file_that_is_no_zip_is_refused(tiny: Path, monkeypatch: pytest.Monkey
         load(tiny)
 
 
-def test_a_cache_that_cannot_be_written_is_one_clear_line(tiny: Path):
+def test_unwritable_cache_is_reported(tiny: Path):
     (tiny / ".itl-cache").write_text("a file where the folder should be")
     with pytest.raises(UserError, match="cannot write decoded images"):
         load(tiny)
 
 
-def test_what_a_killed_process_left_is_swept_but_not_what_another_is_writing(tiny: Path):
+def test_stale_temporary_files_are_removed_and_fresh_ones_kept(tiny: Path):
     cache = tiny / ".itl-cache"
     cache.mkdir()
     old, fresh = cache / "tinyimagenet-train.npy.1.tmp", cache / "tinyimagenet-train.npy.2.tmp"
@@ -243,15 +243,15 @@ def test_what_a_killed_process_left_is_swept_but_not_what_another_is_writing(tin
     assert fresh.exists()
 
 
-def test_download_brings_the_official_zip(tiny: Path, monkeypatch: pytest.MonkeyPatch):
+def test_download_fetches_the_official_zip_file(tiny: Path, monkeypatch: pytest.MonkeyPatch):
     path = make_zip(tiny, monkeypatch)
-    asked = []
+    requests = []
 
     def fetch(url, to, md5, progress):
-        asked.append((url, to.name))
+        requests.append((url, to.name))
         to.parent.mkdir()
         return path.rename(to)
 
     monkeypatch.setattr("itl.streams.download.fetch", fetch)
     assert len(load(tiny / "new", download=True)) == 2
-    assert asked == [("http://cs231n.stanford.edu/tiny-imagenet-200.zip", "tiny-imagenet-200.zip")]
+    assert requests == [("http://cs231n.stanford.edu/tiny-imagenet-200.zip", "tiny-imagenet-200.zip")]

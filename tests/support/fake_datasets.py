@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from itl.streams import cifar
-from itl.streams.cifar_files import FORMS, Form
+from itl.streams.cifar_files import DISTRIBUTIONS, Distribution
 
 PER_FILE = 20  # images in a fake CIFAR file
 
@@ -25,7 +25,7 @@ def fake_batch(seed: int, classes: int) -> tuple[np.ndarray, np.ndarray]:
     return rng.integers(0, 256, (PER_FILE, 3072), dtype=np.uint8), np.arange(PER_FILE) * (classes // 10) % classes
 
 
-def member_bytes(form: Form, seed: int, classes: int) -> bytes:
+def member_bytes(form: Distribution, seed: int, classes: int) -> bytes:
     """One fake data file in the form's own format."""
     pixels, labels = fake_batch(seed, classes)
     if isinstance(form.label, str):
@@ -49,7 +49,7 @@ class FakeCifar:
         classes = {"seq-cifar10": 10, "seq-cifar100": 100}[stream]
         self.contents: dict[str, dict[str, bytes]] = {}
         forms = []
-        for form in FORMS[stream]:
+        for form in DISTRIBUTIONS[stream]:
             data = {member.name: member_bytes(form, seed, classes) for seed, member in enumerate(form.members)}
             self.contents[form.folder] = data
             train, test = (
@@ -58,7 +58,7 @@ class FakeCifar:
             )
             forms.append(replace(form, train=train, test=test))
         self.forms = {form.folder: form for form in forms}
-        monkeypatch.setitem(cifar.FORMS, stream, tuple(forms))
+        monkeypatch.setitem(cifar.DISTRIBUTIONS, stream, tuple(forms))
 
     def folder(self, root: Path, name: str) -> Path:
         folder = root / name

@@ -1,4 +1,4 @@
-"""Where tasks come from: known datasets cut into tasks, arrays in memory, any torch Dataset."""
+"""Streams of tasks: from benchmark datasets, from arrays, or from any torch Dataset."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from itl.streams.arrays import from_arrays, from_dataset
 from itl.streams.base import Dataset, DatasetSource, Images, Progress, Stream, Task, Traits
-from itl.streams.checked_files import cannot_read
+from itl.streams.checked_files import read_error
 from itl.streams.registry import describe, find, names
 from itl.streams.split import build, check_split, class_order, task_sizes
 
@@ -38,7 +38,18 @@ def check(
     order_seed: int | None = None,
     split: str = "test",
 ) -> None:
-    """Whether `load` could make such a stream of the right files: what is wrong is said before minutes of reading."""
+    """Check the options of `load` before any file is read.
+
+    Args:
+        name: Name of the stream.
+        tasks: As in `load`.
+        order: As in `load`.
+        order_seed: As in `load`.
+        split: As in `load`.
+
+    Raises:
+        UserError: An option is invalid.
+    """
     source = find(name)
     check_split(split)
     class_order(source.classes, order, order_seed)
@@ -56,13 +67,24 @@ def load(
     download: bool = False,
     progress: Progress | None = None,
 ) -> Stream:
-    """The stream `name` from the files under `root`.
+    """Load a stream.
 
-    tasks: how many (default: the usual number; classes are spread evenly, the first tasks get one more if need be).
-    order: the dataset's class numbers in the order to teach them; order_seed: draw that order, the same for ever.
-    split: "test", or "validation" to evaluate on a fixed tenth of the training set, taken out of it.
-    download: fetch the official files if they are not there; progress: called with (done, total) while that, or the
-    first decoding of images, goes on.
+    Args:
+        name: Name of the stream, one of `itl.streams.names()`.
+        root: The data folder. A dataset's own folder or archive works too.
+        tasks: Number of tasks. Default: the dataset's usual number. Classes are spread evenly over the tasks; the first
+            tasks get one more if the number does not divide.
+        order: Class numbers of the dataset in the order in which they are learned. Default: the dataset's order.
+        order_seed: Draw the class order from this seed. A seed always draws the same order.
+        split: "test", or "validation" to evaluate on a fixed tenth of the training set, which is removed from it.
+        download: Download the official files if they are missing.
+        progress: Called with (done, total) during a download and while images are decoded for the first time.
+
+    Returns:
+        The stream; iterate over it to get its tasks.
+
+    Raises:
+        UserError: An option is invalid, or the files are missing, unreadable or not the official ones.
     """
     check(name, tasks=tasks, order=order, order_seed=order_seed, split=split)
     source = find(name)
@@ -70,5 +92,5 @@ def load(
     try:
         data = source.read(root, download, progress)
     except OSError as error:
-        raise cannot_read(Path(error.filename or root), error) from error
+        raise read_error(Path(error.filename or root), error) from error
     return build(name, data, tasks=tasks, order=order, order_seed=order_seed, split=split)

@@ -1,4 +1,4 @@
-"""Streams from what is already in memory: NumPy arrays, tensors, any torch Dataset."""
+"""Streams from data in memory: NumPy arrays, tensors, any torch Dataset."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from itl.errors import UserError, unknown
 from itl.streams.base import Dataset, Images, Stream, Traits
-from itl.streams.permutations import held_out
+from itl.streams.permutations import stratified_split
 from itl.streams.pillow_images import as_rgb
 from itl.streams.split import build
 
@@ -40,23 +40,43 @@ def from_arrays(
     order_seed: int | None = None,
     split: str = "test",
 ) -> Stream:
-    """A stream of images in memory.
+    """Make a stream of images in memory.
 
-    images: uint8 [N,H,W], [N,H,W,C] or [N,C,H,W]; `layout` says which ("NHW", "NHWC", "NCHW") where the shape does not.
-    labels: integers [N]. With `class_names` they are places in it; without, the classes are the distinct labels in
-    ascending order. Without test arrays a fixed quarter of every class is held out. mean, std: measured on the training
-    images unless given. The rest as in `itl.streams.load` and `Stream`.
+    Args:
+        images: Training images, uint8 `[N, H, W]`, `[N, H, W, C]` or `[N, C, H, W]`.
+        labels: Their labels, integers `[N]`. With `class_names` they are indices of it; else the classes are the
+            distinct labels in ascending order.
+        test_images: Test images. Default: a fixed quarter of every class is held out.
+        test_labels: Their labels.
+        name: Name of the stream.
+        class_names: Names of the classes. Default: the labels.
+        layout: "NHW", "NHWC" or "NCHW". Needed only if the shape is ambiguous.
+        mean: Mean of each channel, for pixels in 0..1. Default: measured on the training images.
+        std: Standard deviation of each channel, for pixels in 0..1. Default: measured on the training images.
+        flip: Whether a mirrored image keeps its label.
+        padding: Padding of random crops.
+        policy: Name of an AutoAugment policy, or None.
+        tasks: Number of tasks.
+        order: Class numbers in the order in which they are learned. Default: ascending.
+        order_seed: Draw the class order from this seed.
+        split: "test", or "validation" to evaluate on a fixed tenth of the training set, which is removed from it.
+
+    Returns:
+        The stream.
+
+    Raises:
+        UserError: The arrays do not fit together, or an option is invalid.
     """
     x, y = as_pixels(images, layout), as_labels(labels)
     names, classes = _classes(class_names, y, None if test_labels is None else as_labels(test_labels))
-    train = _labelled(x, y, classes)
+    train = _labeled(x, y, classes)
     if test_images is not None and test_labels is not None:
-        test = _labelled(as_pixels(test_images, layout), as_labels(test_labels), classes)
+        test = _labeled(as_pixels(test_images, layout), as_labels(test_labels), classes)
     elif test_images is None and test_labels is None:
-        kept, out = held_out(train.labels, share=0.25)
-        train, test = train.take(kept), train.take(out)
+        kept, held_out = stratified_split(train.labels, fraction=0.25)
+        train, test = train.take(kept), train.take(held_out)
     else:
-        raise UserError("give test_images and test_labels together, or neither to have a quarter held out")
+        raise UserError("give test_images and test_labels together, or neither to hold out a quarter")
     if test.source.shape[1:] != train.source.shape[1:]:
         shapes = f"{list(train.source.shape[1:])} and {list(test.source.shape[1:])}"
         raise UserError(f"training and test images must have one shape [C,H,W]; they have {shapes}")
@@ -67,10 +87,19 @@ def from_arrays(
 
 
 def from_dataset(train: Any, test: Any = None, **options: Any) -> Stream:
-    """A stream from any torch Dataset of (PIL image, or uint8 array or tensor, label); `options` as in `from_arrays`.
+    """Make a stream from a map-style torch Dataset of (image, label) pairs.
 
-    The dataset must yield raw images (no ToTensor, no augmentation): the learner augments and normalises itself.
-    `train.classes`, where there is such a list, names the classes.
+    Args:
+        train: Training data. Its images are Pillow images or uint8 arrays or tensors, without ToTensor or augmentation:
+            the learner augments and normalizes them. If it has a list `classes`, that names the classes.
+        test: Test data. Default: a fixed quarter of every class is held out.
+        **options: As in `from_arrays`.
+
+    Returns:
+        The stream.
+
+    Raises:
+        UserError: A sample is not a pair of a raw image and an integer, or the images differ in shape.
     """
     names = getattr(train, "classes", None)
     if names is not None and "class_names" not in options:
@@ -81,13 +110,18 @@ def from_dataset(train: Any, test: Any = None, **options: Any) -> Stream:
 
 
 def as_images(images: Any, labels: Any = None) -> Images:
-    """Whatever a learner is given, as labelled images: arrays, tensors, a list of Pillow images; or a torch Dataset.
+    """Convert images to `Images`.
 
-    A dataset brings its labels; other images have those given, or 0 where there are none to learn from.
+    Args:
+        images: An array, a tensor, a list of Pillow images, or a torch Dataset of (image, label) pairs.
+        labels: Integers `[N]`; not for a Dataset. Default: zeros.
+
+    Raises:
+        UserError: The images cannot be read as such, or the number of labels differs.
     """
     if labels is None and hasattr(images, "__getitem__") and not isinstance(images, np.ndarray | Tensor | list | tuple):
-        pixels, own = _collect(images)
-        return Images(pixels, as_labels(own))
+        pixels, dataset_labels = _collect(images)
+        return Images(pixels, as_labels(dataset_labels))
     pixels = as_pixels(images)
     data = torch.zeros(len(pixels), dtype=torch.int64) if labels is None else as_labels(labels)
     if len(data) != len(pixels):
@@ -96,11 +130,11 @@ def as_images(images: Any, labels: Any = None) -> Images:
 
 
 def as_pixels(images: Any, layout: str | None = None) -> Tensor:
-    """Images in any of the layouts, or a list of Pillow images, as uint8 [N,C,H,W]."""
+    """Convert images of any layout, or a list of Pillow images, to uint8 `[N, C, H, W]`."""
     if isinstance(images, Image.Image):
-        raise UserError("this is one Pillow image; give a list of them, as in [image]")
+        raise UserError("this is a single Pillow image; give a list, as in [image]")
     if isinstance(images, list | tuple) and any(isinstance(image, Image.Image) for image in images):
-        return _pictures(images)
+        return _stack_pillow_images(images)
     x = images if isinstance(images, Tensor) else _array(images)
     if x.dtype not in (torch.uint8, np.uint8):
         raise UserError(f"images must be uint8, 0..255, not {x.dtype}; convert them, e.g. (x * 255).round() for 0..1")
@@ -118,22 +152,22 @@ def as_pixels(images: Any, layout: str | None = None) -> Tensor:
 def _array(images: Any) -> np.ndarray:
     try:
         return np.asarray(images)
-    except (ValueError, TypeError) as error:  # rows of different lengths, a dataset
+    except (ValueError, TypeError) as error:  # for example rows of different lengths, or a dataset
         raise UserError(
             f"cannot read a {type(images).__name__} as images ({error}); give an array, a tensor, a list of Pillow "
-            "images, or a dataset alone: it brings its own labels"
+            "images, or a dataset without labels="
         ) from None
 
 
-def _pictures(images: Sequence[Any]) -> Tensor:
-    """Pillow images of one size: one channel where all are grey, else three."""
-    strange = next((k for k, image in enumerate(images) if not isinstance(image, Image.Image)), None)
-    if strange is not None:
-        raise UserError(f"image {strange} of the list is a {type(images[strange]).__name__}, others are Pillow images")
+def _stack_pillow_images(images: Sequence[Any]) -> Tensor:
+    """Stack Pillow images of one size: one channel if all are gray, else three."""
+    invalid = next((k for k, image in enumerate(images) if not isinstance(image, Image.Image)), None)
+    if invalid is not None:
+        raise UserError(f"image {invalid} of the list is a {type(images[invalid]).__name__}, others are Pillow images")
     sizes = [image.size for image in images]
     other = next((k for k, size in enumerate(sizes) if size != sizes[0]), None)
     if other is not None:
-        raise UserError(f"image {other} is {sizes[other]} pixels, image 0 is {sizes[0]}; resize them all to one size")
+        raise UserError(f"image {other} is {sizes[other]} pixels, image 0 is {sizes[0]}; resize all images to one size")
     if all(image.mode == "L" for image in images):
         return torch.from_numpy(np.stack([np.asarray(image) for image in images])).unsqueeze(1)
     stack = np.stack([np.asarray(as_rgb(image)) for image in images])
@@ -141,10 +175,10 @@ def _pictures(images: Sequence[Any]) -> Tensor:
 
 
 def as_labels(labels: Array | Sequence[int]) -> Tensor:
-    """Labels as int64 [N]."""
+    """Convert labels to int64 `[N]`."""
     y = labels.cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
     if y.ndim != 1 or (y.dtype.kind not in "iu" and y.size):
-        raise UserError(f"labels must be whole numbers [N], not {y.dtype} of shape {list(y.shape)}")
+        raise UserError(f"labels must be integers [N], not {y.dtype} of shape {list(y.shape)}")
     return torch.from_numpy(y.astype(np.int64))
 
 
@@ -153,50 +187,56 @@ def _guess_layout(shape: tuple[int, ...]) -> str:
         return "NHW"
     first, last = (len(shape) == 4 and shape[axis] in (1, 3) for axis in (1, -1))
     if first == last:
-        raise UserError(f"cannot tell the channels in images of shape {list(shape)}; say layout='NCHW' or 'NHWC'")
+        raise UserError(f"cannot tell the channels in images of shape {list(shape)}; give layout='NCHW' or 'NHWC'")
     return "NCHW" if first else "NHWC"
 
 
 def _classes(names: Sequence[str] | None, *labels: Tensor | None) -> tuple[tuple[str, ...], Tensor]:
-    """The class names, and the label each class has in the arrays (int64, ascending)."""
+    """Class names, and the label of each class in the arrays (int64, ascending)."""
     if names is not None:
         return tuple(names), torch.arange(len(names))
     found = torch.unique(torch.cat([y for y in labels if y is not None]))
     return tuple(str(int(label)) for label in found), found
 
 
-def _labelled(pixels: Tensor, labels: Tensor, classes: Tensor) -> Images:
+def _labeled(pixels: Tensor, labels: Tensor, classes: Tensor) -> Images:
     if len(pixels) != len(labels):
         raise UserError(f"there are {len(pixels)} images but {len(labels)} labels; give one label for each image")
-    strange = labels[~torch.isin(labels, classes)]
-    if len(strange):
-        raise UserError(f"label {int(strange[0])} has no name; labels must lie in 0..{len(classes) - 1}")
+    unnamed = labels[~torch.isin(labels, classes)]
+    if len(unnamed):
+        raise UserError(f"label {int(unnamed[0])} has no name; labels must be in 0..{len(classes) - 1}")
     return Images(pixels, torch.searchsorted(classes, labels))
 
 
 def statistics(
     train: Images, mean: Sequence[float] | None, std: Sequence[float] | None
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and deviation of each channel in 0..1, from its 256 counts: exact, and never in floats."""
+    """Mean and standard deviation of each channel, for pixels in 0..1, computed from its histogram.
+
+    Args:
+        train: The images to measure.
+        mean: Mean of each channel, if it is known.
+        std: Standard deviation of each channel, if it is known.
+    """
     channels = train.source.shape[1]
-    for what, given in (("mean", mean), ("std", std)):
+    for name, given in (("mean", mean), ("std", std)):
         if given is not None and len(given) != channels:
-            raise UserError(f"{what} must hold {channels} numbers, one for each channel, not {len(given)}")
+            raise UserError(f"{name} must hold {channels} numbers, one for each channel, not {len(given)}")
     if mean is not None and std is not None:
         return tuple(mean), tuple(std)
     levels = torch.arange(256, dtype=torch.float64) / 255
     pixels, means, stds = train.pixels, [], []
     for channel in range(channels):
-        share = torch.bincount(pixels[:, channel].flatten(), minlength=256).double()
-        share /= share.sum()
-        centre = float(share @ levels)
-        means.append(centre)
-        stds.append(max(float(share @ (levels - centre) ** 2) ** 0.5, 1 / 255))  # never 0: images are divided by it
+        frequency = torch.bincount(pixels[:, channel].flatten(), minlength=256).double()
+        frequency /= frequency.sum()
+        center = float(frequency @ levels)
+        means.append(center)
+        stds.append(max(float(frequency @ (levels - center) ** 2) ** 0.5, 1 / 255))  # images are divided by it
     return tuple(mean or means), tuple(std or stds)
 
 
 def _collect(dataset: Any) -> tuple[Tensor, list[int]]:
-    """All of a torch Dataset: (uint8 [N,C,H,W], labels)."""
+    """All samples of a torch Dataset: uint8 `[N, C, H, W]` and labels."""
     if not isinstance(dataset, Sized) or not hasattr(dataset, "__getitem__"):
         raise UserError(f"{type(dataset).__name__} has no length or index; give a map-style torch Dataset")
     images: list[Tensor] = []
@@ -206,7 +246,7 @@ def _collect(dataset: Any) -> tuple[Tensor, list[int]]:
         if images and image.shape != images[0].shape:
             shapes = f"{list(image.shape)} where sample 0 has {list(images[0].shape)}"
             raise UserError(
-                f"sample {k} of {type(dataset).__name__} has shape {shapes}; bring all images to one size and mode"
+                f"sample {k} of {type(dataset).__name__} has shape {shapes}; convert all images to one size and mode"
             )
         images.append(image)
         labels.append(label)
@@ -216,19 +256,17 @@ def _collect(dataset: Any) -> tuple[Tensor, list[int]]:
 
 
 def _sample(dataset: Any, k: int) -> tuple[Tensor, int]:
-    """Sample `k`: (uint8 [C,H,W], label)."""
+    """Sample `k`: uint8 `[C, H, W]` and label."""
     try:
         image, label = dataset[k]
         label = int(label)
     except (TypeError, ValueError) as error:
-        raise UserError(
-            f"sample {k} of {type(dataset).__name__} is not a pair (image, whole number): {error}"
-        ) from error
+        raise UserError(f"sample {k} of {type(dataset).__name__} is not a pair (image, integer): {error}") from error
     if isinstance(image, Image.Image):
         image = np.array(image if image.mode in ("L", "RGB") else as_rgb(image))
     if not isinstance(image, np.ndarray | Tensor) or image.dtype not in (np.uint8, torch.uint8):
         kind = f"{getattr(image, 'dtype', '')} {type(image).__name__}".strip()
         raise UserError(
-            f"sample {k} of {type(dataset).__name__} is a {kind}; leave out ToTensor: give PIL or uint8 images"
+            f"sample {k} of {type(dataset).__name__} is a {kind}; remove ToTensor and give Pillow or uint8 images"
         )
     return as_pixels(image[None])[0], label

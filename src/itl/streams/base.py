@@ -1,4 +1,4 @@
-"""What a stream is made of: labelled images, the tasks that share them out, and what is known about a dataset."""
+"""Data structures of streams: labeled images, tasks, streams, and descriptions of datasets."""
 
 from __future__ import annotations
 
@@ -12,14 +12,20 @@ from torch import Tensor
 from itl.errors import UserError
 
 Progress = Callable[[int, int | None], None]
-"""Called with (done, total) while bytes are downloaded or images decoded; total is None where nobody knows it."""
+"""Called with (done, total) while bytes are downloaded or images are decoded; total is None if it is unknown."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Images:
-    """Labelled images kept as uint8, possibly a lazy selection of a larger, memory-mapped source.
+    """Labeled uint8 images, possibly a selection of rows of a larger, memory-mapped array.
 
-    source: uint8 [M,C,H,W]; labels: int64 [N]; rows: int64 [N], which rows of source, or None for all of them (N = M).
+    Attributes:
+        source: uint8 `[M, C, H, W]`.
+        labels: int64 `[N]`.
+        rows: Rows of `source`, int64 `[N]`, or None for all of them (N = M).
+
+    Raises:
+        UserError: A tensor has another type or shape.
     """
 
     source: Tensor
@@ -27,6 +33,7 @@ class Images:
     rows: Tensor | None = None
 
     def __post_init__(self) -> None:
+        """Check types and shapes."""
         if self.source.dtype != torch.uint8 or self.source.ndim != 4:
             kind = f"{self.source.dtype} {list(self.source.shape)}"
             raise UserError(
@@ -38,11 +45,16 @@ class Images:
             raise UserError(f"labels must be int64 [{count}], one for each image, not {kind}")
 
     def __len__(self) -> int:
+        """Number of images."""
         return len(self.labels)
+
+    def __repr__(self) -> str:
+        """Number and shape of the images."""
+        return f"Images({len(self)}, shape={tuple(self.source.shape[1:])})"
 
     @property
     def pixels(self) -> Tensor:
-        """All images, uint8 [N,C,H,W]: a view of the source where its rows follow one another, else a copy."""
+        """All images, uint8 `[N, C, H, W]`: a view of the source if the rows are consecutive, else a copy."""
         if self.rows is None:
             return self.source
         if len(self) == 0 or bool((self.rows.diff() == 1).all()):
@@ -51,27 +63,36 @@ class Images:
         return self.source.index_select(0, self.rows)
 
     def gather(self, index: Tensor) -> Tensor:
-        """The images at `index` (int64 [k]), uint8 [k,C,H,W], without touching the others."""
+        """Images at `index` (int64 `[k]`), uint8 `[k, C, H, W]`, without reading the others."""
         return self.source.index_select(0, index if self.rows is None else self.rows[index])
 
     @staticmethod
     def join(parts: Sequence[Images]) -> Images:
-        """Several as one, in order; parts of one source share it and no pixel is copied."""
+        """Concatenate images; no pixels are copied if all parts have the same source."""
         labels = torch.cat([part.labels for part in parts])
         source = parts[0].source
         if any(part.source is not source for part in parts):
             return Images(torch.cat([part.pixels for part in parts]), labels)
-        every = torch.arange(len(source))
-        return Images(source, labels, torch.cat([every if part.rows is None else part.rows for part in parts]))
+        all_rows = torch.arange(len(source))
+        return Images(source, labels, torch.cat([all_rows if part.rows is None else part.rows for part in parts]))
 
     def take(self, index: Tensor) -> Images:
-        """The images at `index` (int64 [k]) with their labels; no pixel is copied."""
+        """Images at `index` (int64 `[k]`) with their labels; no pixels are copied."""
         return Images(self.source, self.labels[index], index if self.rows is None else self.rows[index])
 
 
 @dataclass(frozen=True)
 class Traits:
-    """What does not follow from a dataset's pixels: see `Stream`; `tasks` is the usual number of tasks."""
+    """Properties of a dataset that augmentation and normalization need.
+
+    Attributes:
+        mean: Mean of each channel, for pixels in 0..1.
+        std: Standard deviation of each channel, for pixels in 0..1.
+        flip: Whether a mirrored image keeps its label.
+        padding: Padding of random crops.
+        policy: Name of the AutoAugment policy that suits the images, or None.
+        tasks: Usual number of tasks.
+    """
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -81,11 +102,17 @@ class Traits:
     tasks: int
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Task:
-    """One dataset of the sequence. `classes` are its output columns; the labels of its images are columns too.
+    """One task of a stream. It contains everything that a learner needs to learn it.
 
-    `stream` and `traits` say where it comes from, so that a task alone is enough to teach a learner.
+    Attributes:
+        index: Index in the stream, from 0.
+        classes: Output columns of its classes.
+        train: Training images; their labels are output columns.
+        test: Test images (or validation images, see `Stream.split`).
+        stream: Name of the stream.
+        traits: Properties of the dataset.
     """
 
     index: int
@@ -95,15 +122,29 @@ class Task:
     stream: str
     traits: Traits
 
+    def __repr__(self) -> str:
+        """Stream, index, classes and numbers of images."""
+        counts = f"train={len(self.train)}, test={len(self.test)}"
+        return f"Task({self.stream!r}, index={self.index}, classes={self.classes}, {counts})"
 
-@dataclass(frozen=True, eq=False)
+
+@dataclass(frozen=True, eq=False, repr=False)
 class Stream:
-    """A sequence of tasks with disjoint classes, and what an augmentation needs to know about the images.
+    """A sequence of tasks with disjoint classes. Iterate over it to get the tasks.
 
-    A label is an output column, the place of its class in this stream's class order, so a task's columns are
-    consecutive; `class_names` is in column order. mean, std: of the pixels in 0..1, one for each channel.
-    flip: whether a mirrored image keeps its label; padding: the crop padding that suits the images;
-    policy: their natural AutoAugment policy; split: what `test` holds, "test" or "validation".
+    A label is an output column: the position of its class in the stream's class order. The columns of a task are
+    consecutive.
+
+    Attributes:
+        name: Name of the stream.
+        class_names: Names of the classes, in column order.
+        tasks: The tasks.
+        mean: Mean of each channel, for pixels in 0..1.
+        std: Standard deviation of each channel, for pixels in 0..1.
+        flip: Whether a mirrored image keeps its label.
+        padding: Padding of random crops.
+        policy: Name of the AutoAugment policy that suits the images, or None.
+        split: What the `test` images of the tasks are, "test" or "validation".
     """
 
     name: str
@@ -118,25 +159,39 @@ class Stream:
 
     @property
     def classes(self) -> int:
-        """The number of classes in all tasks together."""
+        """Number of classes of all tasks."""
         return len(self.class_names)
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """(C, H, W) of one image."""
+        """(channels, height, width) of an image."""
         channels, height, width = self.tasks[0].train.source.shape[1:]
         return channels, height, width
 
     def __iter__(self) -> Iterator[Task]:
+        """Iterate over the tasks."""
         return iter(self.tasks)
 
     def __len__(self) -> int:
+        """Number of tasks."""
         return len(self.tasks)
+
+    def __repr__(self) -> str:
+        """Name, numbers of tasks and classes, image shape and split."""
+        counts = f"tasks={len(self)}, classes={self.classes}"
+        return f"Stream({self.name!r}, {counts}, shape={self.shape}, split={self.split!r})"
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """A dataset as read, not yet cut into tasks. Labels are places in `class_names`, the dataset's own class order."""
+    """A dataset before it is split into tasks.
+
+    Attributes:
+        train: Training images; their labels are indices of `class_names`.
+        test: Test images.
+        class_names: Names of the classes, in the dataset's order.
+        traits: Properties of the dataset.
+    """
 
     train: Images
     test: Images
@@ -146,10 +201,18 @@ class Dataset:
 
 @dataclass(frozen=True)
 class DatasetSource:
-    """A dataset the registry knows: facts that need no file to be opened, and how to read it.
+    """A dataset in the registry: facts that need no file, and a function that reads it.
 
-    shape: (C, H, W); train, test: numbers of images; files: where to put what, for people.
-    read(root, download, progress): the dataset found under root, fetched first if it is not there and download is set.
+    Attributes:
+        name: Name of the stream.
+        classes: Number of classes.
+        shape: (channels, height, width) of an image.
+        train: Number of training images.
+        test: Number of test images.
+        files: Which files to put where, for the user.
+        traits: Properties of the dataset.
+        read: `read(root, download, progress)` returns the dataset found in the folder `root`; if it is missing and
+            `download` is true, it is downloaded first.
     """
 
     name: str

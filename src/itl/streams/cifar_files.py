@@ -1,4 +1,4 @@
-"""CIFAR's facts: its files in every form they come in, with their official md5, its classes, its statistics."""
+"""Constants of CIFAR: its files in every distribution format with their official md5, class names, statistics."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itl.streams.base import Traits
 
 @dataclass(frozen=True)
 class Member:
-    """One data file: its name, its md5 where that is published, and how many images it holds."""
+    """A data file: its name, its md5 if it is published, and its number of images."""
 
     name: str
     md5: str | None
@@ -17,8 +17,17 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Form:
-    """One of the ways a dataset is distributed. label: the record's label byte, or the pickle's key."""
+class Distribution:
+    """A format in which a dataset is distributed.
+
+    Attributes:
+        archive: File name of the archive.
+        md5: md5 of the archive.
+        folder: Folder in the archive.
+        train: Files with training images.
+        test: Files with test images.
+        label: Index of the label byte in a binary record, or key of the labels in a pickle.
+    """
 
     archive: str
     md5: str
@@ -29,7 +38,7 @@ class Form:
 
     @property
     def members(self) -> tuple[Member, ...]:
-        """All its data files."""
+        """All data files."""
         return self.train + self.test
 
 
@@ -37,7 +46,7 @@ def _members(md5s: dict[str, str | None], images: int) -> tuple[Member, ...]:
     return tuple(Member(name, md5, images) for name, md5 in md5s.items())
 
 
-_CIFAR10_BINARY = Form(
+_CIFAR10_BINARY = Distribution(
     "cifar-10-binary.tar.gz",
     "c32a1d4ab5d03f1284b67883e8d87530",
     "cifar-10-batches-bin",
@@ -54,7 +63,7 @@ _CIFAR10_BINARY = Form(
     _members({"test_batch.bin": "803d5f7f4d78ea53de84dbe85f74fb6d"}, 10_000),
     label=0,
 )
-_CIFAR10_PYTHON = Form(
+_CIFAR10_PYTHON = Distribution(
     "cifar-10-python.tar.gz",
     "c58f30108f718f92721af3b95e74349a",
     "cifar-10-batches-py",
@@ -71,7 +80,7 @@ _CIFAR10_PYTHON = Form(
     _members({"test_batch": "40351d587109b95175f43aff81a1287e"}, 10_000),
     label="labels",
 )
-_CIFAR100_BINARY = Form(
+_CIFAR100_BINARY = Distribution(
     "cifar-100-binary.tar.gz",
     "03b5dce01913d631647c71ecec9e9cb8",
     "cifar-100-binary",
@@ -79,7 +88,7 @@ _CIFAR100_BINARY = Form(
     _members({"test.bin": None}, 10_000),
     label=1,  # byte 0 is the coarse label
 )
-_CIFAR100_PYTHON = Form(
+_CIFAR100_PYTHON = Distribution(
     "cifar-100-python.tar.gz",
     "eb9058c3a382ffc7106e4002c42a8d85",
     "cifar-100-python",
@@ -87,10 +96,13 @@ _CIFAR100_PYTHON = Form(
     _members({"test": "f0ef6b0ae62326f3e7ffdfab6717acfc"}, 10_000),
     label="fine_labels",
 )
-# The binary version first: what is downloaded then holds no pickle.
-FORMS = {"seq-cifar10": (_CIFAR10_BINARY, _CIFAR10_PYTHON), "seq-cifar100": (_CIFAR100_BINARY, _CIFAR100_PYTHON)}
+# The binary version comes first because it is the one to download: it contains no pickle.
+DISTRIBUTIONS = {
+    "seq-cifar10": (_CIFAR10_BINARY, _CIFAR10_PYTHON),
+    "seq-cifar100": (_CIFAR100_BINARY, _CIFAR100_PYTHON),
+}
 
-# The names in label order, which the archives repeat in files of their own: written here, they need not be trusted.
+# Class names in label order. The archives contain them too, but those files would have to be checked.
 _CIFAR10_NAMES = "airplane automobile bird cat deer dog frog horse ship truck"
 _CIFAR100_NAMES = """
 apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can

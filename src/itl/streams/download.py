@@ -1,4 +1,4 @@
-"""Fetch a dataset's file: resumed where it stopped, checked before it gets its name, never over one already there."""
+"""Download of dataset files: resumable, checked by md5, never overwriting an existing file."""
 
 from __future__ import annotations
 
@@ -12,26 +12,40 @@ from itl.errors import UserError
 from itl.streams.base import Progress
 from itl.streams.checked_files import md5_of_file
 
-TRIES = 3  # connections, each going on where the last one broke off
-TIMEOUT = 30.0  # seconds without a byte
-_BLOCK = 1 << 18
+MAX_CONNECTIONS = 3  # each resumes where the previous one was interrupted
+TIMEOUT_SECONDS = 30.0  # without receiving a byte
+_BLOCK_BYTES = 1 << 18
 
 
 def fetch(url: str, path: Path, md5: str, progress: Progress | None = None) -> Path:
-    """Bring `url` to `path` and return it; a file already there is left as it is.
+    """Download `url` to `path`, unless there is a file already.
 
-    The bytes go to `<path>.part`, which a later call continues, and get their name only once their md5 is right.
+    The bytes are written to `<path>.part`, which a later call resumes, and renamed once their md5 is correct.
+
+    Args:
+        url: Address of the file.
+        path: Where to write it; its folder is created.
+        md5: Expected md5.
+        progress: Called with (bytes done, total bytes).
+
+    Returns:
+        `path`.
+
+    Raises:
+        UserError: The download failed, or the file is not the expected one.
     """
     if path.exists():
         return path
     part = path.with_name(path.name + ".part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        for left in reversed(range(TRIES)):
+        for attempts_left in reversed(range(MAX_CONNECTIONS)):
             if _transfer(url, part, md5, progress):
                 break
-            if not left:
-                raise UserError(f"{url} broke off after {_size(part):,} bytes; run the same again to go on from there")
+            if not attempts_left:
+                raise UserError(
+                    f"{url} was interrupted after {_size(part):,} bytes; run the same command again to resume"
+                )
     except OSError as error:
         raise UserError(
             f"cannot write {part}: {error.strerror or error}; free some space or choose another folder"
@@ -39,44 +53,44 @@ def fetch(url: str, path: Path, md5: str, progress: Progress | None = None) -> P
     found = md5_of_file(part)
     if found != md5:
         part.unlink()
-        raise UserError(f"{url} sent a wrong file (md5 {found}, expected {md5}); it was deleted: try again later")
+        raise UserError(f"{url} sent a wrong file (md5 {found}, expected {md5}); it was deleted; try again later")
     os.replace(part, path)
     return path
 
 
 def _transfer(url: str, part: Path, md5: str, progress: Progress | None) -> bool:
-    """Add to `part` what it lacks, over one connection; whether all of it is there now."""
-    have = _size(part)
-    request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
+    """Download the rest of `part` over one connection; returns whether it is complete."""
+    start = _size(part)
+    request = urllib.request.Request(url, headers={"Range": f"bytes={start}-"} if start else {})
     try:
-        answer = urllib.request.urlopen(request, timeout=TIMEOUT)
+        response = urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS)
     except urllib.error.HTTPError as error:
         error.close()
-        if error.code != 416:  # 416: there is nothing from byte `have` on
+        if error.code != 416:  # 416: the file has no bytes from `start` on
             raise UserError(
-                f"{url} cannot be had ({error.code} {error.reason}); put {part.stem} there by hand"
+                f"{url} cannot be downloaded ({error.code} {error.reason}); put {part.stem} there by hand"
             ) from error
         if md5_of_file(part) == md5:
             return True
-        part.unlink()  # as long as the file or longer, and not the file: start over
+        part.unlink()  # at least as long as the file, but not the file: start over
         return False
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", None) or error
         raise UserError(
             f"no connection to {url} ({reason}); check the network or put {part.stem} there by hand"
         ) from error
-    with answer:
-        return _receive(answer, part, have, progress)
+    with response:
+        return _receive(response, part, start, progress)
 
 
-def _receive(answer: http.client.HTTPResponse, part: Path, have: int, progress: Progress | None) -> bool:
-    """Write the answer's body to `part`: after what is there if the server goes on from byte `have`, else anew."""
-    goes_on = answer.status == 206 and answer.headers.get("Content-Range", "").startswith(f"bytes {have}-")
-    done = have if goes_on else 0
-    length = answer.headers.get("Content-Length")
+def _receive(response: http.client.HTTPResponse, part: Path, start: int, progress: Progress | None) -> bool:
+    """Write the response to `part`: appended if the server resumes at byte `start`, else from the beginning."""
+    resumes = response.status == 206 and response.headers.get("Content-Range", "").startswith(f"bytes {start}-")
+    done = start if resumes else 0
+    length = response.headers.get("Content-Length")
     total = done + int(length) if length else None
-    with part.open("ab" if goes_on else "wb") as file:
-        while block := _next_block(answer):
+    with part.open("ab" if resumes else "wb") as file:
+        while block := _next_block(response):
             file.write(block)
             done += len(block)
             if progress:
@@ -84,10 +98,10 @@ def _receive(answer: http.client.HTTPResponse, part: Path, have: int, progress: 
     return total is None or done >= total
 
 
-def _next_block(answer: http.client.HTTPResponse) -> bytes:
-    """The next bytes; none at the end, or where the connection breaks (the caller counts what came)."""
+def _next_block(response: http.client.HTTPResponse) -> bytes:
+    """The next bytes; none at the end or when the connection is lost (the caller counts the bytes)."""
     try:
-        return answer.read(_BLOCK)
+        return response.read(_BLOCK_BYTES)
     except (OSError, http.client.HTTPException):
         return b""
 

@@ -1,4 +1,4 @@
-"""A tree of files, whether it lies in a folder or in a zip that nobody needs to unpack."""
+"""Read-only access to a tree of files in a folder or in a zip file."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from itl.errors import UserError
-from itl.streams.checked_files import cannot_read, md5_of, read_bytes
+from itl.streams.checked_files import md5_of, read_bytes, read_error
 
 
 class FileTree(Protocol):
-    """What a dataset needs of a tree; paths are relative and use '/'."""
+    """A tree of files; paths are relative and use '/'."""
 
     def list(self, folder: str) -> list[str]:
-        """The names in a folder, in no particular order; none if there is no such folder."""
+        """Names in a folder, in any order; empty if there is no such folder."""
         ...
 
     def read(self, path: str) -> bytes:
-        """The bytes of a file."""
+        """Content of a file."""
         ...
 
     def text(self, path: str) -> str:
-        """A file of text."""
+        """Content of a text file."""
         ...
 
     def name(self, path: str) -> str:
-        """How to call a file when speaking to people."""
+        """Name of a file for error messages."""
         ...
 
 
-class _Base:
-    """What folder and zip have in common."""
+class _BaseTree:
+    """Shared methods of folders and zip files."""
 
-    def __init__(self, place: Path) -> None:
-        self.place = place
+    def __init__(self, root: Path) -> None:
+        self.root = root
 
     def read(self, path: str) -> bytes:
         raise NotImplementedError
@@ -50,7 +50,7 @@ class _Base:
             raise UserError(f"{self.name(path)} is not text; put the official file there") from error
 
     def name(self, path: str) -> str:
-        return str(self.place / path)
+        return str(self.root / path)
 
     def __enter__(self) -> Any:
         return self
@@ -61,33 +61,33 @@ class _Base:
         pass
 
 
-class DirectoryTree(_Base):
+class DirectoryTree(_BaseTree):
     """A tree in a folder."""
 
     def list(self, folder: str) -> list[str]:
-        """The names in a folder; none if there is no such folder."""
+        """Names in a folder; empty if there is no such folder."""
         try:
-            return os.listdir(self.place / folder)
+            return os.listdir(self.root / folder)
         except FileNotFoundError:
             return []
         except OSError as error:
-            raise cannot_read(self.place / folder, error) from error
+            raise read_error(self.root / folder, error) from error
 
     def read(self, path: str) -> bytes:
-        """The bytes of a file."""
-        return read_bytes(self.place / path)
+        """Content of a file."""
+        return read_bytes(self.root / path)
 
 
-class ZipTree(_Base):
-    """A tree in a zip, below its folder `top`. Safe to read from several threads, as zipfile is."""
+class ZipTree(_BaseTree):
+    """A tree in a zip file, below its folder `top`. Several threads may read at once, as with zipfile."""
 
-    def __init__(self, place: Path, top: str) -> None:
-        super().__init__(place)
+    def __init__(self, root: Path, top: str) -> None:
+        super().__init__(root)
         self.top = top
         try:
-            self.archive = zipfile.ZipFile(place)
+            self.archive = zipfile.ZipFile(root)
         except (zipfile.BadZipFile, OSError) as error:
-            raise UserError(f"{place} is truncated or damaged ({error}); delete it and fetch it again") from error
+            raise UserError(f"{root} is truncated or damaged ({error}); delete it and download it again") from error
         self.folders: defaultdict[str, list[str]] = defaultdict(list)
         for path in self.archive.namelist():
             folder, _, name = path.rpartition("/")
@@ -95,17 +95,19 @@ class ZipTree(_Base):
                 self.folders[folder].append(name)
 
     def list(self, folder: str) -> list[str]:
-        """The names of the files in a folder; none if there is no such folder."""
+        """Names of the files in a folder; empty if there is no such folder."""
         return self.folders.get(f"{self.top}/{folder}", [])
 
     def read(self, path: str) -> bytes:
-        """The bytes of a file."""
+        """Content of a file."""
         try:
             return self.archive.read(f"{self.top}/{path}")
         except KeyError as error:
-            raise UserError(f"{self.place} lacks {self.top}/{path}; delete it and fetch it again") from error
+            raise UserError(f"{self.root} lacks {self.top}/{path}; delete it and download it again") from error
         except (zipfile.BadZipFile, OSError, EOFError, zlib.error) as error:
-            raise UserError(f"{self.name(path)} is damaged ({error}); delete the zip and fetch it again") from error
+            raise UserError(
+                f"{self.name(path)} is damaged ({error}); delete the zip file and download it again"
+            ) from error
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -113,21 +115,21 @@ class ZipTree(_Base):
         self.archive.close()
 
 
-def fingerprint(place: Path, texts: list[str]) -> dict[str, Any]:
-    """What tells one state of a dataset from another without reading it all; it fits in JSON.
+def fingerprint(root: Path, texts: list[str]) -> dict[str, Any]:
+    """JSON value that identifies the state of a dataset without reading all of it.
 
-    Of a zip its size and time. Of a folder the md5 of its small `texts`, and the number of files in folders called
-    `images` and the newest change to one of them: files added, removed or renamed show, one rewritten in place
-    does not.
+    For a zip file: its size and modification time. For a folder: the md5 of the small files `texts`, the number of
+    files in folders called `images`, and the newest modification time of these folders. Files that were added, removed
+    or renamed change the fingerprint; a file that was rewritten in place does not.
     """
     try:
-        if place.is_file():
-            state = place.stat()
+        if root.is_file():
+            state = root.stat()
             return {"kind": "zip", "bytes": state.st_size, "changed": state.st_mtime_ns}
-        folders = [place / "val" / "images", *sorted((place / "train").glob("*/images"))]
+        folders = [root / "val" / "images", *sorted((root / "train").glob("*/images"))]
         files = sum(len(os.listdir(folder)) for folder in folders if folder.is_dir())
         newest = max((folder.stat().st_mtime_ns for folder in folders if folder.is_dir()), default=0)
-        text = md5_of(b"".join(read_bytes(place / name) for name in texts))
+        text = md5_of(b"".join(read_bytes(root / name) for name in texts))
         return {"kind": "folder", "files": files, "changed": newest, "texts": text}
     except OSError as error:
-        raise cannot_read(place, error) from error
+        raise read_error(root, error) from error

@@ -1,7 +1,7 @@
-"""seq-mnist and seq-fmnist, from the four idx files each dataset comes in, plain or gzipped.
+"""seq-mnist and seq-fmnist, from the four idx files of each dataset, plain or gzipped.
 
-What is checked is the md5 of the *content*: packagers compress the files anew, so two good .gz files may differ.
-Both datasets use the same four names; a folder named after the dataset (MNIST/raw, FashionMNIST/raw) comes first.
+The md5 of the uncompressed content is checked, because mirrors compress the files in different ways. Both datasets use
+the same four file names, so a folder named after the dataset (MNIST/raw, FashionMNIST/raw) is tried first.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ import torch
 from itl.errors import UserError
 from itl.streams import download as downloads
 from itl.streams.base import Dataset, DatasetSource, Images, Progress, Traits
-from itl.streams.checked_files import cannot_read, check_md5, md5_of, missing, read_bytes
+from itl.streams.checked_files import check_md5, md5_of, missing_error, read_bytes, read_error
 
-_HEADERS = {3: 2051, 1: 2049}  # dimensions -> magic number of unsigned bytes in that many
-_NAMES = (
+_MAGIC_NUMBERS = {3: 2051, 1: 2049}  # by the number of dimensions, for arrays of unsigned bytes
+_FILE_NAMES = (
     "train-images-idx3-ubyte",
     "train-labels-idx1-ubyte",
     "t10k-images-idx3-ubyte",
@@ -31,34 +31,43 @@ _NAMES = (
 
 
 @dataclass(frozen=True)
-class Files:
-    """One dataset's files: folders it may lie in, address, md5 of content and of the .gz in the order of _NAMES."""
+class DatasetFiles:
+    """Where to find a dataset.
+
+    Attributes:
+        folders: Usual folders, relative to the data folder.
+        base_url: Address of the files.
+        content_md5: md5 of each uncompressed file, in the order of `_FILE_NAMES`.
+        gz_md5: md5 of each gzipped file at `base_url`.
+    """
 
     folders: tuple[str, ...]
-    address: str
-    content: tuple[str, str, str, str]
-    gz: tuple[str, str, str, str]
+    base_url: str
+    content_md5: tuple[str, str, str, str]
+    gz_md5: tuple[str, str, str, str]
 
 
 def read(stream: str, root: Path, download: bool, progress: Progress | None) -> Dataset:
-    """The dataset of `stream` found under `root`, in one of the folders it usually lies in or in root itself."""
+    """Read the dataset of `stream` from one of its usual folders under `root`, or from `root` itself."""
     files = FILES[stream]
     folders = [*(root / folder for folder in files.folders), root]
-    folder = next((f for f in folders if all(_find(f, name) for name in _NAMES)), None)
+    folder = next((f for f in folders if all(_find(f, name) for name in _FILE_NAMES)), None)
     if folder is None and download:
         folder = folders[0]
-        for name, md5 in zip(_NAMES, files.gz, strict=True):
+        for name, md5 in zip(_FILE_NAMES, files.gz_md5, strict=True):
             if not _find(folder, name):
-                downloads.fetch(f"{files.address}{name}.gz", folder / f"{name}.gz", md5, progress)
+                downloads.fetch(f"{files.base_url}{name}.gz", folder / f"{name}.gz", md5, progress)
     if folder is None:
-        raise _not_there(stream, root, folders)
-    paths = [_find(folder, name) for name in _NAMES]
-    x, y, test_x, test_y = (load(path, md5) for path, md5 in zip(paths, files.content, strict=True) if path is not None)
+        raise _missing_files_error(stream, root, folders)
+    paths = [_find(folder, name) for name in _FILE_NAMES]
+    x, y, test_x, test_y = (
+        load(path, md5) for path, md5 in zip(paths, files.content_md5, strict=True) if path is not None
+    )
     return Dataset(_images(x, y, folder), _images(test_x, test_y, folder), CLASS_NAMES[stream], TRAITS[stream])
 
 
 def load(path: Path, md5: str) -> npt.NDArray[np.uint8]:
-    """One idx file as an array: its header, its length, then its md5 checked."""
+    """Read an idx file, after checking its header, its length and its md5."""
     data = read_bytes(path)
     if path.suffix == ".gz":
         try:
@@ -66,18 +75,18 @@ def load(path: Path, md5: str) -> npt.NDArray[np.uint8]:
         except (EOFError, zlib.error) as error:
             raise UserError(f"{path} is truncated or damaged ({error}); put the official file there") from error
         except OSError as error:
-            raise cannot_read(path, error) from error
+            raise read_error(path, error) from error
     dims = 3 if "idx3" in path.name else 1
     header = 4 * (dims + 1)
     magic, *shape = np.frombuffer(data[:header].ljust(header, b"\0"), ">u4").tolist()
-    if magic != _HEADERS[dims]:
+    if magic != _MAGIC_NUMBERS[dims]:
         raise UserError(f"{path} is not an idx file of {dims} dimensions (magic {magic}); put the official file there")
     if len(data) != header + int(np.prod(shape, dtype=object)):
         raise UserError(
-            f"{path} holds {len(data) - header:,} bytes where its header promises {shape}; put the official file there"
+            f"{path} holds {len(data) - header:,} bytes where its header specifies {shape}; put the official file there"
         )
     check_md5(path, md5_of(data), md5)
-    return np.frombuffer(data, np.uint8, offset=header).reshape(shape).copy()  # a copy: PyTorch wants to own it
+    return np.frombuffer(data, np.uint8, offset=header).reshape(shape).copy()  # PyTorch needs writable memory
 
 
 def _images(pixels: npt.NDArray[np.uint8], labels: npt.NDArray[np.uint8], folder: Path) -> Images:
@@ -89,16 +98,16 @@ def _images(pixels: npt.NDArray[np.uint8], labels: npt.NDArray[np.uint8], folder
 
 
 def _find(folder: Path, name: str) -> Path | None:
-    """The plain file or the gzipped one, whichever is there."""
+    """Path of the plain or the gzipped file, or None."""
     return next((path for path in (folder / name, folder / f"{name}.gz") if path.exists()), None)
 
 
-def _not_there(stream: str, root: Path, folders: list[Path]) -> UserError:
+def _missing_files_error(stream: str, root: Path, folders: list[Path]) -> UserError:
     for folder in folders:
-        lacking = [name for name in _NAMES if not _find(folder, name)]
-        if len(lacking) < len(_NAMES):
-            return UserError(f"{folder} lacks {', '.join(lacking)} (plain or .gz); put it there, or use --download")
-    return missing(stream, root, _files(stream))
+        absent = [name for name in _FILE_NAMES if not _find(folder, name)]
+        if len(absent) < len(_FILE_NAMES):
+            return UserError(f"{folder} lacks {', '.join(absent)} (plain or .gz); put it there, or use --download")
+    return missing_error(stream, root, _files(stream))
 
 
 def _files(stream: str) -> str:
@@ -106,7 +115,7 @@ def _files(stream: str) -> str:
 
 
 FILES = {
-    "seq-mnist": Files(
+    "seq-mnist": DatasetFiles(
         ("MNIST/raw", "mnist"),
         "https://ossci-datasets.s3.amazonaws.com/mnist/",
         (
@@ -122,7 +131,7 @@ FILES = {
             "ec29112dd5afa0611ce80d1b7f02629c",
         ),
     ),
-    "seq-fmnist": Files(
+    "seq-fmnist": DatasetFiles(
         ("FashionMNIST/raw", "fashion-mnist"),
         "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
         (

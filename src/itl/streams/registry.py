@@ -1,4 +1,7 @@
-"""Which datasets there are. A new one is a new file and one line here, or an entry point of another package."""
+"""Streams by name: those of this package, and those of other packages by the entry point `itl.streams`.
+
+A new dataset of this package is one module and one line here.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from typing import Any
 from itl.errors import UserError, unknown
 from itl.streams.base import DatasetSource
 
-GROUP = "itl.streams"  # an entry point here names a `DatasetSource`
+ENTRY_POINT_GROUP = "itl.streams"  # its entry points are `DatasetSource` objects
 BUILT_IN = {
     "seq-digits": "itl.streams.digits:SOURCE",
     "seq-cifar10": "itl.streams.cifar:CIFAR10",
@@ -23,45 +26,51 @@ BUILT_IN = {
 
 
 def names() -> list[str]:
-    """The names of all streams: those of this package, then those that other packages add."""
-    return [*BUILT_IN, *sorted(set(_added()) - set(BUILT_IN))]
+    """Names of all streams, those of other packages last."""
+    return [*BUILT_IN, *sorted(set(_entry_points()) - set(BUILT_IN))]
 
 
 def find(name: str) -> DatasetSource:
-    """The source called `name`."""
+    """The dataset called `name`.
+
+    Raises:
+        UserError: There is no such dataset, or another package's entry point cannot be used.
+    """
     if name in BUILT_IN:
         module, _, attribute = BUILT_IN[name].partition(":")
         found = getattr(import_module(module), attribute)
         assert isinstance(found, DatasetSource)
         return found
-    added = _added()
+    added = _entry_points()
     if name not in added:
         raise unknown("stream", str(name), names())
     try:
         found = added[name].load()
-    except Exception as error:  # another package's code: anything may go wrong in it
-        why = " ".join(str(error).split())  # one line, whatever it was
+    except Exception as error:  # another package may raise anything
+        why = " ".join(str(error).split())  # as one line
         raise UserError(
-            f"stream {name} ({added[name].value}) cannot be loaded: {why}; mend or remove its package"
+            f"stream {name} ({added[name].value}) cannot be loaded: {why}; fix or remove its package"
         ) from error
     if not isinstance(found, DatasetSource):
-        raise UserError(f"stream {name} ({added[name].value}) is no itl.streams.Source; mend or remove its package")
+        raise UserError(
+            f"stream {name} ({added[name].value}) is not an itl.streams.DatasetSource; fix or remove its package"
+        )
     return found
 
 
 def describe() -> list[dict[str, Any]]:
-    """One dict a stream: name, classes, tasks, shape, train, test, files, mean, std, flip, padding, policy."""
+    """A dict per stream: name, classes, tasks, shape, train, test, files, mean, std, flip, padding, policy."""
     rows = []
     for name in names():
         try:
             source = find(name)
         except UserError as error:
-            warnings.warn(str(error), stacklevel=2)  # one bad package must not hide the others
+            warnings.warn(str(error), stacklevel=2)  # a broken package must not hide the other streams
             continue
         facts = {key: getattr(source, key) for key in ("classes", "shape", "train", "test", "files")}
         rows.append({"name": name, **facts, **asdict(source.traits)})
     return rows
 
 
-def _added() -> dict[str, EntryPoint]:
-    return {point.name: point for point in entry_points(group=GROUP)}
+def _entry_points() -> dict[str, EntryPoint]:
+    return {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}

@@ -1,9 +1,10 @@
-"""seq-tinyimagenet: 200 classes of 64x64 images, from the official zip or the folder it unpacks to.
+"""seq-tinyimagenet: 200 classes of 64x64 images, from the official zip file or from its unpacked folder.
 
-Classes stand in the line order of wnids.txt, as in the benchmark, not sorted; the validation images are the test set,
-since the labels of the real one were never published. The JPEGs are decoded once into a cache beside the dataset, in
-class order, so that under the default order a task is one slice of the memory-mapped file. The zip is checked by md5
-when it is decoded; of a folder the number of images in every class is, and that each is a 64x64 JPEG.
+Classes are in the line order of wnids.txt, as in the benchmark, not sorted. The validation images are the test set,
+because the labels of the real test set were never published. The JPEG images are decoded once into a cache next to the
+dataset, in class order, so that with the default class order a task is a slice of the memory-mapped file. When the
+images are decoded, a zip file is checked by its md5, and a folder by the number of images of every class and by their
+size.
 """
 
 from __future__ import annotations
@@ -22,47 +23,50 @@ import torch
 from PIL import Image
 
 from itl.errors import UserError
-from itl.streams import cache
+from itl.streams import array_cache
 from itl.streams import download as downloads
 from itl.streams.base import Dataset, DatasetSource, Images, Progress, Traits
-from itl.streams.checked_files import check_md5, md5_of_file, missing
+from itl.streams.checked_files import check_md5, md5_of_file, missing_error
 from itl.streams.file_tree import DirectoryTree, FileTree, ZipTree, fingerprint
 
 NAME = "seq-tinyimagenet"
 FOLDER = "tiny-imagenet-200"
 ARCHIVE = f"{FOLDER}.zip"
 MD5 = "90528d7ca1a48142e341f4ef8d21d0de"
-ADDRESS = f"http://cs231n.stanford.edu/{ARCHIVE}"
-CLASSES, TRAIN_EACH, TEST_EACH, SIDE = 200, 500, 50, 64
+URL = f"http://cs231n.stanford.edu/{ARCHIVE}"
+CLASSES, TRAIN_PER_CLASS, TEST_PER_CLASS, SIDE = 200, 500, 50, 64
 _FILES = f"{ARCHIVE} or the folder {FOLDER}/"
 TRAITS = Traits((0.4802, 0.4480, 0.3975), (0.2770, 0.2691, 0.2821), flip=True, padding=4, policy="imagenet", tasks=10)
 
 
 def read(root: Path, download: bool, progress: Progress | None) -> Dataset:
-    """The dataset under `root` (or root being its zip or folder), decoded into `root/.itl-cache` the first time."""
-    place = locate(root)
-    if place is None and download:
-        place = downloads.fetch(ADDRESS, root / ARCHIVE, MD5, progress)
-    if place is None:
-        raise missing(NAME, root, _FILES)
+    """Read the dataset from `root`, which may be the data folder, the dataset's folder or its zip file.
+
+    The first call decodes the images into `.itl-cache` in that folder.
+    """
+    path = locate(root)
+    if path is None and download:
+        path = downloads.fetch(URL, root / ARCHIVE, MD5, progress)
+    if path is None:
+        raise missing_error(NAME, root, _FILES)
     folder = (root if root.is_dir() else root.parent) / ".itl-cache"
-    made_from = fingerprint(place, ["wnids.txt", "words.txt", "val/val_annotations.txt"])
-    kept = cache.load(folder, "tinyimagenet", made_from)
-    if kept is None:
-        _decode_all(place, folder, made_from, progress)
-        kept = cache.load(folder, "tinyimagenet", made_from)
-    if kept is None:
-        raise UserError(f"{place} changed while it was decoded, or {folder} is damaged; run the same again")
-    arrays, notes = kept
+    made_from = fingerprint(path, ["wnids.txt", "words.txt", "val/val_annotations.txt"])
+    cached = array_cache.load(folder, "tinyimagenet", made_from)
+    if cached is None:
+        _decode_all(path, folder, made_from, progress)
+        cached = array_cache.load(folder, "tinyimagenet", made_from)
+    if cached is None:
+        raise UserError(f"{path} changed while it was decoded, or {folder} is damaged; run the same command again")
+    arrays, notes = cached
     train, test = (
         Images(arrays[part], torch.arange(CLASSES).repeat_interleave(each))
-        for part, each in (("train", TRAIN_EACH), ("test", TEST_EACH))
+        for part, each in (("train", TRAIN_PER_CLASS), ("test", TEST_PER_CLASS))
     )
     return Dataset(train, test, tuple(notes["class_names"]), TRAITS)
 
 
 def locate(root: Path) -> Path | None:
-    """The zip or the folder; the zip first, since its md5 vouches for all of it."""
+    """The zip file or the folder; the zip file first, because its md5 covers everything."""
     for archive in (root / ARCHIVE, root):
         if archive.name == ARCHIVE and archive.is_file():
             return archive
@@ -72,26 +76,27 @@ def locate(root: Path) -> Path | None:
     return None
 
 
-def _decode_all(place: Path, folder: Path, made_from: dict[str, Any], progress: Progress | None) -> None:
-    if place.is_file():
-        check_md5(place, md5_of_file(place), MD5)
-    with ZipTree(place, FOLDER) if place.is_file() else DirectoryTree(place) as tree:
+def _decode_all(path: Path, folder: Path, made_from: dict[str, Any], progress: Progress | None) -> None:
+    if path.is_file():
+        check_md5(path, md5_of_file(path), MD5)
+    with ZipTree(path, FOLDER) if path.is_file() else DirectoryTree(path) as tree:
         wnids = _wnids(tree)
         groups = {"train": _train_paths(tree, wnids), "test": _test_paths(tree, wnids)}
         total, done = sum(len(paths) for paths in groups["train"] + groups["test"]), 0
 
         def decoded(part: str) -> Iterator[npt.NDArray[np.uint8]]:
             nonlocal done
-            for piece in _decode(tree, groups[part]):
-                done += len(piece)
+            for chunk in _decode(tree, groups[part]):
+                done += len(chunk)
                 if progress:
                     progress(done, total)
-                yield piece
+                yield chunk
 
         arrays = {
-            part: cache.Array((sum(map(len, paths)), 3, SIDE, SIDE), decoded(part)) for part, paths in groups.items()
+            part: array_cache.ChunkedArray((sum(map(len, paths)), 3, SIDE, SIDE), decoded(part))
+            for part, paths in groups.items()
         }
-        cache.save(folder, "tinyimagenet", made_from, {"class_names": _class_names(tree, wnids)}, arrays)
+        array_cache.save(folder, "tinyimagenet", made_from, {"class_names": _class_names(tree, wnids)}, arrays)
 
 
 def _wnids(tree: FileTree) -> list[str]:
@@ -102,26 +107,26 @@ def _wnids(tree: FileTree) -> list[str]:
 
 
 def _class_names(tree: FileTree, wnids: list[str]) -> list[str]:
-    """The first synonym words.txt gives for every class; a name that two classes share carries the wnid too."""
+    """First synonym of every class in words.txt; names that two classes share are followed by the wnid."""
     words = dict(line.split("\t", 1) for line in tree.text("words.txt").splitlines() if "\t" in line)
     names = [words.get(wnid, wnid).split(",")[0].strip() for wnid in wnids]
     return [f"{name} ({wnid})" if names.count(name) > 1 else name for name, wnid in zip(names, wnids, strict=True)]
 
 
 def _train_paths(tree: FileTree, wnids: list[str]) -> list[list[str]]:
-    """For every class the paths of its training images by number (_2 before _10)."""
+    """Paths of the training images of every class, sorted by number (_2 before _10)."""
     groups = []
     for wnid in wnids:
         names = [name for name in tree.list(f"train/{wnid}/images") if name.endswith(".JPEG")]
-        if len(names) != TRAIN_EACH:
+        if len(names) != TRAIN_PER_CLASS:
             where = tree.name(f"train/{wnid}/images")
-            raise UserError(f"{where} holds {len(names)} of {TRAIN_EACH} images; unpack {ARCHIVE} again")
+            raise UserError(f"{where} holds {len(names)} of {TRAIN_PER_CLASS} images; unpack {ARCHIVE} again")
         groups.append([f"train/{wnid}/images/{name}" for name in sorted(names, key=lambda name: _number(tree, name))])
     return groups
 
 
 def _test_paths(tree: FileTree, wnids: list[str]) -> list[list[str]]:
-    """For every class the paths of its validation images by number, as val_annotations.txt assigns them."""
+    """Paths of the validation images of every class by val_annotations.txt, sorted by number."""
     table = "val/val_annotations.txt"
     groups: dict[str, list[str]] = {wnid: [] for wnid in wnids}
     for line in tree.text(table).splitlines():
@@ -130,9 +135,9 @@ def _test_paths(tree: FileTree, wnids: list[str]) -> list[list[str]]:
             raise UserError(f"{tree.name(table)} is damaged at '{line:.40}'; unpack {ARCHIVE} again")
         groups[wnid].append(name)
     for wnid, names in groups.items():
-        if len(names) != TEST_EACH:
+        if len(names) != TEST_PER_CLASS:
             raise UserError(
-                f"{tree.name(table)} names {len(names)} of {TEST_EACH} images of {wnid}; unpack {ARCHIVE} again"
+                f"{tree.name(table)} names {len(names)} of {TEST_PER_CLASS} images of {wnid}; unpack {ARCHIVE} again"
             )
     return [
         [f"val/images/{name}" for name in sorted(names, key=lambda n: _number(tree, n))] for names in groups.values()
@@ -147,29 +152,29 @@ def _number(tree: FileTree, name: str) -> int:
 
 
 def _decode(tree: FileTree, groups: list[list[str]]) -> Iterator[npt.NDArray[np.uint8]]:
-    """Each group's images, uint8 [n,3,64,64], in order. Threads do: Pillow decodes outside the interpreter's lock."""
+    """Images of each group in order, uint8 `[n, 3, 64, 64]`. Pillow releases the GIL while it decodes."""
     workers = min(8, os.cpu_count() or 1)
-    waiting: deque[Future[npt.NDArray[np.uint8]]] = deque()
+    pending: deque[Future[npt.NDArray[np.uint8]]] = deque()
     with ThreadPoolExecutor(workers) as pool:
         try:
             for paths in groups:
-                waiting.append(pool.submit(lambda paths: np.stack([_image(tree, path) for path in paths]), paths))
-                if len(waiting) > 2 * workers:  # no further ahead of the disk than this
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
+                pending.append(pool.submit(lambda paths: np.stack([_image(tree, path) for path in paths]), paths))
+                if len(pending) > 2 * workers:  # bounds how many decoded images are held
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
         finally:
-            pool.shutdown(wait=False, cancel_futures=True)  # after a bad image the rest is not worth decoding
+            pool.shutdown(wait=False, cancel_futures=True)  # stop decoding after an invalid image
 
 
 def _image(tree: FileTree, path: str) -> npt.NDArray[np.uint8]:
-    """One image, uint8 [3,64,64]; grey ones become RGB."""
+    """An image as RGB, uint8 `[3, 64, 64]`."""
     data = tree.read(path)
     try:
         with Image.open(io.BytesIO(data), formats=["JPEG"]) as image:
             pixels = np.asarray(image.convert("RGB"))
     except (OSError, SyntaxError, ValueError) as error:
-        raise UserError(f"{tree.name(path)} is not a sound JPEG; unpack {ARCHIVE} again") from error
+        raise UserError(f"{tree.name(path)} is not a valid JPEG; unpack {ARCHIVE} again") from error
     if pixels.shape != (SIDE, SIDE, 3):
         raise UserError(
             f"{tree.name(path)} is {pixels.shape[1]}x{pixels.shape[0]}, not {SIDE}x{SIDE}; unpack {ARCHIVE} again"
@@ -181,8 +186,8 @@ SOURCE = DatasetSource(
     name=NAME,
     classes=CLASSES,
     shape=(3, SIDE, SIDE),
-    train=CLASSES * TRAIN_EACH,
-    test=CLASSES * TEST_EACH,
+    train=CLASSES * TRAIN_PER_CLASS,
+    test=CLASSES * TEST_PER_CLASS,
     files=f"{_FILES} in the data folder",
     traits=TRAITS,
     read=read,

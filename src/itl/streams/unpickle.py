@@ -1,4 +1,4 @@
-"""Read the pickles CIFAR is distributed in, and nothing else that a pickle could hold or do."""
+"""A restricted unpickler for the files of CIFAR, which cannot run code."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import numpy as np
 
 from itl.errors import UserError
 
-# A pickle names functions to call; these are all that a dict of lists, strings and one NumPy array needs. NumPy's own
-# function is taken from an array, since its module moved between NumPy 1 and 2.
+# A pickle names functions to call. A dict of lists, strings and a NumPy array needs only these. NumPy's function is
+# taken from an array because its module was renamed between NumPy 1 and 2.
 _RECONSTRUCT: Any = np.empty(0).__reduce__()[0]
-_ADMITTED: dict[tuple[str, str], Callable[..., Any]] = {
+_ALLOWED: dict[tuple[str, str], Callable[..., Any]] = {
     ("numpy.core.multiarray", "_reconstruct"): _RECONSTRUCT,
     ("numpy._core.multiarray", "_reconstruct"): _RECONSTRUCT,
     ("numpy", "ndarray"): np.ndarray,
@@ -24,21 +24,29 @@ _ADMITTED: dict[tuple[str, str], Callable[..., Any]] = {
 }
 
 
-class _Restricted(pickle.Unpickler):
+class _RestrictedUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Callable[..., Any]:
-        if (module, name) not in _ADMITTED:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}")
-        return _ADMITTED[module, name]
+        if (module, name) not in _ALLOWED:
+            raise pickle.UnpicklingError(f"it contains {module}.{name}")
+        return _ALLOWED[module, name]
 
 
-def load_dict(data: bytes, what: object) -> dict[str, Any]:
-    """The dict in a pickle written by Python 2 or 3, with str keys; `what` names it in errors."""
+def load_dict(data: bytes, name: object) -> dict[str, Any]:
+    """Load a pickled dict, written by Python 2 or 3, with str keys.
+
+    Args:
+        data: The pickle.
+        name: Name of the file, for error messages.
+
+    Raises:
+        UserError: `data` is not a pickle, or contains anything but a dict of lists, strings and arrays.
+    """
     try:
-        # latin1 is how NumPy asks for arrays pickled under Python 2 to be read.
-        found = _Restricted(io.BytesIO(data), encoding="latin1").load()
-    except Exception as error:  # a pickle that is not one fails in any way it likes
+        # NumPy requires latin1 for arrays that were pickled by Python 2.
+        found = _RestrictedUnpickler(io.BytesIO(data), encoding="latin1").load()
+    except Exception as error:  # invalid pickles raise many types of exception
         why = " ".join(str(error).split())
-        raise UserError(f"{what} is not a CIFAR file ({why}); put the official one there") from error
+        raise UserError(f"{name} is not a CIFAR file ({why}); put the official file there") from error
     if not isinstance(found, dict):
-        raise UserError(f"{what} is not a CIFAR file (it holds no dict); put the official one there")
+        raise UserError(f"{name} is not a CIFAR file (it holds no dict); put the official file there")
     return {key.decode("latin1") if isinstance(key, bytes) else str(key): value for key, value in found.items()}

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from itl.apps.images import clear_cache, decoded_cache, parallel_read, read_image, read_images
-from itl.streams import cache as array_cache
+from itl.streams import array_cache
 
 COUNT = 70
 
@@ -143,7 +143,7 @@ def test_result_is_the_same_without_a_usable_cache(cache: Path, files: list[Path
         assert cached[2] == other[2]
 
 
-def _full_disk(path: Path, array: array_cache.Array) -> None:
+def _full_disk(path: Path, array: array_cache.ChunkedArray) -> None:
     next(iter(array.pieces))
     raise OSError(28, "No space left on device")
 

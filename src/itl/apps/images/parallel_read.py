@@ -17,8 +17,7 @@ import numpy.typing as npt
 from itl.apps.images import decoded_cache
 from itl.apps.images.read import Pixels, SkippedPath, UnreadableImage, decode, ignore_warnings
 from itl.errors import UserError
-from itl.streams import Progress
-from itl.streams import cache as array_cache
+from itl.streams import Progress, array_cache
 
 MIN_CACHED_IMAGES = 64  # fewer images are decoded as fast as a cache entry is opened
 WRITE_CHUNK = 256  # images written to the cache at once
@@ -146,7 +145,7 @@ def _decode_into_cache(folder: Path, key: str, decoder: _Decoder) -> DecodedImag
 
     try:
         # The notes are written after all chunks, when `decoder.indices` is complete.
-        array = array_cache.Array(shape, chunks())
+        array = array_cache.ChunkedArray(shape, chunks())
         array_cache.save(folder, key, {"images": len(files)}, {"kept": decoder.indices}, {"pixels": array})
     except UserError:
         return None

@@ -1,0 +1,145 @@
+"""On-disk cache of large uint8 arrays, memory-mapped when they are loaded.
+
+Datasets of many compressed images use it to decode them only once. A cache is one .npy file per array and one JSON file
+that describes what the arrays were made from. Opening a cache is cheap: it checks the JSON, the file sizes, the .npy
+headers and a checksum of blocks spread over each file. This detects truncated, foreign and half-written files, but not
+a single flipped bit between two blocks; reading all of 1.2 GB would take seconds at every start.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from itl.errors import UserError
+
+CACHE_FORMAT = 1  # increase it whenever the same source would be decoded to other bytes
+_CHECKSUM_BLOCKS, _BLOCK_BYTES = 256, 1 << 14
+_STALE_SECONDS = 3600.0  # age at which a temporary file is taken for one that a killed process left
+
+
+@dataclass(frozen=True)
+class ChunkedArray:
+    """An array to write: its shape, and its uint8 chunks along the first axis, which may be generated lazily."""
+
+    shape: tuple[int, ...]
+    chunks: Iterable[npt.NDArray[np.uint8]]
+
+
+def load(folder: Path, name: str, made_from: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+    """Load a cache.
+
+    Args:
+        folder: Folder of the cache.
+        name: Name of the cache; its files begin with it.
+        made_from: JSON value that identifies the source, as it was given to `save`.
+
+    Returns:
+        The memory-mapped arrays by name and the notes, or None if the cache is missing, damaged or of another source.
+    """
+    try:
+        about = json.loads((folder / f"{name}.json").read_bytes())
+        if about["format"] != CACHE_FORMAT or about["made_from"] != made_from:
+            return None
+        arrays = {}
+        for key, facts in about["arrays"].items():
+            path = folder / f"{name}-{key}.npy"
+            if _summary(path) != {"bytes": facts["bytes"], "crc32": facts["crc32"]}:
+                return None
+            # "c", copy on write: PyTorch warns about memory it may not write to, and a write must not reach the file.
+            mapped = np.load(path, mmap_mode="c", allow_pickle=False)
+            if list(mapped.shape) != facts["shape"] or mapped.dtype != np.uint8:
+                return None
+            arrays[key] = torch.from_numpy(mapped)
+        return arrays, about["notes"]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None  # a damaged cache can always be rebuilt
+
+
+def save(
+    folder: Path, name: str, made_from: Mapping[str, Any], notes: Mapping[str, Any], arrays: dict[str, ChunkedArray]
+) -> None:
+    """Write a cache. Each file is renamed into place when it is complete, the JSON file last.
+
+    Args:
+        folder: Folder of the cache; it is created if it does not exist.
+        name: Name of the cache.
+        made_from: JSON value that identifies the source.
+        notes: JSON value that `load` returns with the arrays.
+        arrays: The arrays by name.
+
+    Raises:
+        UserError: The folder cannot be written to.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _remove_stale_files(folder)
+        (folder / f"{name}.json").unlink(missing_ok=True)
+        facts = {}
+        for key, array in arrays.items():
+            path = folder / f"{name}-{key}.npy"
+            _write(path, array)
+            facts[key] = {"shape": list(array.shape), **_summary(path)}
+        about = {"format": CACHE_FORMAT, "made_from": made_from, "notes": notes, "arrays": facts}
+        temporary = _temporary_path(folder / f"{name}.json")
+        temporary.write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
+        os.replace(temporary, folder / f"{name}.json")
+    except OSError as error:
+        why = error.strerror or error
+        raise UserError(
+            f"cannot write decoded images to {folder}: {why}; free some space, or use a folder you can write to"
+        ) from error
+
+
+def _write(path: Path, array: ChunkedArray) -> None:
+    """Write an .npy file with ordinary writes, which fail cleanly on a full disk; mapped memory would crash."""
+    temporary = _temporary_path(path)
+    try:
+        with temporary.open("wb") as file:
+            header = {"descr": "|u1", "fortran_order": False, "shape": array.shape}
+            np.lib.format.write_array_header_1_0(file, header)
+            for chunk in array.chunks:
+                file.write(np.ascontiguousarray(chunk).data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _temporary_path(path: Path) -> Path:
+    """A path for this process alone, so that two processes can build the same cache at once."""
+    return path.with_name(f"{path.name}.{os.getpid()}.tmp")
+
+
+def _remove_stale_files(folder: Path) -> None:
+    """Remove temporary files that killed processes left behind."""
+    for path in folder.glob("*.tmp"):
+        if time.time() - path.stat().st_mtime > _STALE_SECONDS:
+            path.unlink(missing_ok=True)
+
+
+def _summary(path: Path) -> dict[str, int]:
+    """Size of a file, and CRC-32 of evenly spread blocks that include its first and last bytes."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        return {"bytes": size, "crc32": _spread_crc(file, size)}
+
+
+def _spread_crc(file: BinaryIO, size: int) -> int:
+    crc = 0
+    for offset in sorted({max(size - _BLOCK_BYTES, 0) * k // (_CHECKSUM_BLOCKS - 1) for k in range(_CHECKSUM_BLOCKS)}):
+        file.seek(offset)
+        crc = zlib.crc32(file.read(_BLOCK_BYTES), crc)
+    return crc
