@@ -144,7 +144,7 @@ def test_result_is_the_same_without_a_usable_cache(cache: Path, files: list[Path
 
 
 def _full_disk(path: Path, array: array_cache.ChunkedArray) -> None:
-    next(iter(array.pieces))
+    next(iter(array.chunks))
     raise OSError(28, "No space left on device")
 
 
