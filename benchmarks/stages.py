@@ -65,13 +65,13 @@ def searching(limit: int | None = None) -> Iterator[None]:
 @contextmanager
 def no_ahead() -> Iterator[None]:
     """A round's inputs are made on the steps' own stream."""
-    init = loop._Loader.__init__
+    init = loop._Prefetcher.__init__
 
     def here(self: Any, *args: Any) -> None:
         init(self, *args)
         self.stream = None
 
-    with patch.object(loop._Loader, "__init__", here):
+    with patch.object(loop._Prefetcher, "__init__", here):
         yield
 
 
@@ -104,7 +104,7 @@ def no_priority() -> Iterator[None]:
 def ahead_on(count: int) -> Iterator[None]:
     """What is made ahead has so many multiprocessors; 0: all, as the steps have."""
     share = count / torch.cuda.get_device_properties(0).multi_processor_count
-    with new_streams(), patch.object(concurrency, "ASIDE", share):
+    with new_streams(), patch.object(concurrency, "PREFETCH_SHARE", share):
         yield
 
 
@@ -128,7 +128,7 @@ def small_budget() -> Iterator[None]:
     """256 MB for a step's inputs, whatever the device has."""
 
     def small(*args: Any, **kwargs: Any) -> Engine:
-        return replace(choose_engine(*args, **kwargs), budget=256 << 20)
+        return replace(choose_engine(*args, **kwargs), input_bytes=256 << 20)
 
     with patch.object(learner, "choose_engine", small):
         yield
@@ -148,9 +148,9 @@ def ways() -> dict[str, Way]:
         "long-first-span": lambda: patch.object(epochs, "SOON", ()),
         "first-spans-1-3": lambda: patch.object(epochs, "SOON", (1, 3)),
         "three-rounds": lambda: patch.object(epochs, "POINTS", 3),
-        "parts-of-2048": lambda: patch.object(epochs, "AT_ONCE", 2048),
-        "parts-of-512": lambda: patch.object(epochs, "AT_ONCE", 512),
-        "parts-of-256": lambda: patch.object(epochs, "AT_ONCE", 256),
+        "parts-of-2048": lambda: patch.object(epochs, "INFERENCE_BATCH", 2048),
+        "parts-of-512": lambda: patch.object(epochs, "INFERENCE_BATCH", 512),
+        "parts-of-256": lambda: patch.object(epochs, "INFERENCE_BATCH", 256),
         "trunk-by-our-kernel": lambda: patch.object(nets.frozen, "USE_CUDNN_FUSION", False),
         "trunk-layer-by-layer": lambda: patch.object(nets.frozen, "supports", lambda _: False),
         "views-by-pytorch": lambda: patch.object(fused, "fits", lambda *_: False),

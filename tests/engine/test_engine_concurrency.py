@@ -85,13 +85,13 @@ def test_no_lane_has_a_stream_of_another_or_of_the_engine(monkeypatch: pytest.Mo
     ring, device = Ring(), torch.device("cuda")
     monkeypatch.setattr(torch.cuda, "Stream", ring)
     monkeypatch.setattr(concurrency, "_own", {})
-    monkeypatch.setattr(concurrency, "ASIDE", 0)  # the third of them from the ring too
+    monkeypatch.setattr(concurrency, "PREFETCH_SHARE", 0)  # the third of them from the ring too
     own = concurrency.engine_streams(device)
-    mine = {stream.cuda_stream for stream in (own.capture, own.beside, own.ahead)}
+    mine = {stream.cuda_stream for stream in (own.capture, own.side, own.prefetch)}
     assert len(mine) == 3
     for _ in range(40):
         ring(device)
-        streams = {stream.cuda_stream for stream in concurrency.distinct_streams(concurrency.MOST, device)}
-        assert len(streams) == concurrency.MOST
+        streams = {stream.cuda_stream for stream in concurrency.distinct_streams(concurrency.MAX_CONCURRENT, device)}
+        assert len(streams) == concurrency.MAX_CONCURRENT
         assert not streams & mine
     assert concurrency.engine_streams(device) is own

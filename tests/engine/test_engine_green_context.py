@@ -72,9 +72,9 @@ def test_where_it_cannot_be_had_what_is_made_ahead_has_a_stream_like_any(monkeyp
     monkeypatch.setattr(torch.cuda, "Stream", Plain)
     monkeypatch.setattr(green_context, "stream_on", lambda device, share: asked.append(share))
     own = concurrency.engine_streams(torch.device("cuda", 0))
-    assert asked == [concurrency.ASIDE]
-    assert isinstance(own.ahead, Plain)
-    assert [own.capture.priority, own.beside.priority, own.ahead.priority] == [-1, -1, 0]
+    assert asked == [concurrency.PREFETCH_SHARE]
+    assert isinstance(own.prefetch, Plain)
+    assert [own.capture.priority, own.side.priority, own.prefetch.priority] == [-1, -1, 0]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")

@@ -33,7 +33,7 @@ class Forgetful(dict[str, Any]):
 
 def taught(case: str, forget: bool) -> Learner:
     learner = tiny_learner(case.partition(",")[0], **{"classes": 6, **CASES[case]})
-    learner._resting = Forgetful() if forget else {}
+    learner._stepper_cache = Forgetful() if forget else {}
     for task in tiny_stream(classes=6, tasks=3):
         learner.learn(task)
         learner._before = None if forget else learner._before
@@ -51,9 +51,9 @@ def test_a_step_is_kept_while_its_tensors_are(case: str, kept: bool) -> None:
 
     def listen(event: str, learner: Learner, stage: str | None, epoch: int) -> None:
         if event == "task_ends":
-            assert set(learner._resting) == {"tangent", "projection"}
-            held.append(learner._resting.copy())
-            steppers.append((id(learner._resting["tangent"]), id(learner._resting["projection"])))
+            assert set(learner._stepper_cache) == {"tangent", "projection"}
+            held.append(learner._stepper_cache.copy())
+            steppers.append((id(learner._stepper_cache["tangent"]), id(learner._stepper_cache["projection"])))
 
     held: list[Any] = []  # so that no two of them are at one place
     learner = tiny_learner("itl", callback=Teller(listen), **{"classes": 6, **CASES[case]})
@@ -72,11 +72,11 @@ def test_a_step_whose_stage_fails_is_not_kept() -> None:
     learner = tiny_learner("itl", classes=6)
     first, second, _ = tiny_stream(classes=6, tasks=3)
     learner.learn(first)
-    before = dict(learner._resting)
+    before = dict(learner._stepper_cache)
     changed(learner, "projection", lr=1e30)
     with pytest.raises(UserError, match="not finite"):
         learner.learn(second)
-    assert learner._resting == {"tangent": before["tangent"]}
+    assert learner._stepper_cache == {"tangent": before["tangent"]}
 
 
 @pytest.mark.parametrize(
@@ -88,10 +88,12 @@ def test_no_step_of_other_settings_is_gone_on_with(section: str, values: dict[st
     learner = tiny_learner("itl", classes=6)
     first, second, _ = tiny_stream(classes=6, tasks=3)
     learner.learn(first)
-    before = dict(learner._resting)
+    before = dict(learner._stepper_cache)
     changed(learner, section, **values)
     learner.learn(second)
-    assert {name for name in before if learner._resting[name] is before[name]} == {"tangent", "projection"} - {section}
+    assert {name for name in before if learner._stepper_cache[name] is before[name]} == {"tangent", "projection"} - {
+        section
+    }
 
 
 class Looking(Callback):
@@ -115,7 +117,7 @@ def test_what_rests_holds_nothing_of_its_task() -> None:
     learner = tiny_learner("itl", classes=6, callback=look, projection__over="task")
     for task in tiny_stream(classes=6, tasks=3):
         learner.learn(task)
-    assert "projection" in learner._resting
+    assert "projection" in learner._stepper_cache
     assert look.there == [False, False]
 
 

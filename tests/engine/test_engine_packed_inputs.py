@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from itl.engine.packed_inputs import ALIGNED, Packed
+from itl.engine.packed_inputs import ALIGNED, PackedInputs
 
 
 def group(steps: int, seed: int = 0) -> dict[str, Tensor]:
@@ -22,7 +22,7 @@ def group(steps: int, seed: int = 0) -> dict[str, Tensor]:
     }
 
 
-def same(packed: Packed, given: dict[str, Tensor]) -> bool:
+def same(packed: PackedInputs, given: dict[str, Tensor]) -> bool:
     """Whether every step of `given` comes out."""
     for k in range(given["lr"].shape[0]):
         out = packed.at(torch.tensor([k]))
@@ -35,26 +35,26 @@ def same(packed: Packed, given: dict[str, Tensor]) -> bool:
 
 
 def test_there_is_room_for_more_steps_than_were_given_first() -> None:
-    packed = Packed(group(2), room=5)
+    packed = PackedInputs(group(2), capacity=5)
     assert same(packed, group(2))
     packed.fill(group(5, seed=1))
     assert same(packed, group(5, seed=1))
 
 
 def test_a_step_gets_its_own_inputs() -> None:
-    assert same(Packed(group(5)), group(5))
+    assert same(PackedInputs(group(5)), group(5))
 
 
 @pytest.mark.parametrize("steps", [5, 3])
 def test_it_is_filled_again(steps: int) -> None:
-    packed = Packed(group(5))
+    packed = PackedInputs(group(5))
     packed.fill(group(steps, seed=1))
     assert same(packed, group(steps, seed=1))
     assert len(packed) == 5
 
 
 def test_inputs_lie_where_kernels_expect_them() -> None:
-    packed = Packed(group(5))
+    packed = PackedInputs(group(5))
     row = packed.rows.index_select(0, torch.tensor([2]))
     for name, tensor in packed.at(torch.tensor([2])).items():
         assert packed.places[name].start % ALIGNED == 0

@@ -149,7 +149,7 @@ def test_a_round_reports_its_mean_loss() -> None:
     w, told = leaf(0.0), []
     rounds = GivenRounds([[{"t": torch.tensor(v)} for v in (1.0, 3.0)], [{"t": torch.tensor(5.0)}]])
     stage = Stage("stage", {"w": w}, OptimizerConfig(1e-12), rounds, lambda b: (w + b["t"]).sum())
-    train(stage, CPU, after=lambda index, loss, momentum: told.append((index, loss)))
+    train(stage, CPU, on_round_end=lambda index, loss, momentum: told.append((index, loss)))
     assert told == [(0, pytest.approx(2.0)), (1, pytest.approx(5.0))]
 
 
@@ -167,7 +167,7 @@ def test_after_a_loss_that_is_not_finite_the_weights_stay_as_they_were(poison: f
     kept: list[Tensor] = []
     w, stage = poisoned(poison, momentum)
     with pytest.raises(Diverged) as caught:
-        train(stage, CPU, after=lambda *_: kept.append(w.detach().clone()))
+        train(stage, CPU, on_round_end=lambda *_: kept.append(w.detach().clone()))
     assert (caught.value.stage, caught.value.epoch) == ("projection", 2)
     assert len(kept) == 1  # the round is not reported as done, so that nobody saves it,
     assert torch.equal(w, kept[0])  # and its second, healthy step changed nothing either
@@ -183,7 +183,7 @@ def test_a_statistic_that_is_not_finite_is_noticed_too() -> None:
 
     rounds = GivenRounds([[{"t": torch.tensor(1.0)}], [{"t": torch.tensor(math.inf)}], [{"t": torch.tensor(1.0)}]])
     with pytest.raises(Diverged) as caught:
-        train(Stage("full", {"w": w}, OptimizerConfig(0.1), rounds, loss, changed=[statistic]), CPU)
+        train(Stage("full", {"w": w}, OptimizerConfig(0.1), rounds, loss, mutated=[statistic]), CPU)
     assert caught.value.epoch == 2
 
 
@@ -196,7 +196,7 @@ def test_a_weight_that_is_not_finite_is_noticed_even_if_no_loss_was() -> None:
         train(
             Stage("specialist", {"w": w}, OptimizerConfig(0.1), rounds, lambda b: (w.sqrt() * b["t"]).sum()),
             CPU,
-            after=lambda *_: told.append(1),
+            on_round_end=lambda *_: told.append(1),
         )
     assert not told
 
@@ -211,7 +211,11 @@ def test_a_stage_goes_on_from_any_round_with_the_momentum_it_had_there() -> None
 
     states: list[tuple[Tensor, dict[str, Tensor]]] = []
     w, whole = stage()
-    train(whole, CPU, after=lambda i, _, m: states.append((w.detach().clone(), {n: t.clone() for n, t in m.items()})))
+    train(
+        whole,
+        CPU,
+        on_round_end=lambda i, _, m: states.append((w.detach().clone(), {n: t.clone() for n, t in m.items()})),
+    )
     for done in (1, 2, 3, 4):
         again, rest = stage()
         with torch.no_grad():
@@ -224,4 +228,4 @@ def test_a_phase_that_trains_nothing_with_a_twin_has_its_gradients_as_they_are()
     """ER-T's correction of outputs, say: a scale and a shift over a network whose weights stay."""
     own = torch.ones(2, requires_grad=True)
     grad = torch.tensor([0.5, -1.0])
-    assert [g is grad for g in BF16Weights(tiny_net()).widen([own], [grad])] == [True]
+    assert [g is grad for g in BF16Weights(tiny_net()).to_float([own], [grad])] == [True]

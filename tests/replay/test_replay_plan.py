@@ -199,7 +199,7 @@ def test_how_many_views_fit_at_once_changes_no_bit(method: str, buffer: int) -> 
     for budget, resident in ((256 << 20, None), (1, None), (1200, 0), (5000, 1 << 30)):
         learner = tiny_learner(method, buffer)
         learner.prepare(stream.tasks[0])
-        learner.engine = replace(learner.engine, budget=budget, resident=resident)
+        learner.engine = replace(learner.engine, input_bytes=budget, resident_bytes=resident)
         for task in stream:
             learner.learn(task)
         photographs.append(photograph(learner))
@@ -225,7 +225,7 @@ def test_a_pool_hands_out_the_same_images_wherever_they_lie(resident: int | None
     stream, learner = tiny_stream(), tiny_learner()
     learner.prepare(stream.tasks[0])
     images = stream.tasks[1].train
-    pool = ImagePool(images, len(images), replace(learner.engine, resident=resident))
+    pool = ImagePool(images, len(images), replace(learner.engine, resident_bytes=resident))
     assert (pool.pixels is not None) == (resident == 1 << 30)
     rows = torch.tensor([3, 0, 3, 7])
     assert torch.equal(pool.gather(rows), images.pixels[rows])

@@ -135,7 +135,7 @@ def test_the_ablations_rungs_stand_apart_from_other_methods_and_variants(tmp_pat
     for method in ("itl", "b", "b+ff", "er"):
         fake_run(tmp_path / method, method=method)
     fake_run(tmp_path / "longer", variant="longer")
-    charts = {title: compare.bars(some) for title, some in compare.run_concurrently(report(tmp_path).groups)}
+    charts = {title: compare.bars(some) for title, some in compare.comparison_charts(report(tmp_path).groups)}
     names = {title: set(chart.series[0].x) for title, chart in charts.items() if chart is not None}
     assert names == {
         "The ablation: seq-cifar10, 200 images": {"b", "b+ff", "itl"},

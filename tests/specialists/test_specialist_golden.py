@@ -67,7 +67,9 @@ def test_one_step_equals_the_original_code(case: str) -> None:
 
     parameters: dict[str, Tensor] = dict(net.named_parameters())
     rounds: Any = None  # nothing is planned here
-    stage = Stage("specialist", parameters, OptimizerConfig(GOLDEN["lr"]), rounds, loss, adjust=specialist.gradient)
+    stage = Stage(
+        "specialist", parameters, OptimizerConfig(GOLDEN["lr"]), rounds, loss, transform_gradients=specialist.gradient
+    )
     stepper = Stepper(stage, replace(choose_engine("cpu"), precision="fp32"))
     stepper.step({"lr": torch.tensor(GOLDEN["lr"])})
     expected = GOLDEN["cases"][case]

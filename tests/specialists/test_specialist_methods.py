@@ -101,7 +101,7 @@ def test_how_many_views_fit_at_once_changes_no_bit_of_a_method(method: str) -> N
     for size in (256 << 20, 1):
         learner = learner_of(method)
         learner.prepare(stream.tasks[0])
-        learner.engine = replace(learner.engine, budget=size)
+        learner.engine = replace(learner.engine, input_bytes=size)
         for task in stream:
             learner.learn(task)
         ends.append(whole(learner))

@@ -1,1 +1,1 @@
-"""Plan an epoch, run a step fast (eager or captured), precision, saved state. Takes callables, knows no task."""
+"""Training engine: planned rounds, eager or captured steps, precision, keyed randomness. It knows nothing of tasks."""

@@ -1,4 +1,4 @@
-"""The same step as one CUDA graph for each shape, replayed over the round's inputs."""
+"""Steps captured as CUDA graphs, one for each input shape, and replayed over a round's inputs."""
 
 from __future__ import annotations
 
@@ -11,104 +11,105 @@ from torch import Tensor
 
 from itl.engine.concurrency import in_capture_thread
 from itl.engine.device import Engine
-from itl.engine.packed_inputs import Packed
+from itl.engine.packed_inputs import PackedInputs
 from itl.engine.stage import Stage, StepChunk, StepInputs
 from itl.engine.stepper import Stepper
 
-WARM_UP = 1  # eager runs before capture: cuDNN chooses its algorithms, autograd allocates
-WORTH = 4  # a shape that runs fewer steps than this in a stage is not worth a graph
+WARM_UP_STEPS = 1  # eager steps before capture: cuDNN chooses its algorithms, autograd allocates
+MIN_STEPS_TO_CAPTURE = 4  # a shape with fewer steps in a stage runs eagerly
 
 
 def shape_of(group: StepInputs) -> tuple[Any, ...]:
-    """What a step's inputs look like: steps of one shape share one graph."""
+    """Names, shapes and types of a step's inputs; steps of one shape share a graph."""
     return tuple((name, tuple(t.shape[1:]), t.dtype) for name, t in sorted(group.items()))
 
 
 @dataclass
-class Captured:
-    """A graph, the inputs it reads, and the counter `[1]` of which of them its next replay takes."""
+class CapturedStep:
+    """A graph, the inputs it reads, and the device-side index `[1]` of the step its next replay takes."""
 
     graph: torch.cuda.CUDAGraph
-    inputs: Packed
+    inputs: PackedInputs
     counter: Tensor
 
     def fill(self, group: StepInputs) -> None:
-        """Put a group's inputs where the graph reads them."""
+        """Copy a group's inputs to where the graph reads them."""
         self.inputs.fill(group)
         self.counter.zero_()
 
-    def holds(self, group: StepInputs) -> bool:
-        """Whether the group's steps fit."""
+    def fits(self, group: StepInputs) -> bool:
+        """Whether all steps of the group fit."""
         return group["lr"].shape[0] <= len(self.inputs)
 
 
 class CapturedStepper(Stepper):
-    """A stepper whose steps are graph replays; a device-side counter says which batch is next."""
+    """A stepper whose steps are graph replays; a counter on the device selects the batch."""
 
     def __init__(self, stage: Stage, engine: Engine) -> None:
         super().__init__(stage, engine)
-        self.graphs: dict[tuple[Any, ...], Captured] = {}
-        self.loaded: list[Captured | None] = []  # of the span's groups
-        self.pool = torch.cuda.graph_pool_handle()  # one for all its graphs: they never run at the same time
+        self.graphs: dict[tuple[Any, ...], CapturedStep] = {}
+        self.loaded: list[CapturedStep | None] = []  # one for each group of the loaded chunk
+        self.pool = torch.cuda.graph_pool_handle()  # shared by all graphs: they never run at the same time
 
-    def load(self, span: StepChunk) -> None:
-        """Put a span's inputs where graphs read them; a shape that is new is captured if it will be seen often."""
-        super().load(span)
-        rooms = span.room or (0,) * len(span.groups)
-        self.loaded = [self._graph(group, room) for group, room in zip(span.groups, rooms, strict=True)]
-        for graph, group in zip(self.loaded, span.groups, strict=True):
+    def load(self, chunk: StepChunk) -> None:
+        """Copy a chunk's inputs to where graphs read them; capture new shapes that occur often enough."""
+        super().load(chunk)
+        capacities = chunk.capacity or (0,) * len(chunk.groups)
+        self.loaded = [self._graph(group, capacity) for group, capacity in zip(chunk.groups, capacities, strict=True)]
+        for graph, group in zip(self.loaded, chunk.groups, strict=True):
             if graph is not None:
                 graph.fill(group)
 
-    def _take(self, g: int, k: int, group: StepInputs) -> None:
-        """By its graph, where there is one."""
+    def _run_step(self, g: int, k: int, group: StepInputs) -> None:
+        """Replay the group's graph; run eagerly if it has none."""
         graph = self.loaded[g]
         if graph is not None:
             graph.graph.replay()
         else:
-            super()._take(g, k, group)
+            super()._run_step(g, k, group)
 
-    def _graph(self, group: StepInputs, room: int) -> Captured | None:
+    def _graph(self, group: StepInputs, capacity: int) -> CapturedStep | None:
         shape = shape_of(group)
         known = self.graphs.get(shape)
-        if known is not None and known.holds(group):
+        if known is not None and known.fits(group):
             return known
-        if max(room, group["lr"].shape[0]) * self.stage.planner.num_rounds < WORTH:
+        if max(capacity, group["lr"].shape[0]) * self.stage.planner.num_rounds < MIN_STEPS_TO_CAPTURE:
             return None
-        self.graphs[shape] = self._capture(group, room)
+        self.graphs[shape] = self._capture(group, capacity)
         return self.graphs[shape]
 
-    def _capture(self, group: StepInputs, room: int) -> Captured:
-        inputs = Packed(group, room)
+    def _capture(self, group: StepInputs, capacity: int) -> CapturedStep:
+        """Capture a step and restore everything that warm-up and capture changed."""
+        inputs = PackedInputs(group, capacity)
         counter = torch.zeros(1, dtype=torch.int64, device=self.engine.device)
 
         def body() -> None:
             self.step(inputs.at(counter))
 
-        kept = [t.detach().clone() for t in self.touched()]
-        here = torch.cuda.current_stream(self.engine.device)
-        graph = in_capture_thread(lambda: self._record(body, counter, here), self.engine.device)
-        if self.update is not None:
-            self.update.settle()
+        saved = [t.detach().clone() for t in self.mutable_tensors()]
+        caller = torch.cuda.current_stream(self.engine.device)
+        graph = in_capture_thread(lambda: self._record(body, counter, caller), self.engine.device)
+        if self.fused_sgd is not None:
+            self.fused_sgd.finish_capture()
         with torch.no_grad():
-            torch._foreach_copy_([t.detach() for t in self.touched()], kept)
-        return Captured(graph, inputs, counter)
+            torch._foreach_copy_([t.detach() for t in self.mutable_tensors()], saved)
+        return CapturedStep(graph, inputs, counter)
 
-    def _record(self, body: Callable[[], None], counter: Tensor, here: torch.cuda.Stream) -> torch.cuda.CUDAGraph:
-        """Warm up, then capture `body` and the counter's advance, on the present stream; `here` waits for it."""
+    def _record(self, body: Callable[[], None], counter: Tensor, caller: torch.cuda.Stream) -> torch.cuda.CUDAGraph:
+        """Warm up, then capture `body` and the counter's increment on the current stream; `caller` waits for it."""
         stream = torch.cuda.current_stream(self.engine.device)
-        stream.wait_stream(here)
-        with self.engine.searching():
-            for _ in range(WARM_UP):
+        stream.wait_stream(caller)
+        with self.engine.cudnn_search():
+            for _ in range(WARM_UP_STEPS):
                 body()
-        here.wait_stream(stream)
+        caller.wait_stream(stream)
         for leaf in self.leaves:
             leaf.grad = None
         graph = torch.cuda.CUDAGraph()
-        # cuBLAS has a workspace for each stream, and all graphs are captured on the same ones, but lanes replay them at
-        # the same time: each graph gets its own, from its pool. Nobody else launches anything meanwhile.
+        # cuBLAS keeps one workspace per stream. All graphs are captured on the same streams, but concurrent runs replay
+        # them at the same time, so each graph must get its own workspace, from its pool.
         torch._C._cuda_clearCublasWorkspaces()
-        # `torch.cuda.graph` would first wait for the whole device, other lanes' queued epochs included.
+        # `torch.cuda.graph` would first synchronize the device, including the queued epochs of other runs.
         graph.capture_begin(pool=self.pool, capture_error_mode="thread_local")
         try:
             body()
@@ -118,8 +119,8 @@ class CapturedStepper(Stepper):
             torch._C._cuda_clearCublasWorkspaces()
         return graph
 
-    def done(self) -> None:
-        """Give back what the graphs hold."""
-        super().done()
+    def close(self) -> None:
+        """Release the graphs' memory, too."""
+        super().close()
         self.loaded = []
         self.graphs.clear()

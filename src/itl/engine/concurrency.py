@@ -1,4 +1,4 @@
-"""Several runs side by side on one GPU: each in its own thread, on its own stream, with its own graphs."""
+"""Concurrent runs on one GPU: each has its own thread, stream and CUDA graphs."""
 
 from __future__ import annotations
 
@@ -16,54 +16,54 @@ from itl.engine import green_context
 
 Result = TypeVar("Result")
 
-MOST = 24  # lanes at once: PyTorch hands out streams from a ring of 32
-ASIDE = 0.36  # of the multiprocessors are for what is made ahead of the steps, which have all; 0: it has all too
-SWITCH = 2e-4  # seconds: a lane that plans must not keep another from launching its steps
+MAX_CONCURRENT = 24  # PyTorch hands out streams from a ring of 32
+PREFETCH_SHARE = 0.36  # share of the multiprocessors for inputs prepared ahead of the steps; 0: no restriction
+SWITCH_INTERVAL = 2e-4  # seconds; a run that plans must not keep another run from launching its steps
 
 
 class CaptureGate:
-    """Who may use the device how: one lane captures alone, lanes that launch kernels one by one do so together.
+    """Coordinates runs that share a device: one run captures alone; runs that launch kernels eagerly do so together.
 
-    cuDNN's search among its algorithms waits for the whole device, which is not allowed anywhere while a graph is
-    captured, and a backward pass runs in one thread for all lanes. Replaying a graph needs no permission.
+    cuDNN's algorithm search synchronizes the whole device, which is forbidden while any graph is captured, and backward
+    passes of all runs share one thread. Replaying a graph needs no permission.
     """
 
     def __init__(self) -> None:
         self.changed = Condition()
-        self.active = 0  # lanes launching kernels one by one
-        self.waiting = 0  # lanes that want to capture
-        self.alone = False  # one is capturing
-        self.mine = local()  # how often this lane has asked to be eager
+        self.active = 0  # runs launching kernels eagerly
+        self.waiting = 0  # runs waiting to capture
+        self.capturing = False
+        self.thread = local()  # nesting depth of `eager` in this thread
 
     @contextmanager
     def eager(self) -> Iterator[None]:
-        """Within, no lane captures. May be asked for again within."""
-        depth = getattr(self.mine, "depth", 0)
+        """Launch kernels eagerly; no run captures meanwhile. May be nested."""
+        depth = getattr(self.thread, "depth", 0)
         with self.changed:
-            self.changed.wait_for(lambda: depth > 0 or not (self.alone or self.waiting))
+            self.changed.wait_for(lambda: depth > 0 or not (self.capturing or self.waiting))
             self.active += 1
-        self.mine.depth = depth + 1
+        self.thread.depth = depth + 1
         try:
             yield
         finally:
-            self.mine.depth = depth
+            self.thread.depth = depth
             with self.changed:
                 self.active -= 1
                 self.changed.notify_all()
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Within, no other lane captures or launches kernels one by one."""
+        """Capture a graph; no other run captures or launches kernels eagerly meanwhile."""
         with self.changed:
             self.waiting += 1
-            self.changed.wait_for(lambda: not self.alone and not self.active)
+            self.changed.wait_for(lambda: not self.capturing and not self.active)
             self.waiting -= 1
-            self.alone = True
+            self.capturing = True
         try:
             yield
         finally:
             with self.changed:
-                self.alone = False
+                self.capturing = False
                 self.changed.notify_all()
 
 
@@ -71,23 +71,28 @@ CAPTURE_GATE = CaptureGate()
 
 
 def run_concurrently(
-    jobs: Sequence[Callable[[], Result]], lanes: int, device: torch.device, stop: Event | None = None
+    jobs: Sequence[Callable[[], Result]], max_concurrent: int, device: torch.device, stop: Event | None = None
 ) -> list[Result]:
-    """Run `jobs`, at most `lanes` at once, and return their results in order.
+    """Run `jobs` and return their results in order.
 
-    On a CPU they run one after another: threads would only share the same cores. A job that fails does not stop the
-    others; its exception is raised when all are done. An interrupt sets `stop`, which the jobs should look at, waits
-    for those that have begun and begins no other.
+    A failing job does not stop the others; its exception is raised when all have finished. On a CPU the jobs run one
+    after another, because threads would share the same cores.
+
+    Args:
+        jobs: Functions without arguments.
+        max_concurrent: Maximum number of jobs that run at the same time.
+        device: The device that the jobs share.
+        stop: Set on Ctrl-C; jobs should check it. Running jobs are awaited and no other is started.
     """
-    lanes = min(lanes, len(jobs), MOST)
-    if device.type != "cuda" or lanes <= 1:
-        return _one_by_one(jobs)
-    free = distinct_streams(lanes, device)
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(SWITCH)
+    max_concurrent = min(max_concurrent, len(jobs), MAX_CONCURRENT)
+    if device.type != "cuda" or max_concurrent <= 1:
+        return _run_in_turn(jobs)
+    free = distinct_streams(max_concurrent, device)
+    previous = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_INTERVAL)
     try:
-        with ThreadPoolExecutor(lanes, thread_name_prefix="lane") as threads:
-            futures = [threads.submit(_in_lane, job, free, device) for job in jobs]
+        with ThreadPoolExecutor(max_concurrent, thread_name_prefix="run") as threads:
+            futures = [threads.submit(_on_free_stream, job, free, device) for job in jobs]
             try:
                 wait(futures)
             except KeyboardInterrupt:
@@ -96,11 +101,11 @@ def run_concurrently(
                 threads.shutdown(wait=True, cancel_futures=True)
                 raise
     finally:
-        sys.setswitchinterval(before)
+        sys.setswitchinterval(previous)
     return [future.result() for future in futures]
 
 
-def _one_by_one(jobs: Sequence[Callable[[], Result]]) -> list[Result]:
+def _run_in_turn(jobs: Sequence[Callable[[], Result]]) -> list[Result]:
     out: list[Result] = []
     failed: Exception | None = None
     for job in jobs:
@@ -113,7 +118,7 @@ def _one_by_one(jobs: Sequence[Callable[[], Result]]) -> list[Result]:
     return out
 
 
-def _in_lane(job: Callable[[], Result], free: list[torch.cuda.Stream], device: torch.device) -> Result:
+def _on_free_stream(job: Callable[[], Result], free: list[torch.cuda.Stream], device: torch.device) -> Result:
     stream = free.pop()
     try:
         with torch.cuda.device(device), torch.cuda.stream(stream):
@@ -125,57 +130,63 @@ def _in_lane(job: Callable[[], Result], free: list[torch.cuda.Stream], device: t
 
 
 def distinct_streams(count: int, device: torch.device) -> list[torch.cuda.Stream]:
-    """`count` streams no two of which are the same one of PyTorch's ring, nor one of the engine's own."""
+    """`count` different streams of PyTorch's ring, none of them one of the engine's own."""
     own = engine_streams(device)
-    taken = {own.capture.cuda_stream, own.beside.cuda_stream, own.ahead.cuda_stream}
+    used = {own.capture.cuda_stream, own.side.cuda_stream, own.prefetch.cuda_stream}
     out: list[torch.cuda.Stream] = []
     while len(out) < count:
         stream = torch.cuda.Stream(device)
-        if stream.cuda_stream not in taken:
-            taken.add(stream.cuda_stream)
+        if stream.cuda_stream not in used:
+            used.add(stream.cuda_stream)
             out.append(stream)
     return out
 
 
 @dataclass(frozen=True)
 class EngineStreams:
-    """What the engine keeps of a device's streams. A graph has the shape of a capture, not its streams: two serve all.
+    """Streams that the engine keeps for itself.
 
-    A stream taken anew for every capture would be a lane's own sooner or later: PyTorch has a ring of 32, and the lane
-    could launch nothing while it was captured. The kernels of a graph keep the priority of the streams they were
-    captured on: they go before whatever else is queued.
+    A graph records the structure of a capture, not its streams, so two streams serve all captures. A new stream for each
+    capture would sooner or later be one that a run uses (PyTorch has a ring of 32), and that run could not launch
+    anything during the capture. Kernels of a graph keep the priority of the streams they were captured on, so they run
+    before other queued work.
+
+    Attributes:
+        capture: Main stream of captures.
+        side: Second branch of a captured step.
+        prefetch: Prepares the inputs of the next round.
     """
 
     capture: torch.cuda.Stream
-    beside: torch.cuda.Stream  # the second branch of a captured step
-    ahead: torch.cuda.Stream  # for the next round's inputs
+    side: torch.cuda.Stream
+    prefetch: torch.cuda.Stream
 
 
-_own: dict[torch.device, EngineStreams] = {}
-# All captures are made in one thread: what cuDNN's search has found is kept for each thread, and is found once so.
-_capturer = ThreadPoolExecutor(1, thread_name_prefix="capture")
+_streams: dict[torch.device, EngineStreams] = {}
+# All captures run in one thread: cuDNN caches the results of its algorithm search per thread.
+_capture_thread = ThreadPoolExecutor(1, thread_name_prefix="capture")
 
 
 def in_capture_thread(work: Callable[[], Result], device: torch.device) -> Result:
-    """Do `work` in the thread that captures, on the stream kept for it, while no other lane may disturb it."""
+    """Run `work` in the capture thread, on the capture stream, with exclusive use of the device."""
 
-    def there() -> Result:
+    def on_capture_stream() -> Result:
         with torch.cuda.device(device), torch.cuda.stream(engine_streams(device).capture):
             return work()
 
     with CAPTURE_GATE.exclusive():
-        return _capturer.submit(there).result()
+        return _capture_thread.submit(on_capture_stream).result()
 
 
 def side_stream(device: torch.device, captured: bool) -> torch.cuda.Stream:
-    """For what goes beside a step's chain: the engine's own in a captured step, else the one that the rest is on."""
-    return engine_streams(device).beside if captured else torch.cuda.current_stream(device)
+    """Stream for work parallel to a step's main chain: the side stream if captured, else the current stream."""
+    return engine_streams(device).side if captured else torch.cuda.current_stream(device)
 
 
 def engine_streams(device: torch.device) -> EngineStreams:
-    """The engine's own; ask `CAPTURE_GATE` before using the first two."""
-    if device not in _own:
-        first, second = (torch.cuda.Stream(device, priority=-1) for _ in range(2))
-        ahead = green_context.stream_on(device, ASIDE) if ASIDE else None
-        _own[device] = EngineStreams(first, second, ahead or torch.cuda.Stream(device))
-    return _own[device]
+    """The engine's own streams. Use `capture` and `side` only inside `CAPTURE_GATE.exclusive()`."""
+    if device not in _streams:
+        capture, side = (torch.cuda.Stream(device, priority=-1) for _ in range(2))
+        prefetch = green_context.stream_on(device, PREFETCH_SHARE) if PREFETCH_SHARE else None
+        _streams[device] = EngineStreams(capture, side, prefetch or torch.cuda.Stream(device))
+    return _streams[device]

@@ -1,6 +1,6 @@
-"""SGD for a network with bf16 twins in one kernel: bf16 gradients in, masters, momenta and twins updated.
+"""SGD for a network with bf16 weights in one kernel: reads bf16 gradients, updates masters, momenta and bf16 copies.
 
-Widening gradients, SGD and refreshing the twins as three multi-tensor kernels move twice the bytes.
+Converting gradients, SGD and refreshing the copies in three multi-tensor kernels moves twice as many bytes.
 """
 
 from __future__ import annotations
@@ -12,65 +12,76 @@ from torch import Tensor
 from itl.engine.bf16_weights import BF16Weights
 from itl.triton_support import kernels_for, load_kernels
 
-BLOCK = 4096  # elements a program updates
+BLOCK = 4096  # elements that one program updates
+KERNELS = "itl.engine.sgd_kernel"
 
 
-def available(shadow: BF16Weights | None) -> bool:
-    """Whether the masters can be updated by the fused kernel."""
-    return shadow is not None and kernels_for(shadow.masters[0].device, "itl.engine.sgd_kernel") is not None
+def available(weights: BF16Weights | None) -> bool:
+    """Whether the fused kernel can update these weights."""
+    return weights is not None and kernels_for(weights.masters[0].device, KERNELS) is not None
 
 
-class Update:
-    """The step that takes the twins' gradients. `lr` and `bad` (no update where it is 1) are scalars on the device."""
+class FusedSGD:
+    """Updates the master weights from the gradients of their bf16 copies.
+
+    Args:
+        weights: Masters and their bf16 copies.
+        momenta: Momentum buffers in the masters' order; empty without momentum.
+        lr: Learning rate, a scalar on the device.
+        skip: Scalar on the device; no update happens where it is 1.
+        momentum: Momentum factor.
+        decay: Weight decay.
+    """
 
     def __init__(
-        self, shadow: BF16Weights, momenta: list[Tensor], lr: Tensor, bad: Tensor, momentum: float, decay: float
+        self, weights: BF16Weights, momenta: list[Tensor], lr: Tensor, skip: Tensor, momentum: float, decay: float
     ) -> None:
-        self.shadow, self.momenta = shadow, momenta
-        self.lr, self.bad, self.momentum, self.decay = lr, bad, momentum, decay
-        masters, twins = shadow.masters, shadow.twins
-        places = [
+        self.weights, self.momenta = weights, momenta
+        self.lr, self.skip, self.momentum, self.decay = lr, skip, momentum, decay
+        masters, copies = weights.masters, weights.copies
+        pointers = [
             [m.data_ptr(), (v if momenta else m).data_ptr(), t.data_ptr(), m.numel()]
-            for m, v, t in zip(masters, momenta or masters, twins, strict=True)
+            for m, v, t in zip(masters, momenta or masters, copies, strict=True)
         ]
         blocks = [-(-m.numel() // BLOCK) for m in masters]
         owner = np.repeat(np.arange(len(masters)), blocks)
         start = np.concatenate([BLOCK * np.arange(count) for count in blocks])
         device = masters[0].device
-        self.places = torch.tensor(places, device=device)
+        self.pointers = torch.tensor(pointers, device=device)
         self.owner = torch.tensor(owner, dtype=torch.int32, device=device)
         self.start = torch.tensor(start, dtype=torch.int32, device=device)
-        self.tables: list[tuple[Tensor, list[int]]] = []  # of graphs: where their gradients lie
-        self.spare = self._table()  # made outside of any capture: memory that no other part of a graph writes to
+        self.captured_tables: list[tuple[Tensor, list[int]]] = []  # gradient addresses of each captured graph
+        self.next_table = self._new_table()  # allocated outside any capture, so no other part of a graph writes to it
 
     def __call__(self, leaves: list[Tensor], gradients: list[Tensor]) -> list[Tensor | None]:
-        """Descend by the twins' gradients among those of all leaves; returns the others, None in the twins' places."""
-        of = {id(leaf): grad for leaf, grad in zip(leaves, gradients, strict=True)}
-        self._descend([of.pop(id(master)) for master in self.shadow.masters])
-        return [of.get(id(leaf)) for leaf in leaves]
+        """Update the masters among `leaves`; return the other gradients, with None in place of those used."""
+        by_leaf = {id(leaf): grad for leaf, grad in zip(leaves, gradients, strict=True)}
+        self._update([by_leaf.pop(id(master)) for master in self.weights.masters])
+        return [by_leaf.get(id(leaf)) for leaf in leaves]
 
-    def _descend(self, gradients: list[Tensor]) -> None:
-        """Gradients in the order of the shadow's layers."""
-        alike = [
+    def _update(self, gradients: list[Tensor]) -> None:
+        """Launch the kernel on gradients in the masters' order."""
+        matching = [
             g if g.stride() == t.stride() else torch.empty_like(t).copy_(g)
-            for g, t in zip(gradients, self.shadow.twins, strict=True)
+            for g, t in zip(gradients, self.weights.copies, strict=True)
         ]
-        where, table = [g.data_ptr() for g in alike], self.spare
+        addresses, table = [g.data_ptr() for g in matching], self.next_table
         if table.is_cuda and torch.cuda.is_current_stream_capturing():
-            self.tables.append((table, where))  # a copy from the host cannot be part of a graph: `settle` makes it
+            # A copy from the host cannot be part of a graph; `finish_capture` does it.
+            self.captured_tables.append((table, addresses))
         else:
-            table.copy_(torch.tensor(where))
-        load_kernels("itl.engine.sgd_kernel").descend_kernel[(len(self.owner),)](
-            table, self.places, self.owner, self.start, self.lr, self.bad, self.momentum, self.decay,
+            table.copy_(torch.tensor(addresses))
+        load_kernels(KERNELS).sgd_kernel[(len(self.owner),)](
+            table, self.pointers, self.owner, self.start, self.lr, self.skip, self.momentum, self.decay,
             HAS_MOMENTUM=bool(self.momenta), BLOCK=BLOCK, num_warps=8,
         )  # fmt: skip
 
-    def settle(self) -> None:
-        """After a capture: tell its graph where its gradients lie. The tables live as long as this does."""
-        for table, where in self.tables:
-            table.copy_(torch.tensor(where))
-        self.spare = self._table()
+    def finish_capture(self) -> None:
+        """Write the gradient addresses that captured graphs read. The tables live as long as this object."""
+        for table, addresses in self.captured_tables:
+            table.copy_(torch.tensor(addresses))
+        self.next_table = self._new_table()
 
-    def _table(self) -> Tensor:
-        """Room for the addresses of all gradients."""
-        return torch.empty(len(self.places), dtype=torch.int64, device=self.places.device)
+    def _new_table(self) -> Tensor:
+        """An uninitialized table for the addresses of all gradients."""
+        return torch.empty(len(self.pointers), dtype=torch.int64, device=self.pointers.device)

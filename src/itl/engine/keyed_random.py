@@ -1,7 +1,7 @@
-"""Randomness without hidden state: every draw comes from a counter-based generator keyed by what it is for.
+"""Random numbers without hidden state: every draw uses a counter-based generator keyed by its purpose.
 
-A key such as (seed, task, "specialist", epoch, "replay") always gives the same numbers, whatever was drawn before it:
-an interrupted run continues exactly, stages can be redone alone, and every device sees the same plan.
+A key such as (seed, task, "specialist", epoch, "replay") always gives the same numbers, whatever was drawn before.
+Interrupted runs therefore continue exactly, stages can be repeated alone, and every device sees the same plan.
 """
 
 from __future__ import annotations
@@ -31,22 +31,28 @@ def torch_generator(*key: int | str) -> torch.Generator:
 
 
 def sample_without_replacement(rng: np.random.Generator, rows: int, size: int, count: int) -> np.ndarray:
-    """`rows` independent draws of `count` different numbers below `size`: int64 `[rows, count]`, in random order.
+    """Draw `count` different numbers below `size`, independently for each of `rows` rows.
 
-    Repeats are drawn again until none is left, which is exact (each row is a uniform ordered sample without
-    replacement) and, unlike sorting random keys, costs nothing that grows with `size` when `count` is small.
+    Duplicates are redrawn until none is left. This is exact (each row is a uniform ordered sample without replacement)
+    and, unlike sorting random keys, its cost does not grow with `size` when `count` is small.
+
+    Returns:
+        int64 `[rows, count]`, in random order.
+
+    Raises:
+        ValueError: `count` is larger than `size`.
     """
     if count > size:
         raise ValueError(f"cannot choose {count} different numbers below {size}")
-    if 4 * count > size:  # repeats would be frequent: shuffle instead
+    if 4 * count > size:  # duplicates would be frequent: shuffle instead
         return np.argsort(rng.random((rows, size)), axis=1)[:, :count].astype(np.int64)
     picks = rng.integers(0, size, (rows, count))
     while True:
         order = np.argsort(picks, axis=1, kind="stable")
         ranked = np.take_along_axis(picks, order, 1)
-        again = np.zeros((rows, count), bool)
-        np.put_along_axis(again[:, :], order[:, 1:], ranked[:, 1:] == ranked[:, :-1], 1)
-        redo = int(again.sum())
-        if not redo:
+        duplicate = np.zeros((rows, count), bool)
+        np.put_along_axis(duplicate[:, :], order[:, 1:], ranked[:, 1:] == ranked[:, :-1], 1)
+        redraws = int(duplicate.sum())
+        if not redraws:
             return picks
-        picks[again] = rng.integers(0, size, redo)
+        picks[duplicate] = rng.integers(0, size, redraws)

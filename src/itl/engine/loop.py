@@ -1,6 +1,6 @@
-"""The training loop: plan a round of epochs, put its inputs on the device, replay one step over them.
+"""The training loop: plan a round, put its inputs on the device, run the steps.
 
-A step reads its batch out of tensors that hold the whole round; the host draws the next one meanwhile.
+A step reads its batch from tensors that hold many steps; meanwhile the host plans the next round.
 """
 
 from __future__ import annotations
@@ -29,123 +29,128 @@ def train(
     *,
     start: int = 0,
     momentum: dict[str, Tensor] | None = None,
-    after: Callable[[int, float, dict[str, Tensor]], None] | None = None,
-    resting: dict[str, Stepper] | None = None,
+    on_round_end: Callable[[int, float, dict[str, Tensor]], None] | None = None,
+    stepper_cache: dict[str, Stepper] | None = None,
 ) -> None:
-    """Run a stage from round `start` (with the momentum it had there) to its end.
+    """Run a stage from round `start` to its end.
 
-    `after(round, mean loss, momentum)` is called when a round is done and committed. `resting` are the steppers of
-    earlier stages by name, for those that are like them. Raises `Diverged` within the round in which a loss was not
-    finite.
+    Args:
+        stage: The stage to run.
+        engine: Device and precision.
+        start: First round.
+        momentum: Momentum buffers at the beginning of round `start`.
+        on_round_end: Called with (round, mean loss, momentum) when a round is trained and committed.
+        stepper_cache: Steppers of earlier stages by name; reused where possible and updated.
+
+    Raises:
+        Diverged: A loss or weight is not finite; raised at the end of that round.
     """
-    rounds = stage.planner
-    if start >= rounds.num_rounds:
+    planner = stage.planner
+    if start >= planner.num_rounds:
         return
-    resting = {} if resting is None else resting
-    stepper = _woken(stage, resting) or _stepper(stage, engine)
+    stepper_cache = {} if stepper_cache is None else stepper_cache
+    stepper = _cached_stepper(stage, stepper_cache) or _new_stepper(stage, engine)
     for name, value in (momentum or {}).items():
         stepper.momentum[name].copy_(value)
-    loader = _Loader(rounds, engine)
-    done = rounds.first_step(start)
+    prefetcher = _Prefetcher(planner, engine)
+    steps_done = planner.first_step(start)
 
-    def load(span: StepChunk) -> int:
-        """Hand a span to the stepper, with the rates of its steps: how many they are."""
-        loader.wait(span)
-        rates = stage.optimizer.rates(done, span.steps, rounds.total_steps)
-        stepper.load(span.with_rates(rates, engine.send))
-        return span.steps
+    def load(chunk: StepChunk) -> int:
+        """Load a chunk with the learning rates of its steps; return the number of steps."""
+        prefetcher.wait_for(chunk)
+        rates = stage.optimizer.rates(steps_done, chunk.steps, planner.total_steps)
+        stepper.load(chunk.with_learning_rates(rates, engine.send))
+        return chunk.steps
 
-    plan = rounds.plan(start)
-    spans = loader.made(plan)
-    steps = load(next(spans))
-    for index in range(start, rounds.num_rounds):
-        if stage.seeds is not None:
-            torch.manual_seed(stage.seeds(index))
+    plan = planner.plan(start)
+    chunks = prefetcher.chunks(plan)
+    loaded = load(next(chunks))
+    for index in range(start, planner.num_rounds):
+        if stage.round_seed is not None:
+            torch.manual_seed(stage.round_seed(index))
         while True:
             stepper.run()
-            loader.used()
-            done += steps
-            span = next(spans, None)
-            if span is None:
+            prefetcher.mark_used()
+            steps_done += loaded
+            chunk = next(chunks, None)
+            if chunk is None:
                 break
-            steps = load(span)
-        rounds.commit(plan)
-        stepper.mark()
-        if index + 1 < rounds.num_rounds:
-            # The device is busy with this round now: the host queues the beginning of the next one meanwhile.
-            plan = rounds.plan(index + 1)
-            spans = loader.made(plan)
-            steps = load(next(spans))
-        loss = stepper.close(rounds.epochs_done(index), done - rounds.first_step(index))
-        if after is not None:
-            after(index, loss, stepper.momentum)
-    if stage.like is None:
-        stepper.done()
+            loaded = load(chunk)
+        planner.commit(plan)
+        stepper.end_round()
+        if index + 1 < planner.num_rounds:
+            # The device is busy with this round: queue the beginning of the next one meanwhile.
+            plan = planner.plan(index + 1)
+            chunks = prefetcher.chunks(plan)
+            loaded = load(next(chunks))
+        loss = stepper.round_loss(planner.epochs_done(index), steps_done - planner.first_step(index))
+        if on_round_end is not None:
+            on_round_end(index, loss, stepper.momentum)
+    if stage.cache_key is None:
+        stepper.close()
     else:
-        stepper.rest()
-        resting[stage.name] = stepper
+        stepper.release_data()
+        stepper_cache[stage.name] = stepper
 
 
-def _woken(stage: Stage, resting: dict[str, Stepper]) -> Stepper | None:
-    """The stepper of the last stage of this name, if it serves; one that does not, or whose stage fails, is gone."""
-    stepper = resting.pop(stage.name, None)
+def _cached_stepper(stage: Stage, stepper_cache: dict[str, Stepper]) -> Stepper | None:
+    """Take the last stepper for this stage name out of the cache; None if it cannot run the stage."""
+    stepper = stepper_cache.pop(stage.name, None)
     if stepper is None:
         return None
-    if not stepper.serves(stage):
-        stepper.done()
+    if not stepper.can_run(stage):
+        stepper.close()
         return None
-    stepper.begin_again(stage)
+    stepper.restart(stage)
     return stepper
 
 
-class _Loader:
-    """Makes a round's spans while the one before trains.
+def _new_stepper(stage: Stage, engine: Engine) -> Stepper:
+    return CapturedStepper(stage, engine) if engine.capture and stage.capturable else Stepper(stage, engine)
 
-    Where nothing depends on its steps, on a stream of their own, for the steps leave most of a GPU idle; but not for
-    lanes (which have streams other than the default one): what one of them leaves idle, another takes.
+
+class _Prefetcher:
+    """Prepares the inputs of a round while the previous one trains.
+
+    Where the inputs depend on no earlier step, they are prepared on a separate stream, because the steps leave most of a
+    GPU idle. Concurrent runs, which use streams other than the default one, do not: another run uses the idle part.
     """
 
-    MOST = 3  # spans in memory: one that trains, one that waits, one that is made
+    MAX_CHUNKS = 3  # in memory: one in training, one waiting, one in preparation
 
-    def __init__(self, rounds: RoundPlanner, engine: Engine) -> None:
-        self.rounds, self.device = rounds, engine.device
+    def __init__(self, planner: RoundPlanner, engine: Engine) -> None:
+        self.planner, self.device = planner, engine.device
         self.stream: torch.cuda.Stream | None = None
-        self.over: deque[torch.cuda.Event] = deque()
-        if engine.device.type == "cuda" and rounds.independent:
-            here = torch.cuda.current_stream(engine.device)
-            if here == torch.cuda.default_stream(engine.device):
-                self.stream = engine_streams(engine.device).ahead
-                self.stream.wait_stream(here)
+        self.finished: deque[torch.cuda.Event] = deque()
+        if engine.device.type == "cuda" and planner.independent:
+            current = torch.cuda.current_stream(engine.device)
+            if current == torch.cuda.default_stream(engine.device):
+                self.stream = engine_streams(engine.device).prefetch
+                self.stream.wait_stream(current)
 
-    def wait(self, span: StepChunk) -> None:
-        """Let the present stream wait for a span's inputs."""
-        if span.ready is None:
+    def wait_for(self, chunk: StepChunk) -> None:
+        """Make the current stream wait for a chunk's inputs."""
+        if chunk.ready is None:
             return
-        here = torch.cuda.current_stream(self.device)
-        here.wait_event(span.ready)
-        for group in span.groups:
+        current = torch.cuda.current_stream(self.device)
+        current.wait_event(chunk.ready)
+        for group in chunk.groups:
             for tensor in group.values():
-                tensor.record_stream(here)
+                tensor.record_stream(current)
 
-    def used(self) -> None:
-        """The steps of a span are queued: when they are done, it is no longer needed."""
+    def mark_used(self) -> None:
+        """All steps of a chunk are queued: its memory is free when they have finished."""
         if self.stream is not None:
-            self.over.append(torch.cuda.current_stream(self.device).record_event())
+            self.finished.append(torch.cuda.current_stream(self.device).record_event())
 
-    def made(self, plan: Any) -> Iterator[StepChunk]:
-        """A planned round's spans. Each is made when it is asked for, while no other lane captures a graph, and no more
-        than `MOST` are in memory.
-        """
-        rest = iter(self.rounds.load(plan))
+    def chunks(self, plan: Any) -> Iterator[StepChunk]:
+        """Yield a planned round's chunks, each prepared on request, with at most `MAX_CHUNKS` in memory."""
+        remaining = iter(self.planner.load(plan))
         while True:
-            if len(self.over) >= self.MOST:
-                self.over.popleft().synchronize()
+            if len(self.finished) >= self.MAX_CHUNKS:
+                self.finished.popleft().synchronize()
             with CAPTURE_GATE.eager(), nullcontext() if self.stream is None else torch.cuda.stream(self.stream):
-                span = next(rest, None)
-            if span is None:
+                chunk = next(remaining, None)
+            if chunk is None:
                 return
-            yield span if self.stream is None else replace(span, ready=self.stream.record_event())
-
-
-def _stepper(stage: Stage, engine: Engine) -> Stepper:
-    return CapturedStepper(stage, engine) if engine.capture and stage.capturable else Stepper(stage, engine)
+            yield chunk if self.stream is None else replace(chunk, ready=self.stream.record_event())

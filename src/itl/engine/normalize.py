@@ -1,4 +1,4 @@
-"""From uint8 views to what a network sees."""
+"""Convert uint8 images to normalized network inputs."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ from itl.engine.device import Engine
 
 
 class Normalize:
-    """uint8 `[n, c, h, w]` to float32 with the data's mean and deviation taken out, in the network's memory layout."""
+    """Maps uint8 images `[n, c, h, w]` to float32 with the data's mean and standard deviation removed.
+
+    The output has the network's memory layout.
+    """
 
     def __init__(self, mean: tuple[float, ...], std: tuple[float, ...], engine: Engine) -> None:
-        centre, spread = torch.tensor(mean, dtype=torch.float64), torch.tensor(std, dtype=torch.float64)
-        self.scale = (1 / (255 * spread)).float().view(-1, 1, 1).to(engine.device)
-        self.shift = (-centre / spread).float().view(-1, 1, 1).to(engine.device)
+        means, deviations = torch.tensor(mean, dtype=torch.float64), torch.tensor(std, dtype=torch.float64)
+        self.scale = (1 / (255 * deviations)).float().view(-1, 1, 1).to(engine.device)
+        self.shift = (-means / deviations).float().view(-1, 1, 1).to(engine.device)
         self.layout = engine.layout
 
-    def __call__(self, views: Tensor) -> Tensor:
+    def __call__(self, images: Tensor) -> Tensor:
         """Float32 `[n, c, h, w]`."""
-        views = views.contiguous(memory_format=self.layout)  # bytes are turned round sooner than what they become
-        return torch.addcmul(self.shift, views.float(), self.scale)
+        images = images.contiguous(memory_format=self.layout)  # permuting uint8 is cheaper than permuting float32
+        return torch.addcmul(self.shift, images.float(), self.scale)

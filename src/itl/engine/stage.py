@@ -1,4 +1,4 @@
-"""What a stage is: epochs planned in rounds, a loss, how it descends. It has never heard of a task."""
+"""Data structures of a training stage: planned rounds, a loss, an optimizer."""
 
 from __future__ import annotations
 
@@ -14,48 +14,59 @@ StepInputs = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class StepChunk:
-    """Steps whose inputs are ready on the device.
+    """A run of consecutive steps whose inputs are on the device.
 
-    `groups` holds the inputs of all steps of one shape together, every tensor `[steps, ...]`; `order` tells in which
-    order the groups' steps are taken, as (group, how many), each group front to back. `room`, where it is known, is how
-    many steps of each group's shape the stage's longest span has.
+    Attributes:
+        groups: Inputs of all steps that share one shape; every tensor is `[steps, ...]`.
+        order: The order of the steps, as (group, number of steps). Each group is consumed front to back.
+        ready: Event after which inputs made on another stream may be read.
+        capacity: For each group, the largest number of steps of its shape in any chunk of the stage, if known.
     """
 
     groups: list[StepInputs]
     order: list[tuple[int, int]]
-    ready: torch.cuda.Event | None = None  # where they are made on another stream: when they are
-    room: tuple[int, ...] = ()
+    ready: torch.cuda.Event | None = None
+    capacity: tuple[int, ...] = ()
 
     @property
     def steps(self) -> int:
-        """How many steps the span has."""
+        """Number of steps in the chunk."""
         return sum(count for _, count in self.order)
 
-    def walk(self) -> Iterator[tuple[int, int]]:
-        """Its steps one after another, as (group, place in the group)."""
-        at = [0] * len(self.groups)
+    def iterate(self) -> Iterator[tuple[int, int]]:
+        """Yield the steps in order, as (group, index in the group)."""
+        position = [0] * len(self.groups)
         for group, count in self.order:
-            for k in range(at[group], at[group] + count):
+            for k in range(position[group], position[group] + count):
                 yield group, k
-            at[group] += count
+            position[group] += count
 
-    def with_rates(self, rates: Tensor, send: Callable[[Tensor], Tensor]) -> StepChunk:
-        """The same span with each step's learning rate among its inputs. `rates` is `[steps]`, in step order."""
+    def with_learning_rates(self, rates: Tensor, send: Callable[[Tensor], Tensor]) -> StepChunk:
+        """A copy whose inputs include each step's learning rate.
+
+        Args:
+            rates: Learning rates `[steps]` in step order, on the CPU.
+            send: Copies a tensor to the device.
+        """
         parts: list[list[Tensor]] = [[] for _ in self.groups]
         first = 0
         for group, count in self.order:
             parts[group].append(rates[first : first + count])
             first += count
         groups = [{**g, "lr": send(torch.cat(p))} for g, p in zip(self.groups, parts, strict=True)]
-        return StepChunk(groups, self.order, room=self.room)
+        return StepChunk(groups, self.order, capacity=self.capacity)
 
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """How a stage descends: SGD with a learning rate that is constant, falls by a cosine, or rises before it falls so
-    ("warm"). `l2` is λ of λ‖w‖² (weight decay 2λ).
+    """SGD with a learning-rate schedule.
 
-    `curve(k, total)`, where given, takes the schedule's place: by what `lr` is multiplied at steps `k` (float64 `[n]`).
+    Attributes:
+        lr: Base learning rate.
+        momentum: Momentum factor.
+        l2: λ of the penalty λ‖w‖², which equals a weight decay of 2λ.
+        schedule: "constant", "cosine" (cosine decay) or "warm" (linear warm-up, then cosine decay).
+        curve: Replaces the schedule: maps steps `k` (float64 `[n]`) and the total number of steps to factors of `lr`.
     """
 
     lr: float
@@ -65,59 +76,74 @@ class OptimizerConfig:
     curve: Callable[[Tensor, int], Tensor] | None = None
 
     def rates(self, first: int, steps: int, total: int) -> Tensor:
-        """The learning rate of steps `first` to `first + steps` of `total`: float32 `[steps]`."""
+        """Learning rates of steps `first` to `first + steps` of `total`: float32 `[steps]`."""
         k = torch.arange(first, first + steps, dtype=torch.float64)
         if self.curve is not None:
             return (self.lr * self.curve(k, total)).float()
         if self.schedule == "constant":
             return torch.full((steps,), self.lr)
-        rise = total // 4 if self.schedule == "warm" else 0
-        fall = 0.5 * (1 + torch.cos(torch.pi * (k - rise) / (total - rise)))
-        return (self.lr * torch.where(k < rise, (k + 1) / (rise + 1), fall)).float()
+        warmup = total // 4 if self.schedule == "warm" else 0
+        decay = 0.5 * (1 + torch.cos(torch.pi * (k - warmup) / (total - warmup)))
+        return (self.lr * torch.where(k < warmup, (k + 1) / (warmup + 1), decay)).float()
 
 
 class RoundPlanner(Protocol):
-    """What a stage's epochs are made of, in rounds of one or more. `plan` is pure CPU work, done one round ahead.
+    """Plans a stage's epochs in rounds of one or more epochs.
 
-    What is random is drawn there or, where each epoch has keys of its own, in `load`.
+    `plan` runs on the CPU, one round ahead of training. Random draws are made there, or in `load` where each epoch has
+    its own key.
+
+    Attributes:
+        num_rounds: Number of rounds.
+        total_steps: Number of steps in all rounds.
+        independent: Whether the inputs of a round depend on no earlier step or round.
     """
 
     num_rounds: int
     total_steps: int
-    independent: bool  # whether no step, and no round, changes what another is made of
+    independent: bool
 
     def plan(self, index: int) -> Any:
-        """What a round is made of; all that depends on the rounds before it."""
+        """Plan round `index`; everything that depends on earlier rounds is decided here."""
         ...
 
     def load(self, plan: Any) -> Iterable[StepChunk]:
-        """The planned round's inputs, on the device."""
+        """Yield the planned round's inputs, on the device."""
         ...
 
     def commit(self, plan: Any) -> None:
-        """The round has been trained: take over what it changed outside the step (the memory's images)."""
+        """Apply what the trained round changes outside the step, such as the memory's images."""
         ...
 
     def epochs_done(self, index: int) -> int:
-        """How many epochs are done when round `index` is."""
+        """Number of epochs finished when round `index` is finished."""
         ...
 
     def first_step(self, index: int) -> int:
-        """How many steps were done when round `index` begins."""
+        """Number of steps before round `index`."""
         ...
 
 
 @dataclass
 class Stage:
-    """One optimisation: over which tensors, through which rounds, with what loss.
+    """One optimization: which tensors, over which rounds, with which loss.
 
-    `loss(batch)` returns a scalar. `changed` lists what a step changes besides the parameters (batch-norm statistics,
-    stored logits): capturing a step runs it a few times, and these are put back afterwards. `net` is the
-    network that is trained, where bf16 may be used for it. `adjust` turns the loss's gradients (in the parameters'
-    order) into those to descend by; `after` is called when the parameters are updated. Both are part of the step.
-    `seeds` gives a round's seed for a network that draws by itself, as dropout does. `like` is all that its step
-    depends on but its tensors: a later stage of the same name, with the same tensors and an equal `like`, goes on with
-    what this one has captured. None: no other will.
+    Attributes:
+        name: The stage's name in records and error messages.
+        parameters: Trained tensors by name.
+        optimizer: Optimizer and schedule.
+        planner: Provides the steps' inputs.
+        loss: Maps a step's inputs to a scalar.
+        mutated: Tensors that a step changes besides the parameters (batch-norm statistics, stored logits). Capturing a
+            step runs it a few times; these are restored afterwards.
+        autocast: Whether the loss runs under the engine's autocast.
+        net: The trained network, if it may use bf16 weights.
+        capturable: Whether a step can be captured as a CUDA graph.
+        transform_gradients: Maps the loss's gradients (in the parameters' order) to those the optimizer uses.
+        after_step: Called when the parameters have been updated; part of the captured step.
+        round_seed: Seed for a round, for networks that draw random numbers themselves (dropout).
+        cache_key: Everything the step depends on except its tensors. A later stage with the same name, tensors and key
+            reuses this stage's captured graphs. None disables reuse.
     """
 
     name: str
@@ -125,26 +151,33 @@ class Stage:
     optimizer: OptimizerConfig
     planner: RoundPlanner
     loss: Callable[[StepInputs], Tensor]
-    changed: list[Tensor] = field(default_factory=list)
+    mutated: list[Tensor] = field(default_factory=list)
     autocast: bool = True
     net: nn.Module | None = None
     capturable: bool = True
-    adjust: Callable[[list[Tensor]], list[Tensor]] | None = None
-    after: Callable[[], None] | None = None
-    seeds: Callable[[int], int] | None = None
-    like: Any = None
+    transform_gradients: Callable[[list[Tensor]], list[Tensor]] | None = None
+    after_step: Callable[[], None] | None = None
+    round_seed: Callable[[int], int] | None = None
+    cache_key: Any = None
 
-    def moves(self) -> list[Tensor]:
-        """All that its steps change outside the stepper."""
-        return [*self.parameters.values(), *self.changed]
+    def mutable_tensors(self) -> list[Tensor]:
+        """Every tensor outside the stepper that a step changes."""
+        return [*self.parameters.values(), *self.mutated]
 
-    def over(self) -> Stage:
-        """What is left to tell whether a later one is like it: nothing of the data it was trained on."""
-        return replace(self, planner=None, loss=None, adjust=None, after=None, seeds=None)  # type: ignore[arg-type]
+    def without_data(self) -> Stage:
+        """A copy for comparison with later stages that keeps no training data alive."""
+        return replace(  # type: ignore[arg-type]
+            self, planner=None, loss=None, transform_gradients=None, after_step=None, round_seed=None
+        )
 
 
 class Diverged(RuntimeError):
-    """A loss or a weight was not finite. Carries the stage and the epoch (from 1) it happened in."""
+    """A loss or weight is not finite.
+
+    Attributes:
+        stage: Name of the stage.
+        epoch: The epoch it happened in, counted from 1.
+    """
 
     def __init__(self, stage: str, epoch: int) -> None:
         super().__init__(f"non-finite loss in {stage}, epoch {epoch}")

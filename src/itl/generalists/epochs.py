@@ -16,7 +16,7 @@ from torch import Tensor
 
 from itl.augment import Augment, Draws
 from itl.engine.batches import batch_sizes, num_batches, num_samples
-from itl.engine.device import AT_ONCE, Engine
+from itl.engine.device import INFERENCE_BATCH, Engine
 from itl.engine.keyed_random import Key, generator
 from itl.engine.pool import ImageSource
 from itl.engine.stage import StepChunk, StepInputs
@@ -53,7 +53,7 @@ class SampleRoundPlanner:
         self.epochs = -(-self.total_steps // self.per_epoch)
         self.each = max(1, min(STEPS_A_ROUND // self.per_epoch, self.epochs // POINTS))
         self.num_rounds = -(-self.epochs // self.each)
-        most = max(1, self.engine.budget // (self.weight * self.batch))  # steps held at once
+        most = max(1, self.engine.input_bytes // (self.weight * self.batch))  # steps held at once
         self.cuts = -(-self.per_epoch // most)  # parts of an epoch
         self.longest = -(-self.each // -(-self.each // max(1, most // self.per_epoch)))  # epochs of a span
 
@@ -121,7 +121,7 @@ class SampleRoundPlanner:
             stop = first + sum(map(len, parts))
             groups.append({name: t[first:stop].unflatten(0, (-1, size)) for name, t in flat.items()})
             first = stop
-        return StepChunk(groups, order, room=tuple(map(self._room, shapes)))
+        return StepChunk(groups, order, capacity=tuple(map(self._room, shapes)))
 
 
 def joined(parts: list[Tensor]) -> Tensor:
@@ -130,8 +130,8 @@ def joined(parts: list[Tensor]) -> Tensor:
 
 
 def parts_of(x: Tensor) -> tuple[Tensor, ...]:
-    """`x` in as few equal parts as have `AT_ONCE` rows at most."""
-    return x.chunk(max(1, -(-len(x) // AT_ONCE)))
+    """`x` in as few equal parts as have `INFERENCE_BATCH` rows at most."""
+    return x.chunk(max(1, -(-len(x) // INFERENCE_BATCH)))
 
 
 def in_parts(model: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:

@@ -142,7 +142,7 @@ class Tangent:
         values = self.model.values(sample) if self.engine.uses_triton and self.model.written_out else {}
         more = 4 * sum(t.numel() for t in values.values())
         # Without the values the chain of a step is half as long, and the convolutions with w can go beside it.
-        self.ahead = 0 < AHEAD * settings.batch * more <= self.engine.budget
+        self.ahead = 0 < AHEAD * settings.batch * more <= self.engine.input_bytes
         if self.ahead:
             self.model.side_stream = side_stream(self.engine.device, self.engine.capture)
 
@@ -153,7 +153,9 @@ class Tangent:
             return memory_loss(self.model.logits(self.w, h, known), batch, settings)
 
         rounds = memory_rounds(ground, "tangent", self._prepare, 4 * sample.numel() + self.ahead * more)
-        self.stage = Stage("tangent", dict(self.w), optimizer(settings), rounds, loss, autocast=False, like=settings)
+        self.stage = Stage(
+            "tangent", dict(self.w), optimizer(settings), rounds, loss, autocast=False, cache_key=settings
+        )
 
     def fits(self, net: Net, ground: MemoryContext) -> bool:
         """Whether another network can be linearised in the place of this one."""

@@ -60,5 +60,5 @@ def projection_stage(
         loss,
         list(net.buffers()),
         net=net,
-        like=settings,
+        cache_key=settings,
     )

@@ -78,12 +78,12 @@ class Learner:
         self._torn = False  # within a round: weights, memory and position do not belong together
         self._generalist: Generalist | None = None
         self._before: Generalist | None = None  # the last task's
-        self._resting: dict[str, Stepper] = {}  # steps that may be the same at the next task
+        self._stepper_cache: dict[str, Stepper] = {}  # steps that may be the same at the next task
         self._past: list[Data] = []  # the images of the tasks before, for a method that keeps them
 
     def __getstate__(self) -> dict[str, Any]:
         """To be copied or pickled: without what only saves time at the next task."""
-        return {**self.__dict__, "_before": None, "_resting": {}}
+        return {**self.__dict__, "_before": None, "_stepper_cache": {}}
 
     # ------------------------------------------------------------------ Algorithm 1
 
@@ -415,7 +415,14 @@ class Learner:
             self._take_as_it_is(stage)
         with self.clock.section(section):
             self._torn = True
-            train(stage, self.engine, start=start, momentum=momentum, after=after, resting=self._resting)
+            train(
+                stage,
+                self.engine,
+                start=start,
+                momentum=momentum,
+                on_round_end=after,
+                stepper_cache=self._stepper_cache,
+            )
             self._torn = False
         self.flight = {n: t for n, t in self.flight.items() if not n.startswith("momentum.")}
         with self.clock.section("evaluation"):
@@ -425,7 +432,7 @@ class Learner:
         """A network of the user's own: no shortcut is taken, its frozen layers stay, what it draws has a key."""
         stage.capturable, stage.net = False, None
         stage.parameters = {name: p for name, p in stage.parameters.items() if p.requires_grad}
-        stage.seeds = lambda index: torch_generator(*self._key(), stage.name, index, "network").initial_seed()
+        stage.round_seed = lambda index: torch_generator(*self._key(), stage.name, index, "network").initial_seed()
 
     def _due(self, stage: str) -> bool:
         return self.position[0] == stage

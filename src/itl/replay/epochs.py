@@ -123,7 +123,7 @@ class ReplayRoundPlanner:
         image = self.memory.pixels[0].numel()
         step = image * len(plan.now) * int((replay.batch + replay.replay * len(replay.slots)).max())
         step += image * sum(plan.extra[name].shape[1] for name in self.specialist.looks_up if name in plan.extra)
-        each = max(1, self.engine.budget // step)
+        each = max(1, self.engine.input_bytes // step)
         for first in range(0, len(replay.batch), each):
             yield self._span(plan, first, min(first + each, len(replay.batch)))
 
@@ -293,8 +293,8 @@ def specialist_stage(rounds: ReplayRoundPlanner) -> Stage:
         changed,
         net=net,
         capturable=specialist.capturable and (live is None or live.augment.policy is None),
-        adjust=specialist.gradient if phase.replays and specialist.turns_gradients else None,
-        after=after if phase.replays else None,
+        transform_gradients=specialist.gradient if phase.replays and specialist.turns_gradients else None,
+        after_step=after if phase.replays else None,
     )
 
 

@@ -13,7 +13,7 @@ LADDER = ("b", "b+lf", "b+ff", "b+hp+lf", "b+hp+ff+pd", "itl")  # the ablation, 
 SECTIONS = ("specialist", "memory", "tangent", "projection", "evaluation")
 
 
-def run_concurrently(groups: Sequence[ReportGroup]) -> list[tuple[str, list[ReportGroup]]]:
+def comparison_charts(groups: Sequence[ReportGroup]) -> list[tuple[str, list[ReportGroup]]]:
     """What may stand in one chart of bars, with its title: the ablation's rungs, and else all methods and variants, of
     one stream, split and buffer. A cell alone is shown only where there is nothing else.
     """

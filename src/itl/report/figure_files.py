@@ -54,7 +54,7 @@ def figures(report: ReportData) -> Iterator[tuple[str, Chart]]:
                 chart = tasks.matrix(mine, measure)
                 if chart is not None:
                     yield f"matrix/{group.key}/{measure}", chart
-    for number, (_, alike) in enumerate(compare.run_concurrently(report.groups)):
+    for number, (_, alike) in enumerate(compare.comparison_charts(report.groups)):
         for measure, _ in MEASURES:
             chart = compare.bars(alike, measure)
             if chart is not None:

@@ -188,7 +188,7 @@ def _tasks(
 
 def _compare(report: ReportData, charts: dict[str, Any]) -> Iterator[FigureSpec]:
     groups = report.groups
-    for number, (title, alike) in enumerate(compare.run_concurrently(groups)):
+    for number, (title, alike) in enumerate(compare.comparison_charts(groups)):
         published = any(row.published for group in alike for row in group.rows)
         drawn = {measure: compare.bars(alike, measure) for measure, _ in MEASURES}
         if len(alike) > 1 or published:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from itl import nets
-from itl.engine.device import AT_ONCE, choose_engine
+from itl.engine.device import INFERENCE_BATCH, choose_engine
 from itl.learner.stage_estimate import GENERALIST, estimate_stages
 from itl.settings import Settings
 
@@ -67,7 +67,7 @@ def estimate_cost(
             seconds += stage.steps * (per_step + per_image * stage.images * RELATIVE_IMAGE_COST[stage.stage])
     weights = sum(parameter.numel() for parameter in net.parameters())
     pixels = 3 * size * size * (max(count for _, count in lessons) + buffer)
-    concurrent_images = max(2 * batch, min(AT_ONCE, stored) // 2)  # whose activations are in memory at once
+    concurrent_images = max(2 * batch, min(INFERENCE_BATCH, stored) // 2)  # whose activations are in memory at once
     data = 16 * weights + activations * concurrent_images // batch + pixels
     process = _peak_memory() + LAZY_LIBRARY_BYTES if engine.device.type == "cpu" else 0
     return CostEstimate(seconds, data + process, str(engine.device))
