@@ -78,11 +78,11 @@ def no_ahead() -> Iterator[None]:
 @contextmanager
 def new_streams() -> Iterator[None]:
     """The engine's own are made anew within."""
-    kept = dict(concurrency._own)
-    concurrency._own.clear()
+    kept = dict(concurrency._streams)
+    concurrency._streams.clear()
     yield
-    concurrency._own.clear()
-    concurrency._own.update(kept)
+    concurrency._streams.clear()
+    concurrency._streams.update(kept)
 
 
 @contextmanager
@@ -90,9 +90,9 @@ def no_priority() -> Iterator[None]:
     """The kernels of graphs do not go before others."""
 
     def plain(device: torch.device) -> concurrency.EngineStreams:
-        if device not in concurrency._own:
-            concurrency._own[device] = concurrency.EngineStreams(*(torch.cuda.Stream(device) for _ in range(3)))
-        return concurrency._own[device]
+        if device not in concurrency._streams:
+            concurrency._streams[device] = concurrency.EngineStreams(*(torch.cuda.Stream(device) for _ in range(3)))
+        return concurrency._streams[device]
 
     with new_streams(), ExitStack() as stack:
         for room in (concurrency, loop):

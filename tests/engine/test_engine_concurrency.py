@@ -84,7 +84,7 @@ def test_no_lane_has_a_stream_of_another_or_of_the_engine(monkeypatch: pytest.Mo
     """However many were handed out before: a lane whose stream is captured by another could launch nothing."""
     ring, device = Ring(), torch.device("cuda")
     monkeypatch.setattr(torch.cuda, "Stream", ring)
-    monkeypatch.setattr(concurrency, "_own", {})
+    monkeypatch.setattr(concurrency, "_streams", {})
     monkeypatch.setattr(concurrency, "PREFETCH_SHARE", 0)  # the third of them from the ring too
     own = concurrency.engine_streams(device)
     mine = {stream.cuda_stream for stream in (own.capture, own.side, own.prefetch)}

@@ -41,7 +41,7 @@ class Driver:
 
 def test_the_driver_is_asked_for_a_part_and_a_stream_on_it() -> None:
     driver = Driver()
-    assert green_context._made(driver, 0, 32) == 4711
+    assert green_context._create(driver, 0, 32) == 4711
     assert driver.called == list(NAMES)
     assert driver.wanted == 32
 
@@ -49,8 +49,8 @@ def test_the_driver_is_asked_for_a_part_and_a_stream_on_it() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_an_older_driver_or_one_that_refuses_is_no_error_of_ours(name: str) -> None:
     for driver in (Driver(without=name), Driver(failing=name)):
-        with pytest.raises(green_context._Refused, match=name):
-            green_context._made(driver, 0, 32)
+        with pytest.raises(green_context._Unavailable, match=name):
+            green_context._create(driver, 0, 32)
 
 
 def test_without_a_driver_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,7 +58,7 @@ def test_without_a_driver_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None
         raise OSError(name)
 
     monkeypatch.setattr(ctypes, "CDLL", missing)
-    with pytest.raises(green_context._Refused):
+    with pytest.raises(green_context._Unavailable):
         green_context._driver()
 
 
@@ -68,7 +68,7 @@ def test_where_it_cannot_be_had_what_is_made_ahead_has_a_stream_like_any(monkeyp
             self.priority = priority
 
     asked = []
-    monkeypatch.setattr(concurrency, "_own", {})
+    monkeypatch.setattr(concurrency, "_streams", {})
     monkeypatch.setattr(torch.cuda, "Stream", Plain)
     monkeypatch.setattr(green_context, "stream_on", lambda device, share: asked.append(share))
     own = concurrency.engine_streams(torch.device("cuda", 0))

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from itl.engine.packed_inputs import ALIGNED, PackedInputs
+from itl.engine.packed_inputs import ALIGNMENT, PackedInputs
 
 
 def group(steps: int, seed: int = 0) -> dict[str, Tensor]:
@@ -57,6 +57,6 @@ def test_inputs_lie_where_kernels_expect_them() -> None:
     packed = PackedInputs(group(5))
     row = packed.rows.index_select(0, torch.tensor([2]))
     for name, tensor in packed.at(torch.tensor([2])).items():
-        assert packed.places[name].start % ALIGNED == 0
+        assert packed.byte_ranges[name].start % ALIGNMENT == 0
         assert tensor.is_contiguous()
-    assert row.shape[1] * 8 % ALIGNED == 0
+    assert row.shape[1] * 8 % ALIGNMENT == 0

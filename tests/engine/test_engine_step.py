@@ -140,7 +140,7 @@ def test_a_warm_start_rises_in_equal_steps_for_a_quarter_and_then_falls_as_the_c
 def test_each_step_gets_its_own_rate_though_steps_are_grouped_by_shape() -> None:
     """Span.order is the order of time: group 0 twice, group 1 once, group 0 again."""
     span = StepChunk([{"x": torch.zeros(3, 2)}, {"x": torch.zeros(1, 5)}], [(0, 2), (1, 1), (0, 1)])
-    rated = span.with_rates(torch.tensor([1.0, 2.0, 3.0, 4.0]), lambda t: t)
+    rated = span.with_learning_rates(torch.tensor([1.0, 2.0, 3.0, 4.0]), lambda t: t)
     assert rated.groups[0]["lr"].tolist() == [1.0, 2.0, 4.0]
     assert rated.groups[1]["lr"].tolist() == [3.0]
 

@@ -82,7 +82,7 @@ def captures(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     }.items():
         monkeypatch.setattr(torch.cuda, name, pretended)
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda self, stream: None)
-    monkeypatch.setitem(concurrency._own, torch.device("cpu"), concurrency.EngineStreams(main, beside, main))  # type: ignore[arg-type]
+    monkeypatch.setitem(concurrency._streams, torch.device("cpu"), concurrency.EngineStreams(main, beside, main))  # type: ignore[arg-type]
     monkeypatch.setattr(capture, "in_capture_thread", lambda work, device: work())
     monkeypatch.setattr(capture.CapturedStepper, "_record", record)
     monkeypatch.setattr(learner, "choose_engine", engine)

@@ -146,8 +146,8 @@ def distinct_streams(count: int, device: torch.device) -> list[torch.cuda.Stream
 class EngineStreams:
     """Streams that the engine keeps for itself.
 
-    A graph records the structure of a capture, not its streams, so two streams serve all captures. A new stream for each
-    capture would sooner or later be one that a run uses (PyTorch has a ring of 32), and that run could not launch
+    A graph records the structure of a capture, not its streams, so two streams serve all captures. A new stream for
+    each capture would sooner or later be one that a run uses (PyTorch has a ring of 32), and that run could not launch
     anything during the capture. Kernels of a graph keep the priority of the streams they were captured on, so they run
     before other queued work.
 

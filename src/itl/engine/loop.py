@@ -112,8 +112,8 @@ def _new_stepper(stage: Stage, engine: Engine) -> Stepper:
 class _Prefetcher:
     """Prepares the inputs of a round while the previous one trains.
 
-    Where the inputs depend on no earlier step, they are prepared on a separate stream, because the steps leave most of a
-    GPU idle. Concurrent runs, which use streams other than the default one, do not: another run uses the idle part.
+    Where the inputs depend on no earlier step, they are prepared on a separate stream, because the steps leave most of
+    a GPU idle. Concurrent runs, which use streams other than the default one, do not: another run uses the idle part.
     """
 
     MAX_CHUNKS = 3  # in memory: one in training, one waiting, one in preparation

@@ -166,9 +166,8 @@ class Stage:
 
     def without_data(self) -> Stage:
         """A copy for comparison with later stages that keeps no training data alive."""
-        return replace(  # type: ignore[arg-type]
-            self, planner=None, loss=None, transform_gradients=None, after_step=None, round_seed=None
-        )
+        unset: dict[str, Any] = {"planner": None, "loss": None}
+        return replace(self, **unset, transform_gradients=None, after_step=None, round_seed=None)
 
 
 class Diverged(RuntimeError):
