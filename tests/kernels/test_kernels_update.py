@@ -22,12 +22,12 @@ def test_the_fused_update_is_pytorchs_sgd_with_rounded_twins(momentum: float, de
     copies = [p.detach().clone().requires_grad_() for p in leaves]
     plain = torch.optim.SGD(copies, lr=0.1, momentum=momentum, weight_decay=2e-3)
     for _ in range(3):
-        grads = [torch.randn_like(p).to(torch.bfloat16 if id(p) in weights.place else torch.float32) for p in leaves]
+        grads = [torch.randn_like(p).to(torch.bfloat16 if id(p) in weights.index else torch.float32) for p in leaves]
         rest = update(leaves, grads)
         for copy, grad in zip(copies, grads, strict=True):
             copy.grad = grad.float()
         plain.step()
-    assert [grad is None for grad in rest] == [id(p) in weights.place for p in leaves]
+    assert [grad is None for grad in rest] == [id(p) in weights.index for p in leaves]
     of = {id(p): copy for p, copy in zip(leaves, copies, strict=True)}
     for master, twin in zip(weights.masters, weights.copies, strict=True):
         assert torch.allclose(master, of[id(master)], rtol=1e-6, atol=1e-6)
