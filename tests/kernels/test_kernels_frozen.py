@@ -92,7 +92,7 @@ def test_a_tangent_model_asks_it_for_its_features(device: torch.device) -> None:
     model = TangentModel(net, 2)
     expected = model.features(x)
     for dtype, most in ((torch.float32, 1e-5), (torch.bfloat16, 0.02)):
-        model.freeze(dtype)
+        model.freeze_trunk(dtype)
         assert model.frozen is not None
         assert model.features(x).dtype == torch.float32  # what the head computes in
         assert away(model.features(x), expected) < most
@@ -107,5 +107,5 @@ def test_other_networks_are_asked_themselves(device: torch.device) -> None:
 def test_images_stay_as_they_are_where_no_layer_is_frozen(device: torch.device) -> None:
     net, x = seen("resnet8", device), images(False, device)
     model = TangentModel(net, None)
-    model.freeze(torch.bfloat16)
+    model.freeze_trunk(torch.bfloat16)
     assert torch.equal(model.features(x), x)

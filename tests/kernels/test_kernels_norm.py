@@ -93,7 +93,7 @@ def a_tangent_model(device: torch.device) -> tuple[TangentModel, Tensor]:
 def moved_along(model: TangentModel, w: dict[str, Tensor], features: Tensor, ahead: bool = False) -> list[Tensor]:
     """Logits, and the gradient of their square in w."""
     leaves = {name: t.clone().requires_grad_() for name, t in w.items()}
-    logits = model.logits(leaves, features, model.values(features) if ahead else None)
+    logits = model.logits(leaves, features, model.conv_outputs(features) if ahead else None)
     return [logits.detach(), *torch.autograd.grad(logits.square().sum(), list(leaves.values()))]
 
 
@@ -116,7 +116,7 @@ def test_the_fused_derivative_is_forward_modes(
     ours = moved_along(model, w, features, ahead)
     assert len(launched) == 5
     assert len(closed) == 1
-    model.written_out = False
+    model.has_jvp_rules = False
     for mine, theirs in zip(ours, moved_along(model, w, features), strict=True):
         assert (mine - theirs).norm() <= 1e-4 * theirs.norm()
 

@@ -76,7 +76,7 @@ def test_first_spans_that_are_short_need_no_graphs_of_their_own(
     """A graph has room for the longest span of its stage from the beginning."""
     made, outcomes = [], []
     for soon in ((), (1, 3)):
-        monkeypatch.setattr(epochs, "SOON", soon)
+        monkeypatch.setattr(epochs, "FIRST_CHUNK_EPOCHS", soon)
         captures.clear()
         spans = counted(epochs.SampleRoundPlanner, "_span", monkeypatch)
         outcomes.append(taught("itl", capture=True, **{"tangent.epochs": 80, "projection.epochs": 80}))

@@ -1,6 +1,6 @@
-"""The step at the end of a task: half-pipe, tangent learning, projection; and the paper's ablations of it."""
+"""Learning at the end of a task: tangent learning, projection, and the fine-tuning of the ablation."""
 
-from itl.generalists.learning import FineTuning, Generalist, MemoryContext, Tangent, build, restore
+from itl.generalists.learning import FineTuning, Generalist, MemoryContext, TangentLearning, build, restore
 from itl.generalists.projection import projection_stage
 from itl.generalists.reverse import TangentSpecialist
 from itl.generalists.tangent_model import TangentModel
@@ -9,7 +9,7 @@ __all__ = [
     "FineTuning",
     "Generalist",
     "MemoryContext",
-    "Tangent",
+    "TangentLearning",
     "TangentModel",
     "TangentSpecialist",
     "build",

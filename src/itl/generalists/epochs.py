@@ -1,7 +1,8 @@
-"""Epochs over the memory (or the task) alone, several of them drawn and prepared at once.
+"""Epochs over the memory (or a task) alone; the inputs of several epochs are prepared at once.
 
-A memory of 200 is seven steps an epoch: made one by one they would cost more than they train. What is frozen during
-a stage (a trunk's features, a teacher's logits) is computed here in large batches for a whole round.
+An epoch over a memory of 200 images has seven steps, and preparing epochs one by one would take longer than training
+them. The outputs of models that are frozen during a stage (features of the trunk, logits of the teacher) are computed
+here, in large batches.
 """
 
 from __future__ import annotations
@@ -21,17 +22,29 @@ from itl.engine.keyed_random import Key, generator
 from itl.engine.pool import ImageSource
 from itl.engine.stage import StepChunk, StepInputs
 
-SOON = (2, 5)  # epochs of a stage's first spans, where its steps wait for them: the next is made while they train
-STEPS_A_ROUND = 200  # enough to hide what a round costs beside its steps
-POINTS = 8  # rounds a stage has at least: the points of its curve
+# Numbers of epochs in the first chunks of a stage. Training waits for the first chunk, so it is small.
+FIRST_CHUNK_EPOCHS = (2, 5)
+STEPS_PER_ROUND = 200  # enough to hide the fixed cost of a round
+MIN_ROUNDS = 8  # per stage, if it has so many epochs: the points of its learning curve
 
 
 @dataclass
 class SampleRoundPlanner:
-    """Rounds over the first `size` rows of `source`, in batches of `batch`, a partial last one included.
+    """Plans epochs over the first `size` rows of `source`; a `RoundPlanner` of the engine.
 
-    `prepare(views, rows)` turns uint8 views `[n, c, h, w]` of rows `[n]` into a step's inputs, each `[n, ...]`;
-    `weight` is about how many bytes they take a sample. `key` ends in the stage's name.
+    Attributes:
+        source: The images.
+        size: Number of images.
+        epochs: Number of epochs.
+        steps: Number of steps, instead of `epochs`; None: `epochs` decides.
+        batch: Batch size; the last batch of an epoch may be smaller.
+        key: Key of all random draws; its last part is the stage's name.
+        augment: Augmentation.
+        prepare: `prepare(images, rows)` turns augmented uint8 images `[n, c, h, w]` of rows `[n]` into step inputs,
+            each `[n, ...]`.
+        bytes_per_sample: Approximate size of the prepared inputs.
+        engine: Device and precision.
+        independent: See `RoundPlanner`: neither the source nor `prepare` changes while the stage is trained.
     """
 
     source: ImageSource
@@ -42,98 +55,103 @@ class SampleRoundPlanner:
     key: Key
     augment: Augment
     prepare: Callable[[Tensor, Tensor], StepInputs]
-    weight: int
+    bytes_per_sample: int
     engine: Engine
-    independent: bool = True  # neither the source nor what prepares its views changes meanwhile
+    independent: bool = True
 
     def __post_init__(self) -> None:
-        """Count steps and rounds."""
-        self.per_epoch = num_batches(self.size, self.batch)
-        self.total_steps = self.per_epoch * self.epochs if self.steps is None else self.steps
-        self.epochs = -(-self.total_steps // self.per_epoch)
-        self.each = max(1, min(STEPS_A_ROUND // self.per_epoch, self.epochs // POINTS))
-        self.num_rounds = -(-self.epochs // self.each)
-        most = max(1, self.engine.input_bytes // (self.weight * self.batch))  # steps held at once
-        self.cuts = -(-self.per_epoch // most)  # parts of an epoch
-        self.longest = -(-self.each // -(-self.each // max(1, most // self.per_epoch)))  # epochs of a span
+        """Count steps, rounds and chunks."""
+        self.steps_per_epoch = num_batches(self.size, self.batch)
+        self.total_steps = self.steps_per_epoch * self.epochs if self.steps is None else self.steps
+        self.epochs = -(-self.total_steps // self.steps_per_epoch)
+        self.epochs_per_round = max(1, min(STEPS_PER_ROUND // self.steps_per_epoch, self.epochs // MIN_ROUNDS))
+        self.num_rounds = -(-self.epochs // self.epochs_per_round)
+        max_steps = max(1, self.engine.input_bytes // (self.bytes_per_sample * self.batch))  # on the device at once
+        self.chunks_per_epoch = -(-self.steps_per_epoch // max_steps)
+        chunks_per_round = -(-self.epochs_per_round // max(1, max_steps // self.steps_per_epoch))
+        self.epochs_per_chunk = -(-self.epochs_per_round // chunks_per_round)
 
     def epochs_done(self, index: int) -> int:
-        """Epochs done when round `index` is."""
-        return min(self.epochs, (index + 1) * self.each)
+        """Number of epochs done after round `index`."""
+        return min(self.epochs, (index + 1) * self.epochs_per_round)
 
     def first_step(self, index: int) -> int:
-        """Steps done before round `index`."""
-        return index * self.each * self.per_epoch
+        """Number of steps done before round `index`."""
+        return index * self.epochs_per_round * self.steps_per_epoch
 
     def plan(self, index: int) -> range:
-        """The round's epochs. Each has keys of its own: it is drawn when its span is made, and always the same."""
-        return range(index * self.each, self.epochs_done(index))
+        """Epochs of a round. The draws of an epoch depend only on its key, so `load` makes them."""
+        return range(index * self.epochs_per_round, self.epochs_done(index))
 
     def load(self, plan: range) -> Iterator[StepChunk]:
-        """The round's inputs, in equal spans of whole epochs (or parts of one) within the engine's budget."""
-        for epochs in self._spans(plan):
-            drawn = [self._drawn(epoch) for epoch in epochs]
-            rows, views = np.concatenate([rows for rows, _ in drawn]), Draws.cat([views for _, views in drawn])
+        """Inputs of a round, in equal chunks of whole epochs (or parts of an epoch) within the memory budget."""
+        for epochs in self._split_epochs(plan):
+            drawn = [self._draw_epoch(epoch) for epoch in epochs]
+            rows, draws = np.concatenate([rows for rows, _ in drawn]), Draws.cat([draws for _, draws in drawn])
             sizes = np.concatenate([batch_sizes(len(rows), self.batch) for rows, _ in drawn])
             first = 0
-            for part in np.array_split(sizes, min(self.cuts, len(sizes))):
+            for part in np.array_split(sizes, min(self.chunks_per_epoch, len(sizes))):
                 stop = first + int(part.sum())
-                yield self._span(rows[first:stop], views[first:stop], part)
+                yield self._chunk(rows[first:stop], draws[first:stop], part)
                 first = stop
 
     def commit(self, plan: range) -> None:
-        """Nothing outside the step changes."""
+        """Do nothing: the steps change nothing outside the stage."""
 
-    def _drawn(self, epoch: int) -> tuple[np.ndarray, Draws]:
-        """The rows that an epoch takes, in order `[n]`, and their views; a stage's last one may be cut short."""
-        some = num_samples(self.size, self.batch, self.total_steps - epoch * self.per_epoch)
-        rows = generator(*self.key, epoch, "order").permutation(self.size)[:some]
+    def _draw_epoch(self, epoch: int) -> tuple[np.ndarray, Draws]:
+        """Rows of an epoch in order `[n]`, and their augmentation; the last epoch of a stage may be shorter."""
+        count = num_samples(self.size, self.batch, self.total_steps - epoch * self.steps_per_epoch)
+        rows = generator(*self.key, epoch, "order").permutation(self.size)[:count]
         return rows, self.augment.draw(generator(*self.key, epoch, "views"), len(rows))
 
-    def _spans(self, plan: range) -> list[range]:
-        """A round's epochs as equal spans; the first round's begin with few, which are soon there."""
-        few = [min(k, self.longest) for k in SOON] if plan.start == 0 and self.engine.capture else []
-        soon = [k for k in itertools.accumulate(few) if k < len(plan)]
-        first = soon[-1] if soon else 0
-        count = -(-(len(plan) - first) // self.longest)
-        edges = [0, *soon[:-1], *np.linspace(first, len(plan), count + 1).round().astype(int).tolist()]
+    def _split_epochs(self, plan: range) -> list[range]:
+        """Split a round's epochs into equal chunks; those of the first round begin with small chunks."""
+        sizes = [min(k, self.epochs_per_chunk) for k in FIRST_CHUNK_EPOCHS]
+        small = sizes if plan.start == 0 and self.engine.capture else []
+        small_edges = [k for k in itertools.accumulate(small) if k < len(plan)]
+        first = small_edges[-1] if small_edges else 0
+        count = -(-(len(plan) - first) // self.epochs_per_chunk)
+        edges = [0, *small_edges[:-1], *np.linspace(first, len(plan), count + 1).round().astype(int).tolist()]
         return [plan[a:b] for a, b in itertools.pairwise(edges) if b > a]
 
-    def _room(self, size: int) -> int:
-        """How many steps of so many samples the longest span has; 0 where epochs are cut."""
-        return 0 if self.cuts > 1 else self.longest * (self.size // self.batch if size == self.batch else 1)
+    def _max_steps_per_chunk(self, size: int) -> int:
+        """Number of steps of batch size `size` in the longest chunk; 0 (unknown) if epochs are split."""
+        if self.chunks_per_epoch > 1:
+            return 0
+        return self.epochs_per_chunk * (self.size // self.batch if size == self.batch else 1)
 
-    def _span(self, taken: np.ndarray, views: Draws, sizes: np.ndarray) -> StepChunk:
-        """Steps of `sizes` samples, the rows `taken` one after another, grouped by shape."""
+    def _chunk(self, rows: np.ndarray, draws: Draws, sizes: np.ndarray) -> StepChunk:
+        """Steps over consecutive `rows` `[n]`, with batch sizes `sizes` `[steps]`, grouped by batch size."""
         starts = np.concatenate([[0], np.cumsum(sizes)])
-        shapes: dict[int, list[np.ndarray]] = {}
+        positions: dict[int, list[np.ndarray]] = {}
         order: list[tuple[int, int]] = []
         for run in np.split(np.arange(len(sizes)), np.flatnonzero(np.diff(sizes)) + 1):
             size = int(sizes[run[0]])
-            shapes.setdefault(size, []).append(np.arange(starts[run[0]], starts[run[-1] + 1]))
-            order.append((list(shapes).index(size), len(run)))
-        # Rows in the groups' order from the beginning: what is prepared need not be moved then.
-        index = np.concatenate([part for parts in shapes.values() for part in parts])
-        rows = torch.from_numpy(taken[index])
-        flat = self.prepare(self.augment(self.source.gather(rows), views[torch.from_numpy(index)]), rows)
+            positions.setdefault(size, []).append(np.arange(starts[run[0]], starts[run[-1] + 1]))
+            order.append((list(positions).index(size), len(run)))
+        # The rows are sorted by group before they are prepared, so that the prepared inputs need not be moved.
+        index = np.concatenate([part for parts in positions.values() for part in parts])
+        sorted_rows = torch.from_numpy(rows[index])
+        images = self.augment(self.source.gather(sorted_rows), draws[torch.from_numpy(index)])
+        flat = self.prepare(images, sorted_rows)
         groups, first = [], 0
-        for size, parts in shapes.items():
+        for size, parts in positions.items():
             stop = first + sum(map(len, parts))
             groups.append({name: t[first:stop].unflatten(0, (-1, size)) for name, t in flat.items()})
             first = stop
-        return StepChunk(groups, order, capacity=tuple(map(self._room, shapes)))
+        return StepChunk(groups, order, capacity=tuple(map(self._max_steps_per_chunk, positions)))
 
 
-def joined(parts: list[Tensor]) -> Tensor:
-    """Parts behind one another; one alone is not copied."""
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
+def concatenate(chunks: list[Tensor]) -> Tensor:
+    """Concatenate along the first axis; a single chunk is not copied."""
+    return chunks[0] if len(chunks) == 1 else torch.cat(chunks)
 
 
-def parts_of(x: Tensor) -> tuple[Tensor, ...]:
-    """`x` in as few equal parts as have `INFERENCE_BATCH` rows at most."""
+def split_in_chunks(x: Tensor) -> tuple[Tensor, ...]:
+    """Split `x` into as few equal chunks as possible of at most `INFERENCE_BATCH` rows."""
     return x.chunk(max(1, -(-len(x) // INFERENCE_BATCH)))
 
 
-def in_parts(model: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """A frozen model's output for many images, some at a time."""
-    return joined([model(part).float() for part in parts_of(x)])
+def forward_in_chunks(model: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """Output of a frozen model for many images, computed in chunks, as float32."""
+    return concatenate([model(chunk).float() for chunk in split_in_chunks(x)])

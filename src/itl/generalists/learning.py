@@ -1,4 +1,4 @@
-"""The generalist's own learning on the memory: along the tangent plane, or by the ablation's fine-tuning."""
+"""Learning of the generalist on the memory: tangent learning, or the fine-tuning of the paper's ablation."""
 
 from __future__ import annotations
 
@@ -16,20 +16,29 @@ from itl.engine.device import Engine
 from itl.engine.keyed_random import Key
 from itl.engine.normalize import Normalize
 from itl.engine.stage import OptimizerConfig, Stage, StepInputs
-from itl.generalists.epochs import SampleRoundPlanner, in_parts, joined, parts_of
+from itl.generalists.epochs import SampleRoundPlanner, concatenate, forward_in_chunks, split_in_chunks
 from itl.generalists.tangent_model import TangentModel, frozen_copy
 from itl.memory import Memory
 from itl.nets import Net
 from itl.settings import OnMemory, Settings, TangentSettings
 from itl.specialists.losses import cross_entropy, shares, squared_error
 
-VALUE = "value."  # in a step's inputs, before a convolution's name
-AHEAD = 8  # steps of tangent learning whose values must fit in the engine's budget, for them to be computed ahead
+CONV_OUTPUT = "conv_output."  # prefix of a convolution's name among a step's inputs
+MIN_PRECOMPUTED_STEPS = 8  # convolution outputs are precomputed only if so many steps fit in the engine's memory budget
 
 
 @dataclass(frozen=True)
 class MemoryContext:
-    """What a generalist stands on: the memory, its augmentation, the images' normalisation, the key of its draws."""
+    """What a generalist learns from.
+
+    Attributes:
+        memory: The memory, after its update with the task.
+        augment: Augmentation of the memory's images.
+        normalize: Normalization of images.
+        engine: Device and precision.
+        key: (seed, task from 1), which begins the key of every random draw.
+        settings: All settings of the learner.
+    """
 
     memory: Memory
     augment: Augment
@@ -40,31 +49,45 @@ class MemoryContext:
 
 
 class Generalist(Protocol):
-    """One way to learn from the memory at a task's end."""
+    """A model that learns from the memory at the end of a task.
+
+    Attributes:
+        stage: The training stage, for `itl.engine.loop.train`.
+    """
 
     stage: Stage
 
     def logits(self, x: Tensor) -> Tensor:
-        """What the generalist predicts for normalised images `[n, c, h, w]`: `[n, classes]`."""
+        """Logits `[n, classes]` of normalized images `[n, c, h, w]`."""
         ...
 
     def tensors(self) -> dict[str, Tensor]:
-        """What must be kept to go on from here: the learned part and the point it is anchored to."""
+        """Tensors to checkpoint; `restore` takes them."""
         ...
 
 
-def memory_rounds(
-    ground: MemoryContext, name: str, prepare: Callable[[Tensor], StepInputs], weight: int
+def memory_planner(
+    context: MemoryContext, stage: str, prepare: Callable[[Tensor], StepInputs], bytes_per_sample: int
 ) -> SampleRoundPlanner:
-    """Rounds over the memory for the stage called `name`, with the labels (and logits, where stored) of its slots."""
-    memory, settings, engine = ground.memory, ground.settings.tangent, ground.engine
+    """Epochs over the memory for the stage called `stage`.
+
+    A step's inputs are those of `prepare`, the labels `y`, and, if the memory has them, stored `logits` with their
+    `width`, and `weight`; each is `[batch, ...]`.
+
+    Args:
+        context: What the generalist learns from.
+        stage: Name of the stage.
+        prepare: Maps augmented uint8 images `[n, c, h, w]` to step inputs, each `[n, ...]`.
+        bytes_per_sample: Approximate size of the prepared inputs.
+    """
+    memory, settings, engine = context.memory, context.settings.tangent, context.engine
     labels = engine.send(torch.from_numpy(memory.slots.label.copy()))
     widths = engine.send(torch.from_numpy(memory.slots.width.copy()))
     weights = engine.send(torch.from_numpy(memory.slots.weight.copy()))
 
-    def inputs(views: Tensor, rows: Tensor) -> StepInputs:
+    def inputs(images: Tensor, rows: Tensor) -> StepInputs:
         rows = engine.send(rows)
-        out = {**prepare(views), "y": labels.index_select(0, rows)}
+        out = {**prepare(images), "y": labels.index_select(0, rows)}
         if memory.logits is not None and settings.alpha:
             out["logits"] = memory.logits.index_select(0, rows)
             out["width"] = widths.index_select(0, rows)
@@ -78,16 +101,22 @@ def memory_rounds(
         settings.epochs,
         settings.steps,
         settings.batch,
-        (*ground.key, name),
-        ground.augment,
+        (*context.key, stage),
+        context.augment,
         inputs,
-        weight,
+        bytes_per_sample,
         engine,
     )
 
 
 def memory_loss(logits: Tensor, batch: StepInputs, settings: TangentSettings) -> Tensor:
-    """β CE(g, y) + α ‖g − b‖² (the second where logits are stored); λ‖w‖² is the optimiser's."""
+    """β CE(g, y) + α ‖g − z‖², the second term if logits z are stored; the optimizer adds λ‖w‖².
+
+    Args:
+        logits: Predictions g, `[n, classes]`.
+        batch: Labels `y` `[n]`; optionally stored `logits` `[n, classes]` with their `width` `[n]`, and `weight` `[n]`.
+        settings: α, β and the reduction.
+    """
     weights = shares(batch.get("weight"))
     loss = cross_entropy(logits, batch["y"], settings.reduction, weights)
     if settings.beta != 1.0:
@@ -98,124 +127,146 @@ def memory_loss(logits: Tensor, batch: StepInputs, settings: TangentSettings) ->
     return loss
 
 
-def optimizer(settings: OnMemory) -> OptimizerConfig:
-    """How a stage on the memory descends."""
+def optimizer_config(settings: OnMemory) -> OptimizerConfig:
+    """The optimizer of a stage on the memory."""
     return OptimizerConfig(settings.lr, settings.momentum, settings.l2, settings.schedule)
 
 
-def shapes(net: nn.Module) -> dict[str, torch.Size]:
-    """Of everything in a network's state."""
+def state_shapes(net: nn.Module) -> dict[str, torch.Size]:
+    """Shapes of all tensors in a network's state."""
     return {name: t.shape for name, t in net.state_dict().items()}
 
 
-class Tangent:
-    """Tangent learning: minimise over w at the fixed point θ, which stays untouched (Algorithm 1, lines 9 and 10).
+class TangentLearning:
+    """Tangent learning (Algorithm 1, lines 9 and 10): minimize `loss` over w; the anchor θ stays fixed.
 
-    Where a network of the same shapes was linearised before, θ and w take its place in memory, and the step goes on
-    with what was captured there.
+    `loss` and `w` define the objective; `stage` minimizes it with the optimizer of the settings.
+
+    Args:
+        net: The network at θ, after the half-pipe.
+        context: What the generalist learns from.
+        previous: The last task's generalist. If its network had the same shapes, its tensors are reused, so that its
+            captured CUDA graphs stay valid.
+
+    Attributes:
+        anchor: A frozen copy of the network at θ.
+        model: The tangent model at θ.
+        w: The parameters of the tangent model.
+        stage: The training stage.
     """
 
     anchor: nn.Module
     w: dict[str, Tensor]
-    ahead: bool  # whether a step's values are computed ahead of it
 
-    def __init__(self, net: Net, ground: MemoryContext, before: Generalist | None = None) -> None:
-        settings, self.ground, self.engine = ground.settings.tangent, ground, ground.engine
-        last = before if isinstance(before, Tangent) and before.fits(net, ground) else None
-        if last is None:
+    def __init__(self, net: Net, context: MemoryContext, previous: Generalist | None = None) -> None:
+        settings, self.context, self.engine = context.settings.tangent, context, context.engine
+        reused = previous if isinstance(previous, TangentLearning) and previous.can_reuse(net, context) else None
+        if reused is None:
             self.anchor = frozen_copy(net)
         else:
-            self.anchor = last.anchor
+            self.anchor = reused.anchor
             self.anchor.load_state_dict(net.state_dict())
         self.model = TangentModel(self.anchor, settings.layers)  # type: ignore[arg-type]
         if self.engine.uses_triton and self.engine.precision == "bf16" and not self.engine.exact:
-            self.model.freeze(torch.bfloat16)
-        if last is None:
+            self.model.freeze_trunk(torch.bfloat16)
+        if reused is None:
             self.w = {name: t.requires_grad_() for name, t in self.model.zero().items()}
         else:
-            self.w = last.w
+            self.w = reused.w
             with torch.no_grad():
                 torch._foreach_zero_(list(self.w.values()))
+        planner = memory_planner(context, "tangent", self._prepare, self._plan_inputs())
+        config = optimizer_config(settings)
+        self.stage = Stage("tangent", dict(self.w), config, planner, self.loss, autocast=False, cache_key=settings)
 
+    def loss(self, batch: StepInputs) -> Tensor:
+        """The objective: `memory_loss` of g(w; x), from the inputs that `_prepare` made."""
+        features, conv_outputs = batch["h"], None
+        if self.precomputes:
+            features = self.engine.from_storage(features)
+            conv_outputs = {n: self.engine.from_storage(batch[CONV_OUTPUT + n]) for n in self._conv_names}
+        return memory_loss(self.model.logits(self.w, features, conv_outputs), batch, self.context.settings.tangent)
+
+    def can_reuse(self, net: Net, context: MemoryContext) -> bool:
+        """Whether the tensors of this generalist can be reused for another network."""
+        same = context.settings.tangent == self.context.settings.tangent and context.engine is self.engine
+        return net.supports_fused_paths and same and state_shapes(self.anchor) == state_shapes(net)
+
+    def _plan_inputs(self) -> int:
+        """Decide whether to precompute convolution outputs; returns the bytes per sample of a step's inputs.
+
+        With precomputed outputs the sequential part of a step is half as long, and the convolutions with w run on
+        another CUDA stream.
+        """
+        context, engine = self.context, self.engine
         with torch.no_grad():
-            sample = self.model.features(ground.normalize(ground.memory.pixels[:1]))
-        values = self.model.values(sample) if self.engine.uses_triton and self.model.written_out else {}
-        more = 4 * sum(t.numel() for t in values.values())
-        # Without the values the chain of a step is half as long, and the convolutions with w can go beside it.
-        self.ahead = 0 < AHEAD * settings.batch * more <= self.engine.input_bytes
-        if self.ahead:
-            self.model.side_stream = side_stream(self.engine.device, self.engine.capture)
+            features = self.model.features(context.normalize(context.memory.pixels[:1]))
+        outputs = self.model.conv_outputs(features) if engine.uses_triton and self.model.has_jvp_rules else {}
+        self._conv_names = list(outputs)
+        output_bytes = 4 * sum(t.numel() for t in outputs.values())
+        needed = MIN_PRECOMPUTED_STEPS * context.settings.tangent.batch * output_bytes
+        self.precomputes = 0 < needed <= engine.input_bytes
+        if self.precomputes:
+            self.model.side_stream = side_stream(engine.device, engine.capture)
+        return 4 * features.numel() + self.precomputes * output_bytes
 
-        def loss(batch: StepInputs) -> Tensor:
-            h, known = batch["h"], None
-            if self.ahead:
-                h, known = self.engine.from_storage(h), {n: self.engine.from_storage(batch[VALUE + n]) for n in values}
-            return memory_loss(self.model.logits(self.w, h, known), batch, settings)
-
-        rounds = memory_rounds(ground, "tangent", self._prepare, 4 * sample.numel() + self.ahead * more)
-        self.stage = Stage(
-            "tangent", dict(self.w), optimizer(settings), rounds, loss, autocast=False, cache_key=settings
-        )
-
-    def fits(self, net: Net, ground: MemoryContext) -> bool:
-        """Whether another network can be linearised in the place of this one."""
-        alike = ground.settings.tangent == self.ground.settings.tangent and ground.engine is self.engine
-        return net.supports_fused_paths and alike and shapes(self.anchor) == shapes(net)
-
-    def _prepare(self, views: Tensor) -> StepInputs:
-        """The trunk's features of views, `h`; where planned, the head's values too: all with channels last then."""
-        with self.engine.autocast():  # the trunk is frozen and no part of the tangent plane
-            h = in_parts(lambda part: self.model.features(self.ground.normalize(part)), views)
-        if not self.ahead:
+    def _prepare(self, images: Tensor) -> StepInputs:
+        """Features `h` of the frozen trunk and, if planned, the head's convolution outputs, all in channels-last."""
+        with self.engine.autocast():  # the trunk is not part of the tangent model's derivative
+            h = forward_in_chunks(lambda chunk: self.model.features(self.context.normalize(chunk)), images)
+        if not self.precomputes:
             return {"h": h}
-        parts = [{"": part, **self.model.values(part)} for part in parts_of(h)]
-        whole = {n: joined([self.engine.to_storage(part[n]) for part in parts]) for n in parts[0]}
-        return {"h": whole.pop(""), **{VALUE + n: t for n, t in whole.items()}}
+        chunks = [{"": chunk, **self.model.conv_outputs(chunk)} for chunk in split_in_chunks(h)]
+        joined = {n: concatenate([self.engine.to_storage(chunk[n]) for chunk in chunks]) for n in chunks[0]}
+        return {"h": joined.pop(""), **{CONV_OUTPUT + n: t for n, t in joined.items()}}
 
     @torch.no_grad()
     def logits(self, x: Tensor) -> Tensor:
-        """g(w; x) of normalised images: `[n, classes]`, the trunk as in training."""
+        """g(w; x) `[n, classes]` of normalized images, with the trunk in the precision of training."""
         with self.engine.autocast():
             features = self.model.features(x).float()
         return self.model.logits(self.w, features)
 
     def tensors(self) -> dict[str, Tensor]:
-        """w and θ."""
+        """Tensors to checkpoint: w and θ."""
         anchor = {f"anchor.{name}": t for name, t in self.anchor.state_dict().items()}
         return {**{f"w.{name}": t.detach() for name, t in self.w.items()}, **anchor}
 
 
 class FineTuning:
-    """The ablation's ways: fine-tune all of `net` on the memory (`full`), or its classifier alone (`linear`).
+    """Fine-tuning on the memory, for the paper's ablation: of all weights (`full`) or of the classifier (`linear`).
 
-    `net` is trained itself; for a projection the caller passes a copy.
+    Args:
+        net: The network to train. For a projection, the caller passes a copy.
+        context: What the generalist learns from.
+        linear: Whether only the classifier is trained.
     """
 
-    def __init__(self, net: Net, ground: MemoryContext, linear: bool) -> None:
-        settings = ground.settings.tangent
-        self.net, self.cloned, self.engine = net, ground.settings.projects, ground.engine
+    def __init__(self, net: Net, context: MemoryContext, linear: bool) -> None:
+        settings = context.settings.tangent
+        self.net, self.is_copy, self.engine = net, context.settings.projects, context.engine
         name = "linear" if linear else "full"
         net.train(not linear and settings.batch_norm == "train")
 
-        def features(views: Tensor) -> StepInputs:
-            with torch.no_grad(), ground.engine.autocast():
-                return {"h": in_parts(lambda part: net.features(ground.normalize(part)), views)}
+        def features(images: Tensor) -> StepInputs:
+            with torch.no_grad(), context.engine.autocast():
+                return {"h": forward_in_chunks(lambda chunk: net.features(context.normalize(chunk)), images)}
 
         def loss(batch: StepInputs) -> Tensor:
-            logits = net.classifier(batch["h"]) if linear else net(ground.normalize(batch["h"]))
+            logits = net.classifier(batch["h"]) if linear else net(context.normalize(batch["h"]))
             return memory_loss(logits, batch, settings)
 
-        image = ground.memory.pixels[0].numel()
-        prepare = features if linear else (lambda views: {"h": views})
-        rounds = memory_rounds(ground, name, prepare, 4 * net.classifier.in_features if linear else image)
+        image_bytes = context.memory.pixels[0].numel()
+        prepare = features if linear else (lambda images: {"h": images})
+        planner = memory_planner(context, name, prepare, 4 * net.classifier.in_features if linear else image_bytes)
         trained = net.classifier.named_parameters("classifier") if linear else net.named_parameters()
         changed = [] if linear else list(net.buffers())
-        trunk = None if linear else net
-        self.stage = Stage(name, dict(trained), optimizer(settings), rounds, loss, changed, net=trunk)
+        bf16_net = None if linear else net
+        self.stage = Stage(name, dict(trained), optimizer_config(settings), planner, loss, changed, net=bf16_net)
 
     @torch.no_grad()
     def logits(self, x: Tensor) -> Tensor:
-        """The fine-tuned network's logits, in evaluation mode, in the precision it is trained in."""
+        """Logits of the fine-tuned network in evaluation mode, in the precision of training."""
         training = self.net.training
         with self.engine.autocast():
             out: Tensor = self.net.eval()(x)
@@ -223,30 +274,36 @@ class FineTuning:
         return out
 
     def tensors(self) -> dict[str, Tensor]:
-        """The fine-tuned network."""
-        return {f"clone.{name}": t for name, t in self.net.state_dict().items()} if self.cloned else {}
+        """Tensors to checkpoint: the fine-tuned network, if it is a copy."""
+        return {f"clone.{name}": t for name, t in self.net.state_dict().items()} if self.is_copy else {}
 
 
-def build(net: Net, ground: MemoryContext, before: Generalist | None = None) -> Generalist:
-    """The generalist that the settings name, at the network's present (half-piped) weights; `before` was the last."""
-    settings = ground.settings
+def build(net: Net, context: MemoryContext, previous: Generalist | None = None) -> Generalist:
+    """Build the generalist of the settings.
+
+    Args:
+        net: The network, after the half-pipe.
+        context: What the generalist learns from.
+        previous: The last task's generalist, whose tensors may be reused.
+    """
+    settings = context.settings
     if settings.generalist == "tangent":
-        return Tangent(net, ground, before)
-    subject = copy.deepcopy(net) if settings.projects else net
-    return FineTuning(subject, ground, settings.generalist == "linear")
+        return TangentLearning(net, context, previous)
+    trained = copy.deepcopy(net) if settings.projects else net
+    return FineTuning(trained, context, settings.generalist == "linear")
 
 
-def restore(net: Net, ground: MemoryContext, kept: dict[str, Tensor]) -> Generalist:
-    """The generalist as `tensors` gave it to be kept, in the middle of its stage or after it."""
-    anchor = {name.partition(".")[2]: t for name, t in kept.items() if name.startswith(("anchor.", "clone."))}
-    if not anchor:
-        return build(net, ground)  # fine-tuning of the network itself: its state is the network's
-    twin = copy.deepcopy(net)
-    twin.load_state_dict(anchor)
-    if ground.settings.generalist != "tangent":
-        return FineTuning(twin, ground, ground.settings.generalist == "linear")
-    generalist = Tangent(twin, ground)
+def restore(net: Net, context: MemoryContext, saved: dict[str, Tensor]) -> Generalist:
+    """Restore a generalist from the tensors of a checkpoint, taken during its stage or after it."""
+    state = {name.partition(".")[2]: t for name, t in saved.items() if name.startswith(("anchor.", "clone."))}
+    if not state:
+        return build(net, context)  # the network itself is fine-tuned, and is saved elsewhere
+    restored = copy.deepcopy(net)
+    restored.load_state_dict(state)
+    if context.settings.generalist != "tangent":
+        return FineTuning(restored, context, context.settings.generalist == "linear")
+    generalist = TangentLearning(restored, context)
     with torch.no_grad():
         for name, w in generalist.w.items():
-            w.copy_(kept[f"w.{name}"])
+            w.copy_(saved[f"w.{name}"])
     return generalist

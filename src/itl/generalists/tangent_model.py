@@ -1,4 +1,4 @@
-"""The tangent model g(w; x) = p(θ; x) + ∇p(θ; x) w: linear in w, so that cross-entropy is convex in it."""
+"""The tangent model g(w; x) = p(θ; x) + ∇p(θ; x) w. It is linear in w, so cross-entropy is convex in w."""
 
 from __future__ import annotations
 
@@ -14,67 +14,80 @@ Vector = dict[str, Tensor]
 
 
 class TangentModel:
-    """A network linearised at its present weights over its last `layers` layers (None: all of them).
+    """A network linearized at its current weights θ with respect to the parameters of its last layers.
 
-    The network is put in evaluation mode: batch norm is linearised on its running statistics. Everything here is a
-    pure function of (θ, w) and the input; the network's weights are never changed.
+    The layers before them, the trunk, compute features; the linearized layers are the head. The network is set to
+    evaluation mode, so batch norm uses its running statistics. All methods are pure functions of θ, w and the input;
+    the weights are never changed.
+
+    Args:
+        net: The network.
+        layers: Number of layers to linearize, from the last one; None for all.
+
+    Attributes:
+        params: The head's parameters, by name.
+        has_jvp_rules: Whether the Jacobian-vector product uses the rules of `itl.nets.jvp_rules`; else it uses
+            `torch.func.jvp`.
+        side_stream: CUDA stream for independent parts of a training step, or None.
     """
 
     def __init__(self, net: Net, layers: int | None = 2) -> None:
         net.eval()
         self.net = net
         self.trunk, self.head = net.split(layers)
-        self.written_out = net.supports_fused_paths and jvp_rules.supports(self.head)
+        self.has_jvp_rules = net.supports_fused_paths and jvp_rules.supports(self.head)
         self.params: Vector = {
             name: p.detach() for name, p in self.head.named_parameters() if net.in_last_layers(name, layers)
         }
         self.buffers: Vector = dict(self.head.named_buffers())
-        self.side_stream: torch.cuda.Stream | None = None  # for what need not wait for each other in training
+        self.side_stream: torch.cuda.Stream | None = None
         self.frozen: frozen.FrozenTrunk | None = None
 
     def zero(self) -> Vector:
-        """w = 0, the point of contact: one tensor for each of the head's parameters."""
+        """w = 0: one tensor for each of the head's parameters."""
         return {name: torch.zeros_like(p) for name, p in self.params.items()}
 
-    def freeze(self, dtype: torch.dtype) -> None:
-        """Let the trunk compute in `dtype`, with what it was at this moment: for many images."""
+    def freeze_trunk(self, dtype: torch.dtype) -> None:
+        """Compute features with a copy of the trunk in `dtype`, which is faster for many images."""
         if self.net.supports_fused_paths and len(self.trunk) and frozen.supports(self.trunk):
             self.frozen = frozen.FrozenTrunk(self.trunk, dtype)
 
     @torch.no_grad()
     def features(self, x: Tensor) -> Tensor:
-        """What enters the head: the frozen trunk's output for images `[n, c, h, w]`."""
+        """Inputs of the head: the trunk's output for images `[n, c, h, w]`."""
         return self.trunk(x) if self.frozen is None else self.frozen(x).float()  # type: ignore[no-any-return]
 
-    def head_at(self, params: Vector, features: Tensor) -> Tensor:
-        """The head as a pure function of its parameters: logits `[n, classes]`."""
+    def head_logits(self, params: Vector, features: Tensor) -> Tensor:
+        """Logits `[n, classes]` of the head as a pure function of its parameters."""
         return functional_call(self.head, {**params, **self.buffers}, (features,))  # type: ignore[no-any-return]
 
-    def values(self, features: Tensor) -> Vector:
-        """What `logits` need not compute again at these features, whatever w is: see `nets.dual`."""
+    def conv_outputs(self, features: Tensor) -> Vector:
+        """Outputs of the head's convolutions, by layer name. They do not depend on w, so `logits` can reuse them."""
         return jvp_rules.conv_outputs(self.head, features)
 
-    def logits(self, w: Vector, features: Tensor, known: Vector | None = None) -> Tensor:
-        """g(w; x) `[n, classes]` from the trunk's features, by one forward-mode Jacobian-vector product.
+    def logits(self, w: Vector, features: Tensor, conv_outputs: Vector | None = None) -> Tensor:
+        """g(w; x) `[n, classes]`, by a single forward-mode Jacobian-vector product.
 
-        Written out where the head's layers are known (`nets.dual`), by `torch.func.jvp` where they are not. `known` are
-        the `values` at these features.
+        Args:
+            w: One tensor for each of the head's parameters.
+            features: Output of `features`.
+            conv_outputs: Output of `conv_outputs` for these features, if it was computed before.
         """
-        if self.written_out:
+        if self.has_jvp_rules:
             side_stream = self.side_stream if torch.is_grad_enabled() else None
-            value, along = jvp_rules.jvp(self.head, features, w, known, side_stream)
-            return value + along
+            value, derivative = jvp_rules.jvp(self.head, features, w, conv_outputs, side_stream)
+            return value + derivative
         with math_attention():
-            value, along = jvp(lambda p: self.head_at(p, features), (self.params,), (w,))  # type: ignore[misc]
-        return value + along  # type: ignore[no-any-return]
+            value, derivative = jvp(lambda p: self.head_logits(p, features), (self.params,), (w,))  # type: ignore[misc]
+        return value + derivative  # type: ignore[no-any-return]
 
     def __call__(self, w: Vector, x: Tensor) -> Tensor:
-        """g(w; x) `[n, classes]` of images `[n, c, h, w]`."""
+        """g(w; x) `[n, classes]` for images `[n, c, h, w]`."""
         return self.logits(w, self.features(x))
 
 
 def frozen_copy(net: nn.Module) -> nn.Module:
-    """A copy of a network in evaluation mode whose weights nothing trains."""
+    """A copy of a network in evaluation mode, without gradients."""
     twin = copy.deepcopy(net).eval()
     for p in twin.parameters():
         p.requires_grad_(False)
