@@ -189,7 +189,7 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
 def test_model_commands_report_errors_in_one_line(itl: Itl, world: Path, case: str) -> None:
     words, message = MISTAKES[case]
     assert_user_error(itl(*words), message)
-    assert Model.open(world / "m", device="cpu").names == list(NAMES)
+    assert Model.open(world / "m", device="cpu").output_names == list(NAMES)
     assert not (world / "nowhere").exists()
 
 

@@ -1,4 +1,4 @@
-"""What is exported gives the same probabilities elsewhere, knows its labels, and carries no image of the memory."""
+"""Exported files give the same probabilities, contain the labels, and contain no memory image."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from itl.apps.model.export import to_onnx, to_torch
 from support.tiny import TINY
 from support.tiny_model import taught, tiny_model, tiny_task
 
-SIZES = (1, 2, 3, 5, 7, 16, 33)  # images at once
+SIZES = (1, 2, 3, 5, 7, 16, 33)  # batch sizes
 LABELS = ["fox", "dog", "eel"]
 
 
@@ -44,19 +44,19 @@ def images(n: int) -> torch.Tensor:
     return torch.randint(0, 256, (n, 3, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(n))
 
 
-def test_onnxruntime_gives_the_same_probabilities_for_any_batch(model: Model, onnx_file: Path) -> None:
+def test_onnx_file_gives_the_same_probabilities_for_any_batch_size(model: Model, onnx_file: Path) -> None:
     runtime = pytest.importorskip("onnxruntime")
     session = runtime.InferenceSession(str(onnx_file))
     for n in SIZES:
-        (said,) = session.run(["probabilities"], {"pixels": images(n).numpy()})
-        np.testing.assert_allclose(said, model.predict_proba(images(n)), atol=1e-4)
+        (probabilities,) = session.run(["probabilities"], {"pixels": images(n).numpy()})
+        np.testing.assert_allclose(probabilities, model.predict_proba(images(n)), atol=1e-4)
     about = session.get_modelmeta().custom_metadata_map
     assert json.loads(about["labels"]) == LABELS == model.classes
     assert json.loads(about["itl"])["input"]["shape"] == ["batch", 3, 8, 8]
 
 
 @pytest.mark.parametrize(("method", "size"), [("itl", 32), ("itl", 28), ("icarl", 16)])
-def test_the_usual_widths_and_sizes_are_exported(method: str, size: int, tmp_path: Path) -> None:
+def test_common_widths_and_image_sizes_are_exported(method: str, size: int, tmp_path: Path) -> None:
     model = tiny_model(tmp_path / "m", method, size=size, settings={**TINY, "net.width": 16}, buffer=8)
     pixels, labels = tiny_task("cat", "dog")
     large = torch.nn.functional.interpolate(pixels.float(), size=(size, size)).to(torch.uint8)
@@ -70,7 +70,7 @@ def test_the_usual_widths_and_sizes_are_exported(method: str, size: int, tmp_pat
         np.testing.assert_allclose(program(many).detach().numpy(), model.predict_proba(many), atol=1e-4)
 
 
-def test_a_torch_program_gives_the_same_probabilities_for_any_batch(model: Model, tmp_path: Path) -> None:
+def test_torch_program_gives_the_same_probabilities_for_any_batch_size(model: Model, tmp_path: Path) -> None:
     to_torch(model, tmp_path / "m.pt2")
     about = {"itl.json": ""}
     program = torch.export.load(tmp_path / "m.pt2", extra_files=about).module()
@@ -79,35 +79,37 @@ def test_a_torch_program_gives_the_same_probabilities_for_any_batch(model: Model
     assert json.loads(about["itl.json"])["labels"] == LABELS
 
 
-def test_no_image_of_the_memory_and_no_path_of_this_machine_is_exported(
+def test_exported_files_contain_no_memory_image_and_no_local_path(
     model: Model, onnx_file: Path, tmp_path: Path
 ) -> None:
     to_torch(model, tmp_path / "m.pt2")
     packed = zipfile.ZipFile(io.BytesIO((tmp_path / "m.pt2").read_bytes()))
     contents = onnx_file.read_bytes() + b"".join(packed.read(name) for name in packed.namelist())
-    held = model.learner.memory.pixels[: len(model.learner.memory)]
-    assert len(held) == 20
-    for image in (*held, *tiny_task("cat")[0]):
+    stored = model.learner.memory.pixels[: len(model.learner.memory)]
+    assert len(stored) == 20
+    for image in (*stored, *tiny_task("cat")[0]):
         for kind in (torch.uint8, torch.float32, torch.int64):
             assert image.to(kind).numpy().tobytes() not in contents
     assert str(Path(__file__).parents[3]).encode() not in contents
-    assert model.learner.net.classifier.weight.detach().numpy().tobytes() in contents  # it would be found like this
+    assert (
+        model.learner.net.classifier.weight.detach().numpy().tobytes() in contents
+    )  # shows that arrays are found this way
 
 
-def test_without_onnx_the_way_to_get_it_is_said(model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_onnx_error_says_how_to_install_it(
+    model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "onnx", None)
     with pytest.raises(UserError, match=r"pip install 'itl\[onnx\]'"):
         to_onnx(model, tmp_path / "m.onnx")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_cannot_be_written_to_is_one_line(
-    model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_read_only_file_system_is_a_user_error(model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*args: object, **kwargs: object) -> None:
         raise OSError(errno.EROFS, "Read-only file system")
 
     monkeypatch.setattr(Path, "touch", refuse)
-    monkeypatch.setattr(Path, "unlink", refuse)  # on such a file system even for a file that is not there
+    monkeypatch.setattr(Path, "unlink", refuse)  # fails on a read-only file system even for a missing file
     with pytest.raises(UserError, match=r"cannot write .*m\.pt2: Read-only file system"):
         to_torch(model, tmp_path / "m.pt2")

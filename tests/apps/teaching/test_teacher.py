@@ -48,12 +48,12 @@ def test_first_folder_creates_the_model_and_later_ones_extend_it(tmp_path: Path)
     )
     assert [result.new_classes for result in results] == [["cat"], ["dog"]]
     taught = model(tmp_path / "m")
-    assert taught.names == ["ant", "bee", "cat", "dog"]
+    assert taught.output_names == ["ant", "bee", "cat", "dog"]
     assert taught.learner.tasks == [(0, 1), (2,), (3,)]
     assert [entry["name"] for entry in taught.history] == ["one", "two", "3"]
     scores = teacher.evaluate()
     assert [group.name for group in scores.tasks] == ["one", "two", "3"]
-    assert [group.name for group in scores.classes] == taught.names
+    assert [group.name for group in scores.classes] == taught.output_names
     json.dumps(scores.to_dict())
 
 
@@ -62,7 +62,7 @@ def test_known_class_name_is_the_same_class(tmp_path: Path) -> None:
     _, (result,) = teach(tmp_path / "m", write_pictures(tmp_path / "two", "bee", "cat", seed=1))
     assert result.new_classes == ["cat"]
     taught = model(tmp_path / "m")
-    assert taught.names == ["ant", "bee", "cat"]
+    assert taught.output_names == ["ant", "bee", "cat"]
     assert taught.learner.tasks == [(0, 1), (1, 2)]
     _, (result,) = teach(tmp_path / "m", write_pictures(tmp_path / "three", "ant", seed=2))
     assert result.new_classes == []

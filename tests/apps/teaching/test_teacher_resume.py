@@ -141,7 +141,7 @@ def test_generations_without_current_are_not_overwritten(tmp_path: Path) -> None
     with pytest.raises(UserError, match=r"CURRENT is missing; repair it with itl undo .*m"):
         teach(tmp_path / "m", tmp_path / "ant")
     undo(tmp_path / "m")
-    assert model(tmp_path / "m").names == ["ant", "bee"]
+    assert model(tmp_path / "m").output_names == ["ant", "bee"]
 
 
 def test_interrupted_undo_of_the_first_lesson_can_be_taught_again(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from itl.apps.images.decoded_cache import clear_cache
 from itl.apps.images.holdout import split_held_out
+from itl.apps.images.image_folder import ImageFolder, find_images, is_model_folder, scan_folder
 from itl.apps.images.parallel_read import DecodedImages, read_images
 from itl.apps.images.read import (
     FORMAT_NAMES,
@@ -12,7 +13,6 @@ from itl.apps.images.read import (
     printable_path,
     read_image,
 )
-from itl.apps.images.scan import ImageFolder, find_images, is_model_folder, scan_folder
 
 __all__ = [
     "FORMAT_NAMES",

@@ -1,4 +1,4 @@
-"""How good a model is on labelled images: accuracy by class, confusion, and whether its confidence can be believed."""
+"""Evaluate predicted probabilities on labeled images: accuracy by class, confusion matrix and calibration."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from typing import Any
 
 import numpy as np
 
-BINS = 15  # of confidence, for the calibration error
+CONFIDENCE_BINS = 15  # for the expected calibration error
 
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """`confusion[i, j]`: how many images of class i were taken for class j, classes as in `classes`.
+    """The result of `evaluate_predictions`.
 
-    `bins` has a row for each bin of confidence that holds an image: (images, mean confidence, accuracy), in 0..1.
+    Attributes:
+        classes: Class names.
+        confusion: `[classes, classes]`; `confusion[i, j]` counts images of class i that were predicted as class j.
+        bins: For each non-empty bin of confidence: number of images, mean confidence and accuracy, both in 0..1.
     """
 
     classes: list[str]
@@ -24,42 +27,41 @@ class EvaluationResult:
 
     @property
     def images(self) -> int:
-        """How many images were judged."""
+        """Number of images."""
         return int(self.confusion.sum())
 
     @property
     def accuracy(self) -> float:
-        """Percent of images whose class was found."""
+        """Percent of images that were classified correctly."""
         return float(100 * np.trace(self.confusion) / max(self.images, 1))
 
     @property
     def calibration_error(self) -> float:
-        """Expected calibration error in percent: how far confidence and accuracy differ, averaged over the images."""
+        """Expected calibration error in percent: |confidence - accuracy| of each bin, averaged over the images."""
         gaps = sum(count * abs(confidence - accuracy) for count, confidence, accuracy in self.bins)
         return 100 * gaps / max(self.images, 1)
 
     @property
     def confidence(self) -> float:
-        """The mean confidence, in percent."""
+        """Mean confidence in percent."""
         return 100 * sum(count * confidence for count, confidence, _ in self.bins) / max(self.images, 1)
 
     def per_class(self) -> list[dict[str, Any]]:
-        """For each class that has images: how many, how many percent were found, and what it is mostly taken for."""
-        out = []
+        """Return, for each class with images, their number, the accuracy in percent and the most frequent mistake."""
+        rows = []
         for k, name in enumerate(self.classes):
-            row = self.confusion[k]
-            if row.sum():
-                wrong = row.copy()
-                wrong[k] = 0
-                other = (
-                    {"class": self.classes[int(wrong.argmax())], "images": int(wrong.max())} if wrong.any() else None
-                )
-                facts = {"images": int(row.sum()), "accuracy": float(100 * row[k] / row.sum()), "taken_for": other}
-                out.append({"class": name, **facts})
-        return out
+            counts = self.confusion[k]
+            if not counts.any():
+                continue
+            wrong = counts.copy()
+            wrong[k] = 0
+            mistake = {"class": self.classes[int(wrong.argmax())], "images": int(wrong.max())} if wrong.any() else None
+            accuracy = float(100 * counts[k] / counts.sum())
+            rows.append({"class": name, "images": int(counts.sum()), "accuracy": accuracy, "taken_for": mistake})
+        return rows
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it for a machine."""
+        """Return a JSON-serializable dict with the keys of `itl eval --json`."""
         return {
             "images": self.images,
             "accuracy": self.accuracy,
@@ -73,17 +75,26 @@ class EvaluationResult:
 
 
 def evaluate_predictions(classes: Sequence[str], probabilities: np.ndarray, labels: Sequence[str]) -> EvaluationResult:
-    """Judge probabilities `[n, classes]` against the names of the right classes `[n]`."""
-    places = {name: place for place, name in enumerate(classes)}
-    truth = np.array([places[name] for name in labels], np.int64)
-    found, confidence = probabilities.argmax(1), probabilities.max(1)
+    """Compare predicted probabilities with the true classes.
+
+    Args:
+        classes: Class names, in the order of the columns of `probabilities`.
+        probabilities: `[n, classes]`, such as `Model.predict_proba` returns.
+        labels: The true class name of each image, `[n]`.
+
+    Returns:
+        Accuracy, confusion matrix and calibration.
+    """
+    columns = {name: column for column, name in enumerate(classes)}
+    truth = np.array([columns[name] for name in labels], np.int64)
+    predicted, confidence = probabilities.argmax(1), probabilities.max(1)
     confusion = np.zeros((len(classes), len(classes)), np.int64)
-    np.add.at(confusion, (truth, found), 1)
-    # Bins are (k/15, (k+1)/15]: a certainty of 1 belongs to the last one.
-    place = np.clip(np.ceil(confidence * BINS).astype(np.int64) - 1, 0, BINS - 1)
+    np.add.at(confusion, (truth, predicted), 1)
+    # Bins are (k/15, (k+1)/15]: a confidence of 1 belongs to the last one.
+    bin_of = np.clip(np.ceil(confidence * CONFIDENCE_BINS).astype(np.int64) - 1, 0, CONFIDENCE_BINS - 1)
+    correct = predicted == truth
     bins = []
-    for k in range(BINS):
-        here = place == k
-        if here.any():
-            bins.append((int(here.sum()), float(confidence[here].mean()), float((found == truth)[here].mean())))
+    for k in np.unique(bin_of):
+        rows = bin_of == k
+        bins.append((int(rows.sum()), float(confidence[rows].mean()), float(correct[rows].mean())))
     return EvaluationResult(list(classes), confusion, bins)

@@ -1,4 +1,4 @@
-"""A model as one file for other programs: from pixels to probabilities, labels inside, nothing of the memory."""
+"""Export a model as one ONNX or `torch.export` file from pixels to probabilities, with labels and without memory."""
 
 from __future__ import annotations
 
@@ -21,81 +21,99 @@ from itl.checkpoint.store import reason
 from itl.errors import UserError
 from itl.nets import Net
 
-ABOUT = "itl.json"  # the name under which a torch.export program carries its description
-INPUT, OUTPUT = "pixels", "probabilities"
+METADATA_FILE = "itl.json"  # extra file with the metadata in a torch.export program
+INPUT_NAME, OUTPUT_NAME = "pixels", "probabilities"
 
 
 class ExportModule(nn.Module):
-    """Pixels uint8 `[n, channels, size, size]` to probabilities float32 `[n, classes]`; all that is needed, no more."""
+    """Maps pixels, uint8 `[n, channels, size, size]`, to probabilities, float32 `[n, classes]`."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()
         learner = model.learner
-        self.net = _plain(learner.net)
-        self.specialist = None if learner._is_expert() else copy.copy(learner.specialist)  # what predicts, of the two
+        self.net = _cpu_copy(learner.net)
+        # Before a generalist has changed the network, the specialist predicts, possibly with further model copies.
+        self.specialist = None if learner._is_expert() else copy.copy(learner.specialist)
         if self.specialist is not None:
-            self.specialist.twins = {name: _plain(twin) for name, twin in learner.specialist.twins.items()}
-            self.twins = nn.ModuleDict(self.specialist.twins)
+            self.specialist.twins = {name: _cpu_copy(net) for name, net in learner.specialist.twins.items()}
+            self.model_copies = nn.ModuleDict(self.specialist.twins)
         self.scale = nn.Buffer(learner.normalize.scale.cpu().clone())
         self.shift = nn.Buffer(learner.normalize.shift.cpu().clone())
-        merged = len(model.classes) < len(model.names)
-        self.membership = nn.Buffer(model.membership()) if merged else None
+        merged = len(model.classes) < len(model.output_names)
+        self.output_class_matrix = nn.Buffer(model.output_class_matrix()) if merged else None
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """What `itl predict` computes."""
+        """Compute what `Model.predict_proba` computes."""
         x = pixels.float() * self.scale + self.shift
         logits = self.net(x) if self.specialist is None else self.specialist.logits(self.net, x)
         probabilities = logits.softmax(1)
-        return probabilities if self.membership is None else probabilities @ self.membership
+        return probabilities if self.output_class_matrix is None else probabilities @ self.output_class_matrix
 
 
-def _plain(net: Net) -> Net:
-    """A copy of a network to be used alone, on the CPU."""
-    out = copy.deepcopy(net).cpu().eval()
-    out.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
-    return out.requires_grad_(False)
+def _cpu_copy(net: Net) -> Net:
+    """Return a frozen copy of a network on the CPU, in evaluation mode and contiguous memory format."""
+    net = copy.deepcopy(net).cpu().eval()
+    net.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+    return net.requires_grad_(False)
 
 
-def describe(model: Model) -> dict[str, Any]:
-    """What a program that uses the file must know."""
+def export_metadata(model: Model) -> dict[str, Any]:
+    """Return what a program must know to use the exported file: labels, input, preprocessing and output."""
     size, channels = model.image["size"], model.image["channels"]
     order = {1: "grey", 3: "RGB"}.get(channels, f"{channels} channels")
     return {
         "made_by": f"itl {__version__}",
         "labels": model.classes,
-        "input": {"name": INPUT, "type": "uint8", "shape": ["batch", channels, size, size], "order": order},
-        "preprocessing": f"turn upright, cut out the largest central square, resize it to {size} x {size}, 0 to 255",
-        "inside": "scaling, mean and deviation, the network, softmax",
-        "output": {"name": OUTPUT, "type": "float32", "shape": ["batch", len(model.classes)]},
+        "input": {"name": INPUT_NAME, "type": "uint8", "shape": ["batch", channels, size, size], "order": order},
+        "preprocessing": f"rotate upright, crop the largest central square, resize to {size} x {size}, values 0 to 255",
+        "inside": "scaling, normalization, network, softmax",
+        "output": {"name": OUTPUT_NAME, "type": "float32", "shape": ["batch", len(model.classes)]},
     }
 
 
 def to_torch(model: Model, path: str | os.PathLike[str]) -> None:
-    """Write a `torch.export` program (.pt2); its description is the extra file itl.json in it."""
-    with _quietly(), _whole(path) as draft:
-        torch.export.save(_exported(model), draft, extra_files={ABOUT: json.dumps(describe(model))})
+    """Write a `torch.export` program (.pt2), with its metadata in the extra file `itl.json`.
+
+    Args:
+        model: The model.
+        path: The file to write.
+
+    Raises:
+        UserError: If the file cannot be written.
+    """
+    with _silenced(), _draft_of(path) as draft:
+        metadata = json.dumps(export_metadata(model))
+        torch.export.save(_export_program(model), draft, extra_files={METADATA_FILE: metadata})
 
 
 def to_onnx(model: Model, path: str | os.PathLike[str]) -> None:
-    """Write an ONNX file; its description is among its metadata, under `itl` and, the labels, under `labels`."""
+    """Write an ONNX file, with its metadata under the keys `itl` and `labels`.
+
+    Args:
+        model: The model.
+        path: The file to write.
+
+    Raises:
+        UserError: If the file cannot be written, or the packages for ONNX are missing.
+    """
     try:
         import onnx
-        import onnxscript  # noqa: F401  # the exporter's own need
+        import onnxscript  # noqa: F401  # needed by torch's exporter
     except ImportError:
-        raise UserError("ONNX needs the packages onnx and onnxscript: pip install 'itl[onnx]'") from None
-    with _quietly(), _whole(path) as draft:
+        raise UserError("ONNX export needs the packages onnx and onnxscript: pip install 'itl[onnx]'") from None
+    with _silenced(), _draft_of(path) as draft:
         program = torch.onnx.export(
-            _exported(model), dynamo=True, input_names=[INPUT], output_names=[OUTPUT], verbose=False
+            _export_program(model), dynamo=True, input_names=[INPUT_NAME], output_names=[OUTPUT_NAME], verbose=False
         )
         assert program is not None
-        proto = _labelled(program.model_proto, describe(model))
+        proto = _with_metadata(program.model_proto, export_metadata(model))
         onnx.checker.check_model(proto)
         onnx.save_model(proto, os.fspath(draft))
 
 
-def _labelled(proto: Any, about: dict[str, Any]) -> Any:
-    """The ONNX model with its description, the batch called so, and without the names of this machine's files."""
-    for key, value in (("itl", json.dumps(about)), ("labels", json.dumps(about["labels"]))):
+def _with_metadata(proto: Any, metadata: dict[str, Any]) -> Any:
+    """Add metadata to an ONNX model, name its batch dimension, and remove paths of local source files."""
+    for key, value in (("itl", json.dumps(metadata)), ("labels", json.dumps(metadata["labels"]))):
         entry = proto.metadata_props.add()
         entry.key, entry.value = key, value
     for node in proto.graph.node:
@@ -109,45 +127,45 @@ def _labelled(proto: Any, about: dict[str, Any]) -> Any:
     return proto
 
 
-def _exported(model: Model) -> torch.export.ExportedProgram:
-    """The program for batches of any size."""
+def _export_program(model: Model) -> torch.export.ExportedProgram:
+    """Return the program for batches of any size."""
     shape = (model.image["channels"], model.image["size"], model.image["size"])
-    example = torch.zeros((3, *shape), dtype=torch.uint8)  # not 1: a size of one would be taken for a constant
+    example = torch.zeros((3, *shape), dtype=torch.uint8)  # a batch of 1 would become a constant
     batch = torch.export.Dim("batch", min=1, max=1 << 20)
     with torch.no_grad():
         program = torch.export.export(
             ExportModule(model), (example,), dynamic_shapes={"pixels": {0: batch}}, strict=False
         )
     for node in program.graph.nodes:
-        node.meta.pop("stack_trace", None)  # names of this machine's files
+        node.meta.pop("stack_trace", None)  # contains paths of local source files
     return program
 
 
 @contextmanager
-def _whole(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """A draft that becomes the file when it is whole."""
+def _draft_of(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Yield a temporary file that replaces `path` when it is complete."""
     target = Path(path)
     draft = target.with_name(f".{target.stem}.draft{target.suffix}")
     try:
-        draft.touch()  # where that cannot be done, exporters raise whatever they like
+        draft.touch()  # exporters raise all kinds of exceptions for a file that cannot be written
         yield draft
         os.replace(draft, target)
     except OSError as error:
         raise UserError(f"cannot write {target}: {reason(error)}") from None
     finally:
-        with suppress(OSError):  # where nothing can be written, nothing was
+        with suppress(OSError):  # a read-only file system
             draft.unlink()
 
 
 @contextmanager
-def _quietly() -> Iterator[None]:
-    """Without what torch's exporter says to its own developers."""
+def _silenced() -> Iterator[None]:
+    """Suppress log messages and warnings of torch's exporters that are meant for their developers."""
     logger = logging.getLogger("torch.onnx")
-    before = logger.level
+    level = logger.level
     logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        logger.setLevel(before)
+        logger.setLevel(level)

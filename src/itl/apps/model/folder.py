@@ -1,7 +1,7 @@
-"""A model folder for people: a learner and class names, what images must look like, and what it was taught when.
+"""The model folder: a learner with class names, an image format, a history and older states, saved atomically.
 
-Everything of the model's own lies in the learner's notes under "model", so that one generation holds all of it: names,
-images, history and what is unfinished never belong to different states.
+The model's metadata are stored in the learner's notes, so that every generation of the folder contains a consistent
+state: weights, memory, class names, history and an unfinished lesson always belong together.
 """
 
 from __future__ import annotations
@@ -12,15 +12,18 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
 from itl import __version__
-from itl.apps.model.generations import FORMAT, UNDO, about_of, finished, newest_learned, pictures_of, with_way_back
+from itl._deprecated import renamed_attributes, renamed_parameters
+from itl.apps.model.generations import is_finished, newest_finished, with_undo_hint
 from itl.apps.model.memory_images import PILLOW_MODES, MemoryImageFiles
+from itl.apps.model.metadata import DEFAULT_UNDO, METADATA_FORMAT, METADATA_KEY, ImageSpec, ModelMetadata, read_metadata
 from itl.callbacks.base import Callback, CallbackList
 from itl.checkpoint import learner_state, store
 from itl.checkpoint.lock import lock, locked
@@ -30,28 +33,51 @@ from itl.nets import ModuleAdapter
 from itl.streams import Images, Task, Traits
 from itl.streams.arrays import as_pixels, statistics
 
-STRIDED = 96  # pixels from which on a network begins with the strided stem, unless the settings say
+if TYPE_CHECKING:
+    from itl.engine.stage import Stage
+
+STRIDED_STEM_SIZE = 96  # pixels: from this image size on, the default network has a strided stem
 
 
+@renamed_attributes(names="output_names", note="add_history_entry", membership="output_class_matrix")
 class Model:
-    """A learner with class names, in a folder. Made by `create` or `open`.
+    """A learner with class names, kept in a folder. Create it with `Model.create` or `Model.open`.
 
-    `names[k]` is the class of output k; several outputs of one name are one class (merged). `image` says what an image
-    is brought to; `history` has an entry for everything that was done; `undo` is how many learns can be undone.
-    `pending` is what an unfinished learn was about, else None.
+    `Learner` and `Model` are two levels of the same thing. A `Learner` is the continual-learning algorithm: it takes
+    arrays with integer labels or the tasks of a benchmark stream, and is meant for research. A `Model` wraps one
+    learner (`model.learner`) for applications: classes have names, images have one fixed size, and the folder holds a
+    history, older states to undo to, and a lock against concurrent writers. Use a `Learner` to compare methods, and a
+    `Model` to maintain a classifier of your own images; `itl.load` returns the learner of either folder.
+
+    Attributes:
+        path: The model folder.
+        learner: The learner. It is prepared (has a network) once images are taught.
+        output_names: Class name of each network output. Outputs with the same name are one (merged) class.
+        image: Size and channels of the images, and the augmentation that preserves their class.
+        history: One entry per finished change.
+        pending: Metadata of an unfinished lesson, or None.
+        undo: Number of finished changes that can be undone.
+        generation: Name of the generation that was opened or saved last; None before the first save.
     """
 
-    def __init__(self, path: str | os.PathLike[str], learner: Learner, about: dict[str, Any]) -> None:
+    def __init__(self, path: str | os.PathLike[str], learner: Learner, metadata: ModelMetadata) -> None:
         self.path, self.learner = Path(path), learner
-        self.names: list[str] = about["names"]
-        self.image: dict[str, Any] = about["image"]
-        self.history: list[dict[str, Any]] = about["history"]
-        self.pending: dict[str, Any] | None = about["pending"]
-        self.undo: int = about["undo"]
+        self.output_names = metadata.names
+        self.image: ImageSpec = metadata.image
+        self.history = metadata.history
+        self.pending = metadata.pending
+        self.undo = metadata.undo
         self.generation: str | None = None
-        self._album = MemoryImageFiles()
+        self._memory_images = MemoryImageFiles()
 
-    # ------------------------------------------------------------------ making and finding one
+    def __repr__(self) -> str:
+        shape = f"{self.image['channels']}x{self.image['size']}x{self.image['size']}"
+        return (
+            f"Model('{self.path}', method='{self.learner.method}', classes={len(self.classes)}, "
+            f"tasks={len(self.learner.tasks)}, buffer={self.learner.buffer}, image={shape})"
+        )
+
+    # ------------------------------------------------------------------ creating and opening
 
     @classmethod
     def create(
@@ -66,134 +92,179 @@ class Model:
         settings: Mapping[str, Any] | None = None,
         flip: bool = True,
         policy: str | None = None,
-        undo: int = UNDO,
+        undo: int = DEFAULT_UNDO,
         device: str = "auto",
         net: ModuleAdapter | None = None,
     ) -> Model:
-        """A new model for images of `channels` x `size` x `size`. Nothing is written before the first `save`.
+        """Create a new model. Nothing is written before the first `save`.
 
-        `flip` and `policy` (AutoAugment's) say what keeps an image's class; `settings` are the learner's, and `net` is
-        a network of one's own in place of the one they name.
+        Args:
+            path: The model folder.
+            size: Width and height of the images in pixels.
+            channels: Number of channels of the images.
+            method: The method, as for `Learner`.
+            buffer: Number of images in memory.
+            seed: Seed of everything random.
+            settings: Further settings by dotted name, as for `Learner`.
+            flip: Whether horizontal flips preserve the class (used for augmentation).
+            policy: AutoAugment policy that preserves the class, or None.
+            undo: Number of finished changes that can be undone.
+            device: `auto`, `cpu` or `cuda`.
+            net: Your own network, in place of the one that the settings name.
+
+        Returns:
+            The model, without classes.
+
+        Raises:
+            UserError: If the folder contains a model, or an argument is invalid.
         """
         if (Path(path) / store.CURRENT).exists():
-            raise UserError(f"{path} holds a model already; open it, or choose another folder")
+            raise UserError(f"{path} already contains a model; open it, or choose another folder")
         if undo < 0:
-            raise UserError(f"the number of learns that can be undone must not be negative, not {undo}")
-        own = {"net.strided": size >= STRIDED, **(settings or {})}
-        learner = Learner(method, buffer, seed, None, settings=own, device=device, net=net)
-        image = {"size": size, "channels": channels, "flip": flip, "policy": policy}
-        return cls(path, learner, {"names": [], "image": image, "history": [], "pending": None, "undo": undo})
+            raise UserError(f"undo must be 0 or more, not {undo}")
+        overrides = {"net.strided": size >= STRIDED_STEM_SIZE, **(settings or {})}
+        learner = Learner(method, buffer, seed, None, settings=overrides, device=device, net=net)
+        image = ImageSpec(size=size, channels=channels, flip=flip, policy=policy)
+        return cls(path, learner, ModelMetadata(names=[], image=image, undo=undo))
 
     @classmethod
+    @renamed_parameters(learned="last_finished")
     def open(
         cls,
         path: str | os.PathLike[str],
         *,
         device: str = "auto",
-        settings: dict[str, Any] | None = None,
+        settings: Mapping[str, Any] | None = None,
         net: nn.Module | None = None,
-        learned: bool = False,
+        last_finished: bool = False,
     ) -> Model:
-        """The model in a folder. `settings` override those it was saved with; `net` is its network, if that is yours.
+        """Open a model folder, or a folder written by `Learner.save` (its classes are named "0", "1", "2", …).
 
-        With `learned`, the last state at which a learn was finished: what to use while another is going on.
+        Reading needs no lock: if another process replaces the state meanwhile, the new state is read.
+
+        Args:
+            path: The folder.
+            device: `auto`, `cpu` or `cuda`.
+            settings: Settings that override the saved ones.
+            net: The network's structure, if the model was created with your own network.
+            last_finished: Open the last state at which a lesson was finished, for use while another is being learned.
+
+        Returns:
+            The model.
+
+        Raises:
+            UserError: If the folder is not a model, is damaged, or has another format version.
         """
         root = Path(path)
         for _ in range(store.TRIES):
             try:
-                now = store.current(root)
+                current = store.current(root)
             except UserError as error:
-                raise with_way_back(root, error) from None
-            name = newest_learned(root, now) if learned else now
+                raise with_undo_hint(root, error) from None
+            name = newest_finished(root, current) if last_finished else current
             try:
-                return cls._of(root, name, *store.read_generation(root, name), device, settings, net)
+                return cls._from_generation(root, name, device, dict(settings or {}), net)
             except UserError as error:
-                if store.named(root) == now:  # else it was replaced, and removed, while it was read
-                    raise with_way_back(root, error) from error.__cause__
+                if store.named(root) == current:  # otherwise it was replaced and removed while it was read
+                    raise with_undo_hint(root, error) from error.__cause__
         raise UserError(store.BUSY.format(path))
 
     @classmethod
-    def _of(
-        cls,
-        path: Path,
-        name: str,
-        tensors: dict[str, Tensor],
-        state: dict[str, Any],
-        device: str,
-        settings: dict[str, Any] | None,
-        net: nn.Module | None,
+    def _from_generation(
+        cls, root: Path, name: str, device: str, settings: dict[str, Any], net: nn.Module | None
     ) -> Model:
-        about, album = about_of(path, state), MemoryImageFiles()
+        tensors, state = store.read_generation(root, name)
+        metadata, memory_images = read_metadata(root, state), MemoryImageFiles()
         if "memory.pixels" not in tensors:
-            tensors["memory.pixels"] = pictures_of(path / name, album, tensors, state, about["names"])
-        learner = learner_state.unpack(path, tensors, state, device=device, settings=settings, net=net)
-        if len(about["names"]) != learner.net.classifier.out_features:
-            raise UserError(f"the model folder {path} has {len(about['names'])} names for {state['outputs']} outputs")
-        model = cls(path, learner, about)
-        model.generation, model._album = name, album
+            tensors["memory.pixels"] = memory_images.read_memory(root / name, tensors, state, metadata.names)
+        learner = learner_state.unpack(root, tensors, state, device=device, settings=settings, net=net)
+        outputs = learner.net.classifier.out_features
+        if len(metadata.names) != outputs:
+            raise UserError(f"the model folder {root} has {len(metadata.names)} class names for {outputs} outputs")
+        model = cls(root, learner, metadata)
+        model.generation, model._memory_images = name, memory_images
         return model
 
-    # ------------------------------------------------------------------ writing
+    # ------------------------------------------------------------------ saving
 
     def lock(self, wait: float = 0.0) -> AbstractContextManager[None]:
-        """Hold the folder against other writers; theirs is waited for, at most `wait` seconds. See `model.lock`."""
+        """Return a context manager that holds the folder's lock.
+
+        Args:
+            wait: Seconds to wait if another process holds it.
+
+        Raises:
+            UserError: On entry, if another process still holds the lock.
+        """
         return lock(self.path, wait)
 
     def save(self, *, private: bool = False) -> None:
-        """Commit the model, as it stands, as a new generation. The lock is taken for it where it is not held.
+        """Save the present state as a new generation. Takes the lock if it is not held.
 
-        The last `undo` generations at which a learn was finished are kept; with `private`, none. A folder that
-        somebody else has changed since this model was opened is refused.
+        Args:
+            private: Remove all older generations; otherwise those that can be undone to are kept.
+
+        Raises:
+            UserError: If another process holds the lock or has changed the folder, or the folder cannot be written.
         """
         with locked(self.path):
             self._save(private)
 
     def _save(self, private: bool) -> None:
-        there = store.current(self.path) if (self.path / store.CURRENT).exists() else None
-        if there != self.generation:
-            raise UserError(f"{self.path} has been changed by somebody else since it was opened; open it again")
+        current = store.current(self.path) if (self.path / store.CURRENT).exists() else None
+        if current != self.generation:
+            raise UserError(f"{self.path} was changed by another process since it was opened; open it again")
         self.learner._must_be_whole()
-        self.learner.notes["model"] = self._notes()
-        tensors, state = learner_state.pack(self.learner)
-        beside = None
-        if self.learner.memory.pixels.shape[1] in PILLOW_MODES:
-            pixels, labels = tensors.pop("memory.pixels"), self.learner.memory.labels
-            held = len(labels)
-            beside = lambda draft: self._album.write(draft, pixels[:held], labels, self.names)  # noqa: E731
-        target = store.write(self.path, tensors, state, beside=beside, keep=[] if private else self._kept())
-        if beside is not None:
-            self._album.settle(target)
-        self.generation = target.name
-
-    def _notes(self) -> dict[str, Any]:
-        return {
-            "format": FORMAT,
-            "names": self.names,
+        self.learner.notes[METADATA_KEY] = {
+            "format": METADATA_FORMAT,
+            "names": self.output_names,
             "image": self.image,
             "history": self.history,
             "pending": self.pending,
             "undo": self.undo,
         }
+        tensors, state = learner_state.pack(self.learner)
+        as_files = self.image["channels"] in PILLOW_MODES
+        pixels, labels = tensors["memory.pixels"], self.learner.memory.labels
+        if as_files:
+            del tensors["memory.pixels"]
 
-    def _kept(self) -> list[str]:
-        """The older generations worth keeping: where the last `undo` changes began."""
+        def write_memory_images(draft: Path) -> None:
+            self._memory_images.write(draft, pixels[: len(labels)], labels, self.output_names)
+
+        keep = [] if private else self._generations_to_keep()
+        target = store.write(self.path, tensors, state, beside=write_memory_images if as_files else None, keep=keep)
+        if as_files:
+            self._memory_images.commit(target)
+        self.generation = target.name
+
+    def _generations_to_keep(self) -> list[str]:
+        """Return the older finished generations that can be undone to; an unfinished lesson can always be undone."""
         if self.generation is None:
             return []
-        older = store.generations(self.path)
-        older = older[: older.index(self.generation) + 1]  # what lies behind it was never, or is no longer, current
-        whole = [name for name in older if finished(self.path / name)]
-        least = 0 if self.pending is None else 1  # an unfinished learn can always be undone
-        return whole[len(whole) - max(self.undo, least) :] if len(whole) > max(self.undo, least) else whole
+        names = store.generations(self.path)
+        names = names[: names.index(self.generation) + 1]  # later ones are abandoned drafts or were undone
+        finished = [name for name in names if is_finished(self.path / name)]
+        count = max(self.undo, 0 if self.pending is None else 1)
+        return finished[-count:] if count else []
 
     # ------------------------------------------------------------------ learning
 
     def task(self, pixels: Tensor, labels: Sequence[str]) -> Task:
-        """Images `[n, c, h, w]` uint8 and the class name of each as the learner's next task; new names get outputs."""
+        """Return images as the learner's next task; new class names are assigned to new outputs.
+
+        Args:
+            pixels: Images, uint8 `[n, c, h, w]`.
+            labels: Class name of each image.
+
+        Raises:
+            UserError: If there are no images, or the numbers of images and labels differ.
+        """
         if not len(pixels) or len(pixels) != len(labels):
-            raise UserError(f"there are {len(pixels)} images and {len(labels)} labels; give one label for each image")
-        names = self._with(labels)
-        columns = torch.tensor([names.index(name) for name in labels])
-        images = Images(pixels, columns)
+            raise UserError(f"there are {len(pixels)} images and {len(labels)} labels; give one label per image")
+        names = self._extended_names(labels)
+        outputs = torch.tensor([names.index(name) for name in labels])
+        images = Images(pixels, outputs)
         learner = self.learner
         if learner._ready:
             traits = learner.traits
@@ -201,107 +272,149 @@ class Model:
             padding = min(4, pixels.shape[-1] // 8)
             mean, std = statistics(images, None, None)
             traits = Traits(mean, std, self.image["flip"], padding, self.image["policy"], 0)
-        classes = tuple(sorted(set(columns.tolist())))
+        classes = tuple(sorted(set(outputs.tolist())))
         return Task(len(learner.tasks), classes, images, images.take(torch.arange(0)), "", traits)
 
-    def _with(self, labels: Sequence[str]) -> list[str]:
-        """The names of all outputs once these classes are known; the order of the images does not matter."""
-        return [*self.names, *sorted(set(labels) - set(self.names))]
+    def _extended_names(self, labels: Sequence[str]) -> list[str]:
+        """Return the output names including new classes, which are sorted: the order of images does not matter."""
+        return [*self.output_names, *sorted(set(labels) - set(self.output_names))]
 
+    @renamed_parameters(about="notes", every="save_interval")
     def teach(
         self,
         pixels: Tensor,
         labels: Sequence[str],
-        about: Mapping[str, Any] | None = None,
+        notes: Mapping[str, Any] | None = None,
         *,
         callback: Callback | None = None,
-        every: float | None = None,
+        save_interval: float | None = None,
     ) -> None:
-        """Learn images `[n, c, h, w]` uint8 with a class name each, or go on with learning them where it was stopped.
+        """Learn images as one task, or resume learning the same images after an interruption.
 
-        The state is saved meanwhile (see `CheckpointThrottle`). When this returns the learner has learned, but the
-        model is not yet committed: `finish` does that. `about` (JSON) is kept in `pending` until then.
+        The unfinished state is saved periodically. When this method returns, the task is learned but not saved: call
+        `finish`.
+
+        Args:
+            pixels: Images, uint8 `[n, c, h, w]`.
+            labels: Class name of each image; new names are new classes.
+            notes: JSON-serializable metadata, kept in `pending` until `finish`.
+            callback: Receives the learner's events.
+            save_interval: Seconds between saves of the unfinished state; by default `ITL_SAVE_EVERY` or 30.
+
+        Raises:
+            UserError: If other images are unfinished, or the images do not fit the model.
         """
         task = self.task(pixels, labels)
-        mark = fingerprint(pixels, labels)
-        if self.pending is not None and self.pending["fingerprint"] != mark:
+        digest = fingerprint(pixels, labels)
+        if self.pending is not None and self.pending["fingerprint"] != digest:
             raise UserError(
-                f"{self.path} is in the middle of learning {self.pending.get('what', 'other images')}; "
-                f"give it the same images to go on, or undo that first: itl undo {self.path}"
+                f"{self.path} has not finished learning {self.pending.get('what', 'other images')}; "
+                f"give the same images to finish it, or undo it first: itl undo {self.path}"
             )
         if self.pending is None:
-            self.pending = {**(about or {}), "fingerprint": mark}
+            self.pending = {**(notes or {}), "fingerprint": digest}
         else:
             learner_state.same_threads(self.learner)
-        self.names = self._with(labels)
-        keeper = CheckpointCallback(self, every)
-        self.learner.callback = CallbackList([keeper, *([callback] if callback else [])])
+        self.output_names = self._extended_names(labels)
+        checkpointing = CheckpointCallback(self, save_interval)
+        self.learner.callback = CallbackList([checkpointing, *([callback] if callback else [])])
         try:
-            with mishaps(self.path):
+            with _out_of_memory_as_user_error(self.path):
                 self.learner.learn(task)
         finally:
             self.learner.callback = Callback()
 
     def finish(self, entry: Mapping[str, Any]) -> None:
-        """The learn is done: note it in the history (what, and how well), and commit."""
+        """Add a learned task to the history and save the model.
+
+        Args:
+            entry: JSON-serializable facts for the history, such as what was learned and the accuracy.
+        """
         pending, self.pending = self.pending or {}, None
-        self.note("learn", **{**entry, "fingerprint": pending.get("fingerprint")})
+        self.add_history_entry("learn", **{**entry, "fingerprint": pending.get("fingerprint")})
         self.save()
 
-    def note(self, what: str, **entry: Any) -> None:
-        """Add an entry to the history."""
+    def add_history_entry(self, what: str, **entry: Any) -> None:
+        """Add an entry with the present date to the history, without saving."""
         date = time.strftime("%Y-%m-%d %H:%M:%S")
         self.history.append({"what": what, "date": date, "itl": __version__, **entry})
 
-    # ------------------------------------------------------------------ using it
+    # ------------------------------------------------------------------ prediction
 
     @property
     def classes(self) -> list[str]:
-        """The classes in the order they were taught; merged ones once."""
-        return list(dict.fromkeys(self.names))
+        """The class names in the order in which they were taught; merged classes appear once."""
+        return list(dict.fromkeys(self.output_names))
 
-    def predict(self, images: Any) -> np.ndarray:
-        """Return the most probable class name of each image: `[n]` of str."""
+    def predict(self, images: Images | Tensor | np.ndarray | Sequence[Image.Image]) -> np.ndarray:
+        """Return the most probable class of each image.
+
+        Args:
+            images: Images of the model's size, uint8 `[n, c, h, w]` or any other form that `Learner.predict` takes.
+
+        Returns:
+            Class names, `[n]`.
+
+        Raises:
+            UserError: If the model has not learned anything, or the images have another shape.
+        """
         return np.asarray(np.array(self.classes)[self.predict_proba(images).argmax(1)])
 
-    def predict_proba(self, images: Any) -> np.ndarray:
-        """Return class probabilities `[n, classes]` float64, in the order of `classes`.
+    def predict_proba(self, images: Images | Tensor | np.ndarray | Sequence[Image.Image]) -> np.ndarray:
+        """Return the probability of each class for each image.
 
-        Whatever a learner takes is taken: arrays, tensors, `Images`, a list of Pillow images.
+        Args:
+            images: Images of the model's size, uint8 `[n, c, h, w]` or any other form that `Learner.predict` takes.
+
+        Returns:
+            Probabilities, float64 `[n, classes]`, in the order of `classes`.
+
+        Raises:
+            UserError: If the model has not learned anything, or the images have another shape.
         """
-        with mishaps(self.path):
-            probabilities = self.learner.logits(self._images(images)).double().softmax(1)
-        return np.asarray((probabilities @ self.membership().double()).numpy())
+        with _out_of_memory_as_user_error(self.path):
+            probabilities = self.learner.logits(self._as_images(images)).double().softmax(1)
+        return np.asarray((probabilities @ self.output_class_matrix().double()).numpy())
 
-    def _images(self, images: Any) -> Images:
+    def _as_images(self, images: Images | Tensor | np.ndarray | Sequence[Image.Image]) -> Images:
         if isinstance(images, Images):
             return images
         shape = tuple(getattr(images, "shape", ()))
-        ours = len(shape) == 4 and shape[1] == self.image["channels"]
-        pixels = as_pixels(images, "NCHW" if ours else None)
+        channels_first = len(shape) == 4 and shape[1] == self.image["channels"]
+        pixels = as_pixels(images, "NCHW" if channels_first else None)
         return Images(pixels, torch.zeros(len(pixels), dtype=torch.int64))
 
-    def membership(self) -> Tensor:
-        """Which output belongs to which class: `[outputs, classes]` of 0 and 1."""
-        places = {name: place for place, name in enumerate(self.classes)}
-        out = torch.zeros(len(self.names), len(places))
-        for output, name in enumerate(self.names):
-            out[output, places[name]] = 1
-        return out
+    def output_class_matrix(self) -> Tensor:
+        """Return which output belongs to which class, `[outputs, classes]` of 0 and 1."""
+        columns = {name: column for column, name in enumerate(self.classes)}
+        matrix = torch.zeros(len(self.output_names), len(columns))
+        for output, name in enumerate(self.output_names):
+            matrix[output, columns[name]] = 1
+        return matrix
 
 
 def load(
     path: str | os.PathLike[str],
     *,
     device: str = "auto",
-    settings: dict[str, Any] | None = None,
+    settings: Mapping[str, Any] | None = None,
     callback: Callback | None = None,
     net: nn.Module | None = None,
 ) -> Learner:
-    """The learner saved in a folder, by `Learner.save` or as a `Model`, ready to predict or to learn on.
+    """Load a learner from a folder that was written by `Learner.save` or by a `Model`.
 
-    `settings` override those it was saved with. `net` is the network of a learner that was given one of your own: its
-    structure; the weights are in the folder.
+    Args:
+        path: The folder.
+        device: `auto`, `cpu` or `cuda`.
+        settings: Settings that override the saved ones.
+        callback: Receives the learner's events.
+        net: The network's structure, if the learner was created with your own network; the weights are in the folder.
+
+    Returns:
+        The learner, ready to predict and to continue learning.
+
+    Raises:
+        UserError: If the folder is not a model, is damaged, or has another format version.
     """
     learner = Model.open(path, device=device, settings=settings, net=net).learner
     learner.callback = callback or learner.callback
@@ -309,20 +422,20 @@ def load(
 
 
 class CheckpointCallback(Callback):
-    """Saves the model between rounds, at its pace."""
+    """Saves a model's unfinished state between rounds, at limited frequency."""
 
-    def __init__(self, model: Model, every: float | None) -> None:
-        self.model, self.pace = model, learner_state.CheckpointThrottle(every)
+    def __init__(self, model: Model, interval: float | None) -> None:
+        self.model, self.throttle = model, learner_state.CheckpointThrottle(interval)
 
-    def round_ends(self, learner: Learner, stage: Any, epoch: int, loss: float) -> None:
-        """Save if it is time."""
-        if self.pace.due():
-            with self.pace.saving(learner):
+    def round_ends(self, learner: Learner, stage: Stage, epoch: int, loss: float) -> None:
+        """Save if the last save was long enough ago."""
+        if self.throttle.due():
+            with self.throttle.saving(learner):
                 self.model.save()
 
 
 def fingerprint(pixels: Tensor, labels: Sequence[str]) -> str:
-    """A digest of images and labels: the same task, the same digest."""
+    """Return a digest of images and labels."""
     digest = hashlib.sha256("\0".join(labels).encode("utf-8", "surrogateescape"))
     for image in pixels.numpy():
         digest.update(np.ascontiguousarray(image).tobytes())
@@ -330,14 +443,14 @@ def fingerprint(pixels: Tensor, labels: Sequence[str]) -> str:
 
 
 @contextmanager
-def mishaps(path: Path) -> Iterator[None]:
-    """Turn a lack of memory into a line; the folder is as it was."""
+def _out_of_memory_as_user_error(path: Path) -> Iterator[None]:
+    """Turn a lack of memory into a `UserError`; the folder keeps the state saved last."""
     try:
         yield
     except torch.OutOfMemoryError:
         raise UserError(
-            f"the GPU has too little memory for this; use --device cpu, a smaller batch or a smaller network. "
-            f"{path} is as it was saved last"
+            f"not enough GPU memory; use --device cpu, a smaller batch or a smaller network. "
+            f"{path} keeps the state saved last"
         ) from None
     except MemoryError:
-        raise UserError(f"there is too little memory for this; {path} is as it was saved last") from None
+        raise UserError(f"not enough memory; {path} keeps the state saved last") from None

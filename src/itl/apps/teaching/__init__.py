@@ -2,9 +2,9 @@
 
 from itl.apps.teaching.held_out_evaluation import GroupAccuracy, HeldOutEvaluation, HeldOutScores
 from itl.apps.teaching.lesson import LabeledImages, Lesson, LessonImages
+from itl.apps.teaching.lesson_plan import plan_lessons
 from itl.apps.teaching.lesson_result import LessonResult
 from itl.apps.teaching.options import TeachingOptions
-from itl.apps.teaching.plan import plan_lessons
 from itl.apps.teaching.teacher import Teacher
 
 __all__ = [

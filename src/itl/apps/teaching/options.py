@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from itl.apps.model import Model
-from itl.apps.model.generations import earlier
+from itl.apps.model.generations import earlier_finished
 from itl.checkpoint.store import generations
 from itl.errors import UserError
 from itl.settings import flatten
@@ -85,7 +85,7 @@ def check_model_path(path: str | os.PathLike[str]) -> None:
         others = [entry.name for entry in folder.iterdir() if not entry.name.startswith((".", "LOCK", "generation-"))]
         exists = (folder / "CURRENT").exists()
         # A single generation without CURRENT is what a crash during the first save leaves; it can be replaced.
-        if not exists and len(generations(folder)) > 1 and any(earlier(folder)):
+        if not exists and len(generations(folder)) > 1 and any(earlier_finished(folder)):
             raise UserError(f"{folder} is a damaged model folder: CURRENT is missing; repair it with itl undo {folder}")
         if others and not exists:
             raise UserError(

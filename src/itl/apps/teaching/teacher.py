@@ -235,7 +235,7 @@ class Teacher:
             "folder": relative_folder(model, result.lesson.folder),
             "plan": [relative_folder(model, lesson.folder) for lesson in self.lessons],
             "at": next(k for k, lesson in enumerate(self.lessons) if lesson is result.lesson),
-            "new": [name for name in result.train_counts if name not in model.names],
+            "new": [name for name in result.train_counts if name not in model.output_names],
             "room": model.learner.buffer,
             "buffer": self.options.buffer,
             "tested": self.options.test,
@@ -245,11 +245,11 @@ class Teacher:
         """Fill in what the lesson changed, once it is learned."""
         assert model.pending is not None
         memory, previous_size = model.learner.memory, model.pending["room"]
-        in_memory = {model.names[label] for label in set(memory.labels.tolist())}
+        in_memory = {model.output_names[label] for label in set(memory.labels.tolist())}
         result.learned, result.new_classes = True, model.pending["new"]
         result.dropped_classes = [name for name in model.classes if name not in in_memory] if memory.size else []
         result.memory_growth = (previous_size, memory.size) if previous_size < memory.size else None
-        for name in [name for name in result.test_counts if name not in model.names]:
+        for name in [name for name in result.test_counts if name not in model.output_names]:
             del result.test_counts[name]
             reason = "a class with test images only, which was never learned"
             result.skipped.append(SkippedPath(result.lesson.folder / "test" / name, reason))

@@ -33,7 +33,7 @@ def export(model: str, file_format: str | None, out: str | None) -> None:
     target = Path(out) if out else Path(Path(model).resolve().name + suffix)
     if target.is_dir():
         raise UserError(f"{target} is a folder. Give the name of a file as --out.")
-    opened = Model.open(model, device="cpu", learned=True)
+    opened = Model.open(model, device="cpu", last_finished=True)
     (to_onnx if file_format == "onnx" else to_torch)(opened, target)
     size, channels = opened.image["size"], opened.image["channels"]
     shape = f"uint8 [batch, {channels}, {size}, {size}]"

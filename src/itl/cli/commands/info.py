@@ -40,7 +40,7 @@ def describe(model: Model) -> dict[str, Any]:
     learner, memory = model.learner, model.learner.memory
     in_memory = dict.fromkeys(model.classes, 0)
     for label, count in zip(*np.unique(memory.labels, return_counts=True), strict=True):
-        in_memory[model.names[label]] += int(count)
+        in_memory[model.output_names[label]] += int(count)
     return {
         "path": str(model.path),
         "method": learner.method,

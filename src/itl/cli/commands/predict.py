@@ -43,7 +43,7 @@ def predict(model: str, paths: tuple[str, ...], top: int, as_json: bool, as_csv:
     from itl.apps.model import Model
 
     options.exclusive(json=as_json, csv=as_csv)
-    opened = Model.open(model, device=device, learned=True)
+    opened = Model.open(model, device=device, last_finished=True)
     files, problems = find_files(paths)
     top = min(top, len(opened.classes))
     rows = predict_files(opened, files, problems, top)

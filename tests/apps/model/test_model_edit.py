@@ -1,4 +1,4 @@
-"""Minds change: a learn can be undone, an image or class forgotten without a trace, classes renamed and merged."""
+"""Changing a model: undo, forget, rename, merge and resize."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from support.tiny_model import NAMES, taught, teach, tiny_model, tiny_task
 
 @pytest.fixture(scope="module", params=["itl", "itl-l"])
 def original(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model that learned cats and dogs, then eels and foxes; with and without stored logits."""
+    """A model of two tasks, with and without stored logits."""
     return taught(tmp_path_factory.mktemp("original") / "m", request.param, buffer=20).path
 
 
@@ -39,8 +39,8 @@ def reopened(model: Model) -> Model:
     return Model.open(model.path, device="cpu")
 
 
-def everything(folder: Path) -> bytes:
-    """Every byte in a folder, tensors and decoded pictures included."""
+def all_bytes(folder: Path) -> bytes:
+    """Return all bytes in a folder: file names, files and decoded tensors."""
     out = b""
     for path in sorted(folder.rglob("*")):
         if path.is_file():
@@ -51,16 +51,16 @@ def everything(folder: Path) -> bytes:
     return out
 
 
-def held(model: Model, name: str) -> Tensor:
-    """The memory's images of a class."""
+def images_in_memory(model: Model, name: str) -> Tensor:
+    """Return the images of a class in the memory."""
     memory = model.learner.memory
-    return memory.pixels[memory.slots.of_class(model.names.index(name))]
+    return memory.pixels[memory.slots.of_class(model.output_names.index(name))]
 
 
 # ---------------------------------------------------------------------- undo
 
 
-def test_undo_goes_back_to_the_bits_before_the_last_learn(tmp_path: Path) -> None:
+def test_undo_restores_the_state_before_the_last_task(tmp_path: Path) -> None:
     model = teach(tiny_model(tmp_path / "m"), "cat", "dog")
     before, generation = photograph(model.learner), model.generation
     teach(model, "eel", "fox")
@@ -68,15 +68,15 @@ def test_undo_goes_back_to_the_bits_before_the_last_learn(tmp_path: Path) -> Non
     again = reopened(model)
     assert (undone["what"], undone["folders"]) == ("learn", ["eel", "fox"])
     assert differing(photograph(again.learner), before) == set()
-    assert (again.names, again.generation) == (["cat", "dog"], generation)
+    assert (again.output_names, again.generation) == (["cat", "dog"], generation)
     assert store.generations(model.path) == [generation]
-    with pytest.raises(UserError, match="nothing older"):
+    with pytest.raises(UserError, match="no older state"):
         undo(model.path)
-    teach(again, "eel", "fox")  # and it learns on
-    assert reopened(again).names == list(NAMES)
+    teach(again, "eel", "fox")  # and it can continue to learn
+    assert reopened(again).output_names == list(NAMES)
 
 
-def test_an_unfinished_learn_can_be_undone(tmp_path: Path) -> None:
+def test_unfinished_task_can_be_undone(tmp_path: Path) -> None:
     def stop(event: str, *_: Any) -> None:
         if event == "memory_updated":
             raise KeyboardInterrupt
@@ -84,7 +84,7 @@ def test_an_unfinished_learn_can_be_undone(tmp_path: Path) -> None:
     model = teach(tiny_model(tmp_path / "m", undo=0), "cat", "dog")
     before = photograph(model.learner)
     with pytest.raises(KeyboardInterrupt):
-        teach(model, "eel", "fox", callback=Teller(stop), every=0.0)
+        teach(model, "eel", "fox", callback=Teller(stop), save_interval=0.0)
     assert reopened(model).pending is not None
     undo(model.path)
     assert differing(photograph(reopened(model).learner), before) == set()
@@ -94,23 +94,23 @@ def test_undo_never_goes_to_a_damaged_generation(model: Model) -> None:
     (model.path / store.generations(model.path)[0] / "state.json").write_text("{}")
     with pytest.raises(UserError):
         undo(model.path)
-    assert reopened(model).names == list(NAMES)
+    assert reopened(model).output_names == list(NAMES)
 
 
-def test_undoing_an_unfinished_first_learn_leaves_no_model(tmp_path: Path) -> None:
+def test_undo_of_an_unfinished_first_task_leaves_no_model(tmp_path: Path) -> None:
     def stop(event: str, *_: Any) -> None:
         if event == "memory_updated":
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        teach(tiny_model(tmp_path / "m"), "cat", "dog", callback=Teller(stop), every=0.0)
-    (tmp_path / "m" / "notes.txt").write_text("mine")
+        teach(tiny_model(tmp_path / "m"), "cat", "dog", callback=Teller(stop), save_interval=0.0)
+    (tmp_path / "m" / "notes.txt").write_text("other")
     (undone,) = undo(tmp_path / "m")
     assert undone["what"].startswith("an unfinished learn, the first")
-    assert os.listdir(tmp_path / "m") == ["notes.txt"]  # what is not the model's own stays
+    assert os.listdir(tmp_path / "m") == ["notes.txt"]  # other files are kept
     (tmp_path / "m" / "notes.txt").unlink()
     teach(tiny_model(tmp_path / "m"), "cat", "dog")
-    assert Model.open(tmp_path / "m", device="cpu").names == ["cat", "dog"]
+    assert Model.open(tmp_path / "m", device="cpu").output_names == ["cat", "dog"]
 
 
 def _flip(path: Path) -> None:
@@ -120,23 +120,23 @@ def _flip(path: Path) -> None:
 
 
 DAMAGES: dict[str, Callable[[Path, Path], Any]] = {
-    "a flipped bit": lambda root, now: _flip(now / "tensors.safetensors"),
-    "a state of nonsense": lambda root, now: (now / "state.json").write_text('{"notes": null}'),
-    "a picture lost": lambda root, now: next((now / "memory").rglob("*.png")).unlink(),
-    "checksums lost": lambda root, now: (now / "SHA256SUMS").unlink(),
+    "bit flipped": lambda root, now: _flip(now / "tensors.safetensors"),
+    "state replaced": lambda root, now: (now / "state.json").write_text('{"notes": null}'),
+    "image removed": lambda root, now: next((now / "memory").rglob("*.png")).unlink(),
+    "checksums removed": lambda root, now: (now / "SHA256SUMS").unlink(),
     "checksums changed": lambda root, now: _flip(now / "SHA256SUMS"),
-    "a generation lost": lambda root, now: shutil.rmtree(now),
+    "generation removed": lambda root, now: shutil.rmtree(now),
     "CURRENT emptied": lambda root, now: ((root / "CURRENT").write_text(""), shutil.rmtree(now)),
-    "CURRENT lost": lambda root, now: ((root / "CURRENT").unlink(), _flip(now / "state.json")),
+    "CURRENT removed": lambda root, now: ((root / "CURRENT").unlink(), _flip(now / "state.json")),
 }
 
 
-@pytest.mark.parametrize("what", list(DAMAGES))
-def test_a_damaged_model_says_the_way_back_to_the_state_before_and_undo_takes_it(tmp_path: Path, what: str) -> None:
+@pytest.mark.parametrize("damage", list(DAMAGES))
+def test_undo_repairs_a_damaged_model(tmp_path: Path, damage: str) -> None:
     model = teach(tiny_model(tmp_path / "m"), "cat", "dog")
     before = photograph(model.learner)
     teach(model, "eel", "fox")
-    DAMAGES[what](model.path, model.path / store.current(model.path))
+    DAMAGES[damage](model.path, model.path / store.current(model.path))
     with pytest.raises(UserError, match=f"itl undo {model.path}"):
         reopened(model)
     assert undo(model.path) == [{"what": "a damaged state"}]
@@ -144,7 +144,7 @@ def test_a_damaged_model_says_the_way_back_to_the_state_before_and_undo_takes_it
     assert len(store.generations(model.path)) == 1
 
 
-def test_a_state_of_another_version_is_not_called_damaged(tmp_path: Path) -> None:
+def test_other_format_version_is_not_called_damaged(tmp_path: Path) -> None:
     model = taught(tmp_path / "m")
     now = model.path / store.current(model.path)
     state = json.loads((now / "state.json").read_text())
@@ -155,7 +155,7 @@ def test_a_state_of_another_version_is_not_called_damaged(tmp_path: Path) -> Non
         reopened(model)
 
 
-def test_the_way_back_passes_over_states_that_are_damaged_too(tmp_path: Path) -> None:
+def test_undo_skips_damaged_generations(tmp_path: Path) -> None:
     model = teach(tiny_model(tmp_path / "m"), "cat", "dog")
     before = photograph(model.learner)
     teach(teach(model, "eel"), "fox")
@@ -165,7 +165,7 @@ def test_the_way_back_passes_over_states_that_are_damaged_too(tmp_path: Path) ->
     assert differing(photograph(reopened(model).learner), before) == set()
 
 
-def test_a_damaged_model_without_an_older_state_promises_no_way_back(tmp_path: Path) -> None:
+def test_damaged_model_without_older_state_has_no_undo_hint(tmp_path: Path) -> None:
     model = teach(tiny_model(tmp_path / "m"), "cat", "dog")
     _flip(model.path / store.current(model.path) / "tensors.safetensors")
     for refuse in (lambda: reopened(model), lambda: undo(model.path)):
@@ -177,14 +177,14 @@ def test_a_damaged_model_without_an_older_state_promises_no_way_back(tmp_path: P
 # ---------------------------------------------------------------------- forget
 
 
-def test_a_forgotten_image_is_nowhere_in_the_folder(model: Model) -> None:
-    image, *others = held(model, "cat").clone()
+def test_forgotten_image_is_removed_from_all_files(model: Model) -> None:
+    image, *others = images_in_memory(model, "cat").clone()
     copies = [
         picture for slot, picture in by_slot(model).items() if torch.equal(model.learner.memory.pixels[slot], image)
     ]
     png, count = copies[0].read_bytes(), len(model.learner.memory)
-    assert forget(model, images=image[None]) == len(copies)  # a reservoir may hold it twice
-    left = everything(model.path)
+    assert forget(model, images=image[None]) == len(copies)  # a reservoir can hold it twice
+    left = all_bytes(model.path)
     assert image.numpy().tobytes() not in left
     assert png not in left
     assert len(store.generations(model.path)) == 1
@@ -193,7 +193,7 @@ def test_a_forgotten_image_is_nowhere_in_the_folder(model: Model) -> None:
     rest = again.learner.memory.pixels.numpy().tobytes()
     assert all(other.numpy().tobytes() in rest for other in others if not torch.equal(other, image))
     assert again.history[-1]["what"] == "forget"
-    teach(again, "cat", "dog")  # and the memory fills up again
+    teach(again, "cat", "dog")  # and the memory is filled again
     assert len(again.learner.memory) == count
 
 
@@ -201,28 +201,28 @@ def by_slot(model: Model) -> dict[int, Path]:
     return {int(path.stem): path for path in (model.path / str(model.generation)).rglob("*.png")}
 
 
-def test_a_forgotten_class_is_nowhere_in_the_folder(model: Model) -> None:
-    images, others = held(model, "dog").clone(), photograph(model.learner)
+def test_forgotten_class_is_removed_from_all_files(model: Model) -> None:
+    images, others = images_in_memory(model, "dog").clone(), photograph(model.learner)
     logits = model.learner.logits(_images(*NAMES))
     assert forget(model, classes=["dog"]) == len(images)
-    left = everything(model.path)
+    left = all_bytes(model.path)
     assert b"dog" not in left
     assert all(image.numpy().tobytes() not in left for image in images)
     again = reopened(model)
-    assert again.names == ["cat", "eel", "fox"]
+    assert again.output_names == ["cat", "eel", "fox"]
     assert again.learner.tasks == [(0,), (1, 2)]
     assert torch.equal(again.learner.logits(_images(*NAMES)), logits[:, [0, 2, 3]])
     rows = [k for k, label in enumerate(others["label"].tolist()) if label != 1]
     now = photograph(again.learner)
     assert torch.equal(now["pixels"][: len(rows)], others["pixels"][rows])
-    assert [again.names[k] for k in now["label"].tolist() if k >= 0] == [
+    assert [again.output_names[k] for k in now["label"].tolist() if k >= 0] == [
         NAMES[k] for k in others["label"][rows].tolist()
     ]
     if "logits" in now:
         assert torch.equal(now["logits"][: len(rows)], others["logits"][rows][:, [0, 2, 3]])
         assert now["width"][: len(rows)].tolist() == [{2: 1, 4: 3}[w] for w in others["width"][rows].tolist()]
     teach(again, "dog", "fox")
-    assert reopened(again).names == ["cat", "eel", "fox", "dog"]
+    assert reopened(again).output_names == ["cat", "eel", "fox", "dog"]
 
 
 def _images(*classes: str) -> Any:
@@ -232,23 +232,23 @@ def _images(*classes: str) -> Any:
     return Images(pixels, torch.zeros(len(pixels), dtype=torch.int64))
 
 
-def test_a_class_is_forgotten_under_every_name_it_had(model: Model) -> None:
+def test_forgotten_class_is_removed_under_all_its_names(model: Model) -> None:
     rename(model, "dog", "hound")
     rename(model, "hound", "whippet")
     forget(model, classes=["whippet"])
-    left = everything(model.path)
+    left = all_bytes(model.path)
     assert not any(name in left for name in (b"dog", b"hound", b"whippet"))
     assert b"cat" in left
 
 
-def test_what_cannot_be_read_now_is_not_given_up(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_undo_keeps_a_temporarily_unreadable_state(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     teach(model, "eel", "fox")
     before = sorted(path.name for path in model.path.iterdir())
 
-    def barred(*_: Any) -> Any:
+    def denied(*_: Any) -> Any:
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr(store, "load_file", barred)
+    monkeypatch.setattr(store, "load_file", denied)
     with pytest.raises(UserError, match=r"Permission denied$"):
         Model.open(model.path, device="cpu")
     with pytest.raises(UserError, match="Permission denied"):
@@ -256,23 +256,23 @@ def test_what_cannot_be_read_now_is_not_given_up(model: Model, monkeypatch: pyte
     assert sorted(path.name for path in model.path.iterdir()) == before
 
 
-WORDS = ("date", "what", "learn", "classes", "task", "accuracy", "folder", "itl", "test", "name")
+HISTORY_KEYS = ("date", "what", "learn", "classes", "task", "accuracy", "folder", "itl", "test", "name")
 
 
-@pytest.mark.parametrize("word", WORDS)
-def test_a_class_may_be_called_as_a_part_of_the_history_is(word: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", HISTORY_KEYS)
+def test_class_named_like_a_history_key_can_be_forgotten(name: str, tmp_path: Path) -> None:
     model = taught(tmp_path / "m", buffer=20)
-    rename(model, "dog", word)
+    rename(model, "dog", name)
     entry = {
-        "folder": f"../{word}/x",
+        "folder": f"../{name}/x",
         "name": "x",
-        "classes": {word: 3, "cat": 2},
-        "test": {word: 1},
-        "accuracy": {"all": 1.0, "task": 2.0, "classes": {word: 3.0, "cat": 4.0}},
+        "classes": {name: 3, "cat": 2},
+        "test": {name: 1},
+        "accuracy": {"all": 1.0, "task": 2.0, "classes": {name: 3.0, "cat": 4.0}},
     }
-    model.note("learn", **entry)
+    model.add_history_entry("learn", **entry)
     model.save()
-    forget(model, classes=[word])
+    forget(model, classes=[name])
     *_, learned, last = reopened(model).history
     assert (learned["what"], last["what"]) == ("learn", "forget")
     assert (learned["folder"], learned["name"]) == ("(forgotten)", "x")
@@ -280,7 +280,7 @@ def test_a_class_may_be_called_as_a_part_of_the_history_is(word: str, tmp_path: 
     assert learned["accuracy"] == {"all": 1.0, "task": 2.0, "classes": {"cat": 4.0}}
 
 
-def test_an_image_that_is_not_there_cannot_be_forgotten(model: Model) -> None:
+def test_forget_refuses_unknown_images_and_classes(model: Model) -> None:
     before = photograph(model.learner)
     with pytest.raises(UserError, match="not in the memory"):
         forget(model, images=torch.zeros(1, 3, 8, 8, dtype=torch.uint8))
@@ -294,7 +294,7 @@ def test_an_image_that_is_not_there_cannot_be_forgotten(model: Model) -> None:
 # ---------------------------------------------------------------------- rename, merge
 
 
-def test_a_renamed_class_is_the_same_class(model: Model) -> None:
+def test_rename_keeps_predictions(model: Model) -> None:
     before = model.predict_proba(tiny_task(*NAMES)[0])
     rename(model, "dog", "hound")
     again = reopened(model)
@@ -302,21 +302,21 @@ def test_a_renamed_class_is_the_same_class(model: Model) -> None:
     assert (again.predict_proba(tiny_task(*NAMES)[0]) == before).all()
     assert {p.parent.name for p in (model.path / str(again.generation)).rglob("*.png")} == set(again.classes)
     undo(model.path)
-    assert reopened(model).names == list(NAMES)
+    assert reopened(model).output_names == list(NAMES)
 
 
-def test_a_name_is_the_same_however_its_accents_are_written_and_has_one_line(model: Model) -> None:
-    composed, apart = "caf\u00e9", "cafe\u0301"
-    rename(model, "dog", apart)
-    assert model.classes[1] == composed  # as a folder of that name would be
+def test_class_names_are_normalized_and_printable(model: Model) -> None:
+    composed, decomposed = "caf\u00e9", "cafe\u0301"
+    rename(model, "dog", decomposed)
+    assert model.classes[1] == composed  # as for a folder of that name
     for wrong in ("two\nlines", "red\x1b[31m"):
         with pytest.raises(UserError, match="one line"):
             rename(model, "cat", wrong)
-    forget(model, classes=[apart])
-    assert composed not in json.dumps([model.names, model.history], ensure_ascii=False)
+    forget(model, classes=[decomposed])
+    assert composed not in json.dumps([model.output_names, model.history], ensure_ascii=False)
 
 
-def test_merged_classes_are_one_whose_probability_is_their_sum(model: Model) -> None:
+def test_merge_adds_the_probabilities(model: Model) -> None:
     before = model.predict_proba(tiny_task(*NAMES)[0])
     rename(model, "cat", "fox", merge=True)
     again = reopened(model)
@@ -330,10 +330,10 @@ def test_merged_classes_are_one_whose_probability_is_their_sum(model: Model) -> 
     assert again.learner.tasks[-1] == (0,)
     assert reopened(again).classes == ["fox", "dog", "eel"]
     forget(again, classes=["fox"])
-    assert reopened(again).names == ["dog", "eel"]
+    assert reopened(again).output_names == ["dog", "eel"]
 
 
-def test_names_that_are_taken_or_unknown_are_refused(model: Model) -> None:
+def test_rename_refuses_taken_and_unknown_names(model: Model) -> None:
     for old, new, merge, match in (
         ("cat", "dog", False, "add --merge"),
         ("cat", "cow", True, "unknown class 'cow'"),
@@ -348,7 +348,7 @@ def test_names_that_are_taken_or_unknown_are_refused(model: Model) -> None:
 # ---------------------------------------------------------------------- resize
 
 
-def test_a_smaller_memory_keeps_as_much_of_every_class(model: Model) -> None:
+def test_resize_keeps_classes_balanced(model: Model) -> None:
     before = {image.numpy().tobytes() for image in model.learner.memory.pixels[:20]}
     lost = resize(model, 4)
     again = reopened(model)
@@ -368,7 +368,7 @@ def test_a_memory_smaller_than_the_classes_is_refused(model: Model) -> None:
         resize(model, 1)
 
 
-def test_nothing_is_changed_in_the_middle_of_a_learn(model: Model) -> None:
+def test_changes_are_refused_while_a_task_is_unfinished(model: Model) -> None:
     model.pending = {"fingerprint": ""}
     for change in (
         lambda: resize(model, 9),
@@ -379,16 +379,14 @@ def test_nothing_is_changed_in_the_middle_of_a_learn(model: Model) -> None:
             change()
 
 
-def test_the_history_tells_of_every_change(model: Model) -> None:
+def test_history_lists_every_change(model: Model) -> None:
     rename(model, "cat", "lynx")
     resize(model, 9)
     assert [entry["what"] for entry in reopened(model).history] == ["learn", "learn", "rename", "resize"]
     json.dumps(model.history)
 
 
-def test_an_undo_that_cannot_be_written_is_one_line_and_changes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_undo_on_a_full_disk_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = taught(tmp_path / "m")
     before = sorted(os.listdir(tmp_path / "m"))
 
@@ -399,4 +397,4 @@ def test_an_undo_that_cannot_be_written_is_one_line_and_changes_nothing(
     with pytest.raises(UserError, match="No space left on device; it is unchanged"):
         undo(tmp_path / "m")
     assert sorted(os.listdir(tmp_path / "m")) == before
-    assert Model.open(tmp_path / "m", device="cpu").names == model.names
+    assert Model.open(tmp_path / "m", device="cpu").output_names == model.output_names

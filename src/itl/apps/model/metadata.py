@@ -1,0 +1,86 @@
+"""The model's own part of a saved state: class names, image format, history, and an unfinished lesson."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from typing_extensions import TypedDict  # pydantic requires it before Python 3.12
+
+from itl.checkpoint import store
+from itl.errors import UserError
+
+METADATA_FORMAT = 1
+METADATA_KEY = "model"  # in `Learner.notes`
+DEFAULT_UNDO = 2
+
+
+class ImageSpec(TypedDict):
+    """What a model's images look like: `[channels, size, size]`, and which augmentation preserves their class."""
+
+    size: int
+    channels: int
+    flip: bool
+    policy: str | None
+
+
+class ModelMetadata(BaseModel):
+    """What a model folder stores in addition to the learner; see the attributes of `Model`."""
+
+    model_config = ConfigDict(strict=True)
+
+    format: int = METADATA_FORMAT
+    names: list[str]
+    image: ImageSpec
+    history: list[dict[str, Any]] = []
+    pending: dict[str, Any] | None = None
+    undo: int = Field(default=DEFAULT_UNDO, ge=0)
+
+    @field_validator("history")
+    @classmethod
+    def _check_history(cls, history: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        if not all(isinstance(entry.get(key), str) for entry in history for key in ("what", "date")):
+            raise ValueError("an entry of the history has no text 'what' or 'date'")
+        return history
+
+    @field_validator("pending")
+    @classmethod
+    def _check_pending(cls, pending: dict[str, Any] | None) -> dict[str, Any] | None:
+        if pending is not None and not isinstance(pending.get("fingerprint"), str):
+            raise ValueError("the unfinished lesson has no fingerprint")
+        return pending
+
+
+def read_metadata(path: Path, state: dict[str, Any]) -> ModelMetadata:
+    """Return the validated metadata of a saved state.
+
+    The classes of a folder that was written by `Learner.save` are named "0", "1", "2" and so on.
+
+    Args:
+        path: The model folder, for error messages.
+        state: The content of `state.json`.
+
+    Raises:
+        UserError: If the metadata are invalid or of another format version.
+    """
+    try:
+        notes = dict(state["notes"])
+        channels, height, width = (int(length) for length in state["shape"])
+        if METADATA_KEY not in notes:
+            names = [str(output) for output in range(int(state["outputs"]))]
+            return ModelMetadata(names=names, image=ImageSpec(size=height, channels=channels, flip=False, policy=None))
+        version = notes[METADATA_KEY]["format"]
+        if type(version) is not int or version != METADATA_FORMAT:
+            raise UserError(f"the model in {path} has another format version; this itl reads version {METADATA_FORMAT}")
+        metadata = ModelMetadata.model_validate(notes[METADATA_KEY])
+        size = metadata.image["size"]
+        if (metadata.image["channels"], size, size) != (channels, height, width):
+            raise ValueError(f"images of {size} pixels in a memory of {height} x {width}")
+        return metadata
+    except ValidationError as error:
+        first = error.errors()[0]
+        reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
+        reason = store.reason(error)
+    raise UserError(f"the model folder {path} is not valid: {reason}")
