@@ -42,7 +42,7 @@ MISTAKES = {
     "unknown device": (["run", "--device", "gpu0"], "unknown device 'gpu0'", "auto, cpu or cuda"),
     "no GPU": (["run", "--device", "cuda"], "--device cpu"),
     "unknown setting": (["run", "--set", "tangent.l=1"], "unknown setting 'tangent.l'", "tangent.lr", "tangent.l2"),
-    "unknown network": (["run", "--set", "net.name=resnet19"], "unknown network", "resnet18"),
+    "unknown network": (["run", "--set", "net.name=resnet19"], "unknown backbone", "resnet18"),
     "unknown specialist": (["run", "--set", "specialist.name=derp"], "unknown specialist", "derpp"),
     "unknown policy": (["run", "--set", "augment.task=cifar"], "unknown AutoAugment policy", "cifar10"),
     "unknown memory policy": (["run", "--set", "memory.policy=stratifed"], "unknown memory policy", "stratified"),

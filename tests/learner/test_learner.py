@@ -223,7 +223,7 @@ def test_images_of_another_shape_are_refused() -> None:
         ("itl", {"tangent__alpha": 1.0}, r"tangent\.alpha needs stored logits"),
         ("itl", {"tangent__layers": 9}, "5 layers"),
         ("itl", {"specialist__name": "derp"}, "unknown specialist 'derp'; did you mean derpp"),
-        ("itl", {"net__name": "resnet9"}, "unknown network 'resnet9'"),
+        ("itl", {"net__name": "resnet9"}, "unknown backbone 'resnet9'"),
         ("itl", {"augment__task": "imagnet"}, "unknown AutoAugment policy 'imagnet'; did you mean imagenet"),
     ],
 )

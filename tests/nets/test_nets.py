@@ -142,7 +142,7 @@ def test_a_classifier_never_shrinks() -> None:
 
 
 def test_an_unknown_network_names_the_nearest() -> None:
-    with pytest.raises(UserError, match="unknown network 'resnet81'; did you mean resnet8"):
+    with pytest.raises(UserError, match="unknown backbone 'resnet81'; did you mean resnet8"):
         nets.build("resnet81", 2)
 
 

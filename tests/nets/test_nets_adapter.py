@@ -217,13 +217,13 @@ def test_mistakes_are_lines(tmp_path: Path) -> None:
         ModuleAdapter(Backbone(), "fcc")
     with pytest.raises(UserError, match="is a Sequential"):
         ModuleAdapter(Backbone(), "body")
-    with pytest.raises(UserError, match="does not take images"):
+    with pytest.raises(UserError, match="cannot classify images"):
         learner("vit").learn(tiny_stream(channels=3).tasks[0])
     with pytest.raises(UserError, match="last layers are body, fc"):
         learner("backbone", settings={"tangent.layers": 3}).learn(tiny_stream().tasks[0])
     idle = Backbone()
     idle.more = nn.Linear(3, 3)
-    with pytest.raises(UserError, match=r"does not use its weight module\.more\.weight"):
+    with pytest.raises(UserError, match=r"does not use its parameter module\.more\.weight"):
         Learner("itl", 8, settings=TINY, device="cpu", net=ModuleAdapter(idle, "fc")).learn(tiny_stream().tasks[0])
     mine = learner("backbone")
     mine.learn(tiny_stream().tasks[0])

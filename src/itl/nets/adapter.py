@@ -1,4 +1,4 @@
-"""Any torch classifier as a network: its owner says which layer classifies and which layers are its last ones."""
+"""Use any torch classifier as a `Net`."""
 
 from __future__ import annotations
 
@@ -19,15 +19,20 @@ NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
 class ModuleAdapter(Net):
-    """A module `[n, channels, height, width]` to logits `[n, classes]` that was not built here.
+    """A user's module as a `Net`: fused paths are disabled, frozen layers stay frozen, dropout is seeded.
 
-    `classifier` is the dotted name of its last linear layer, whose output the module returns; `last` names the layers
-    that the tangent model may move, from the first to the classifier (default: the classifier alone). The module is
-    copied: its owner's stays as it is. What the engine knows how to make fast about its own networks it leaves alone
-    here; a frozen trunk is not cut off, since a forward pass of any shape cannot be.
+    The module maps images `[n, channels, height, width]` to logits `[n, classes]`. It is copied; the original does not
+    change. A forward pass of unknown structure cannot be split, so the tangent model always runs the whole module.
+
+    Args:
+        module: The classifier. Parameters with `requires_grad=False` are never trained.
+        classifier: Dotted name of its last `torch.nn.Linear`, whose output the module returns.
+        last: Dotted names of the layers that the tangent model may change, in the order of the forward pass, up to the
+            classifier. Default: the classifier alone.
+
+    Raises:
+        UserError: If a layer does not exist, or the classifier is not a `torch.nn.Linear`.
     """
-
-    supports_fused_paths = False
 
     def __init__(self, module: nn.Module, classifier: str, last: Sequence[str] = ()) -> None:
         super().__init__()
@@ -40,30 +45,30 @@ class ModuleAdapter(Net):
             self._find(name)
         if not isinstance(self.classifier, nn.Linear):
             kind = type(self.classifier).__name__
-            raise UserError(f"the classifier '{classifier}' is a {kind}; it must be the network's last torch.nn.Linear")
-        self.frozen = {f"module.{name}" for name, p in self.module.named_parameters() if not p.requires_grad}
+            raise UserError(f"the classifier '{classifier}' is a {kind}; name the network's last torch.nn.Linear")
+        self.frozen_parameters = {f"module.{name}" for name, p in self.module.named_parameters() if not p.requires_grad}
         self.initial_state = {name: t.detach().cpu().clone() for name, t in self.module.state_dict().items()}
         self.has_batch_norm = any(isinstance(layer, NORMS) for layer in self.module.modules())
 
     @property
     def classifier(self) -> nn.Linear:  # type: ignore[override]
-        """The linear layer that classifies."""
+        """The last linear layer."""
         return self._find(self.classifier_path)  # type: ignore[return-value]
 
     def set_classifier(self, layer: nn.Linear) -> None:
-        """Put another classifier in its place."""
+        """Replace the classifier."""
         parent, _, name = self.classifier_path.rpartition(".")
         setattr(self._find(parent), name, layer)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits `[n, classes]`. One image has no deviation: it is normalised by the running statistics."""
+        """Logits `[n, classes]`. Batch norm uses its running statistics for a single image, which has no variance."""
         if self.training and self.has_batch_norm and len(x) == 1:
-            with _resting(self.module):
+            with _eval_mode(self.module):
                 return self.module(x)  # type: ignore[no-any-return]
         return self.module(x)  # type: ignore[no-any-return]
 
     def features(self, x: Tensor) -> Tensor:
-        """What the classifier sees: `[n, features]`, taken where it goes in."""
+        """The classifier's input `[n, features]`, recorded by a hook."""
         seen: list[Tensor] = []
         hook = self.classifier.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
         try:
@@ -73,24 +78,24 @@ class ModuleAdapter(Net):
         return seen[-1]
 
     def split(self, last: int | None) -> tuple[nn.Sequential, nn.Sequential]:
-        """An empty trunk and the whole module as the head, of which only some layers move (`in_last_layers`)."""
+        """An empty trunk, and the module as the head; `in_last_layers` says which parameters the tangent model has."""
         if last is not None and not 1 <= last <= len(self.layers):
             raise UserError(
-                f"this network's last layers are {', '.join(self.layers)}: {len(self.layers)}, not {last}; "
-                "set tangent.layers, or name more of them when you give the network"
+                f"this network names {len(self.layers)} last layers ({', '.join(self.layers)}), not {last}; "
+                "set tangent.layers, or name more layers in ModuleAdapter(..., last=[...])"
             )
         return nn.Sequential(), nn.Sequential(OrderedDict(module=self.module))
 
     def in_last_layers(self, name: str, last: int | None) -> bool:
-        """Whether the head's parameter `name` is one of the last `last` layers' (None: of any)."""
+        """Whether the parameter `name` of the head is trainable and in the last `last` layers (None: in any layer)."""
         chosen = ("",) if last is None else tuple(f"{layer}." for layer in self.layers[len(self.layers) - last :])
-        return name not in self.frozen and any(name.startswith(f"module.{layer}") for layer in chosen)
+        return name not in self.frozen_parameters and any(name.startswith(f"module.{layer}") for layer in chosen)
 
     def validate_input(self, shape: tuple[int, int, int]) -> None:
-        """Try two black images: what does not work is said now, not in the middle of a learn."""
+        """Run two black images through the module, so that errors appear before training starts."""
         weights = {name: p for name, p in self.named_parameters() if p.requires_grad}
         try:
-            with _resting(self.module), torch.enable_grad():
+            with _eval_mode(self.module), torch.enable_grad():
                 logits = self.module(torch.zeros((2, *shape), device=self.classifier.weight.device))
                 width = (2, self.classifier.out_features)
                 if not isinstance(logits, Tensor) or tuple(logits.shape) != width:
@@ -98,21 +103,23 @@ class ModuleAdapter(Net):
                         f"it returns {getattr(logits, 'shape', type(logits).__name__)}, not logits {width}"
                     )
                 grads = torch.autograd.grad(logits.sum(), list(weights.values()), allow_unused=True)
-        except Exception as error:  # somebody else's code may raise anything
-            said = (str(error) or type(error).__name__).splitlines()[0]
-            raise UserError(f"the network does not take images of {list(shape)} as a classifier: {said}") from error
+        except Exception as error:  # user code: any exception is possible
+            reason = (str(error) or type(error).__name__).splitlines()[0]
+            raise UserError(f"the network cannot classify images of shape {list(shape)}: {reason}") from error
         unused = [name for name, grad in zip(weights, grads, strict=True) if grad is None]
         if unused:
-            raise UserError(f"the network does not use its weight {unused[0]}; freeze it (requires_grad) or remove it")
+            raise UserError(
+                f"the network does not use its parameter {unused[0]}; remove it or set requires_grad to False"
+            )
 
     def reinitialize(self, generator: torch.Generator) -> None:
-        """Back to the weights it came with, its classifier newly drawn."""
+        """Restore the weights that the module came with, and reset the classifier to a random initialization."""
         trunk = {name: t for name, t in self.initial_state.items() if not name.startswith(f"{self.classifier_path}.")}
         self.module.load_state_dict(trunk, strict=False)
         initialize(self.classifier, generator)
 
     def describe(self) -> dict[str, object]:
-        """What a saved state says of it; the module itself is its owner's to bring again."""
+        """Class and layer names, saved with a learner. To load the learner, the user passes the module again."""
         kind = type(self.module)
         return {
             "class": f"{kind.__module__}.{kind.__qualname__}",
@@ -128,7 +135,7 @@ class ModuleAdapter(Net):
 
 
 def with_new_classifier(net: ModuleAdapter, classes: int, generator: torch.Generator | None) -> ModuleAdapter:
-    """A copy of a network with its own weights and a new classifier of `classes` outputs."""
+    """A copy of `net` with a new classifier of `classes` outputs, initialized by `generator` if given."""
     out = copy.deepcopy(net)
     old = out.classifier
     new = nn.Linear(old.in_features, classes, bias=old.bias is not None)
@@ -140,7 +147,7 @@ def with_new_classifier(net: ModuleAdapter, classes: int, generator: torch.Gener
 
 @contextmanager
 def math_attention() -> Iterator[None]:
-    """Within, attention is computed in steps that have forward-mode derivatives; the fused kernels have none."""
+    """Use PyTorch's unfused attention within the block: the fused kernels have no forward-mode derivatives."""
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
@@ -151,8 +158,8 @@ def math_attention() -> Iterator[None]:
 
 
 @contextmanager
-def _resting(module: nn.Module) -> Iterator[None]:
-    """Within, the module is in evaluation mode; every layer's own mode comes back."""
+def _eval_mode(module: nn.Module) -> Iterator[None]:
+    """Set evaluation mode within the block, and restore each layer's mode afterwards."""
     modes = {layer: layer.training for layer in module.modules()}
     module.eval()
     try:

@@ -1,4 +1,4 @@
-"""The one surface every network has: named layers in order, the last of them its classifier."""
+"""The interface of every network: named layers in order, of which the last is the classifier."""
 
 from __future__ import annotations
 
@@ -13,17 +13,24 @@ from itl.nets.init import initialize
 
 
 class Net(nn.Module):
-    """A network that is a sequence of named layers, `layers[-1]` being its linear classifier.
+    """A sequence of named layers that maps images to logits.
 
-    Input `[n, channels, height, width]` float, output logits `[n, classes]`. "The last k layers" of the paper are the
-    last k of `layers`; what lies between two of them without parameters (the pooling) belongs to the later one.
+    A subclass creates the layers as submodules, `self.classifier` among them, and sets `layers`. The paper's "last k
+    layers" are the last k of `layers`; parameter-free modules such as pooling must be part of one of them.
+
+    Attributes:
+        layers: Names of the layers in the order of the forward pass. The last one is the classifier.
+        classifier: The last layer, a `torch.nn.Linear`.
+        classifier_name: The classifier's name in the state dict.
+        supports_fused_paths: Whether the engine may capture training steps, train bf16 copies of the weights and send
+            several batches through one forward pass. This requires that every layer is one of this package's (they keep
+            the statistics of such batches apart), so it is False unless a subclass knows better.
     """
 
     layers: tuple[str, ...]
     classifier: nn.Linear
-    classifier_name = "classifier"  # its name in the state dict
-    # Whether the engine may capture steps, train bf16 copies of the weights and send several batches through at once.
-    supports_fused_paths = True
+    classifier_name = "classifier"
+    supports_fused_paths = False
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits `[n, classes]` of images `[n, channels, height, width]`."""
@@ -31,13 +38,23 @@ class Net(nn.Module):
         return logits
 
     def features(self, x: Tensor) -> Tensor:
-        """What the classifier sees: `[n, features]`."""
+        """The classifier's input `[n, features]` for images `[n, channels, height, width]`."""
         for name in self.layers[:-1]:
             x = getattr(self, name)(x)
         return x
 
     def split(self, last: int | None) -> tuple[nn.Sequential, nn.Sequential]:
-        """The network as (trunk, head), the head being its last `last` layers (None: all). Parameters are shared."""
+        """Split the network after some layer. The parts share the network's parameters.
+
+        Args:
+            last: Number of layers in the head; None for all.
+
+        Returns:
+            The trunk and the head.
+
+        Raises:
+            UserError: If the network has fewer layers.
+        """
         if last is not None and not 1 <= last <= len(self.layers):
             raise UserError(f"this network has {len(self.layers)} layers ({', '.join(self.layers)}), not {last}")
         cut = 0 if last is None else len(self.layers) - last
@@ -45,26 +62,26 @@ class Net(nn.Module):
         return nn.Sequential(OrderedDict(parts[:cut])), nn.Sequential(OrderedDict(parts[cut:]))
 
     def in_last_layers(self, name: str, last: int | None) -> bool:
-        """Whether the tangent model moves the head's parameter `name`: all of them, where a head can be cut off."""
+        """Whether `name`, a parameter of the head that `split(last)` returns, is in the last `last` layers."""
         return True
 
     def validate_input(self, shape: tuple[int, int, int]) -> None:
-        """Refuse images that the network cannot take; one that is built for them takes them."""
+        """Raise a `UserError` if the network cannot take images of `shape` `(channels, height, width)`."""
 
     def reinitialize(self, generator: torch.Generator) -> None:
-        """Begin anew with newly drawn weights (in place)."""
+        """Reset all weights to a new random initialization, in place."""
         initialize(self, generator)
 
     def set_classifier(self, layer: nn.Linear) -> None:
-        """Put another classifier in its place."""
+        """Replace the classifier."""
         self.classifier = layer
 
     def reinitialize_classifier(self, generator: torch.Generator) -> None:
-        """The half-pipe jump: the classifier, and nothing else, back to a fresh random initialisation (in place)."""
+        """Reset the classifier to a new random initialization, in place: the half-pipe."""
         initialize(self.classifier, generator)
 
     def grow_classifier(self, classes: int, generator: torch.Generator) -> None:
-        """Give the classifier outputs up to `classes`; the old ones keep their weights."""
+        """Add randomly initialized outputs to the classifier until it has `classes`; the others keep their weights."""
         old = self.classifier
         if classes <= old.out_features:
             return
@@ -78,7 +95,7 @@ class Net(nn.Module):
         self.set_classifier(new)
 
     def select_outputs(self, outputs: Sequence[int]) -> None:
-        """Take all outputs but these away from the classifier; they keep their weights, in this order."""
+        """Reduce the classifier to these outputs, in this order; they keep their weights."""
         old, rows = self.classifier, torch.tensor(list(outputs))
         new = nn.Linear(old.in_features, len(rows), bias=old.bias is not None)
         new = new.to(old.weight.device, old.weight.dtype)

@@ -1,6 +1,8 @@
-"""The ResNet family of the benchmark: 3x3 stem, no max-pool, convolutions without bias (He et al., 2016)."""
+"""The ResNet family of the benchmark (He et al., 2016): 3x3 stem, no max-pooling, convolutions without bias."""
 
 from __future__ import annotations
+
+from functools import partial
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -8,6 +10,7 @@ from torch import Tensor, nn
 from itl.nets.base import Net
 from itl.nets.conv import convolve
 from itl.nets.norm import fork, norm
+from itl.nets.registry import Backbone
 
 
 def conv3x3(inputs: int, outputs: int, stride: int = 1) -> nn.Conv2d:
@@ -16,7 +19,7 @@ def conv3x3(inputs: int, outputs: int, stride: int = 1) -> nn.Conv2d:
 
 
 class Shortcut(nn.Module):
-    """The identity, or a 1x1 convolution and batch norm where the shape changes."""
+    """The identity, or a 1x1 convolution and batch norm if the shape changes."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -48,7 +51,7 @@ class BasicBlock(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """1x1, 3x3, 1x1 with four times the width at its end (ResNet-50)."""
+    """Convolutions of 1x1, 3x3 and 1x1, the last with four times the width, and a shortcut (ResNet-50)."""
 
     expansion = 4
 
@@ -69,7 +72,7 @@ class Bottleneck(nn.Module):
 
 
 class Stem(nn.Module):
-    """The first convolution: 3x3 stride 1 for small images; 7x7 stride 2 and max-pool for large ones (`strided`)."""
+    """The first convolution: 3x3 with stride 1, or, if `strided`, 7x7 with stride 2 and max-pooling."""
 
     def __init__(self, channels: int, width: int, strided: bool) -> None:
         super().__init__()
@@ -78,7 +81,7 @@ class Stem(nn.Module):
         self.strided = strided
 
     def forward(self, x: Tensor) -> Tensor:
-        """`[n, channels, h, w]` to `[n, width, h, w]`, or a quarter of the size when strided."""
+        """`[n, channels, h, w]` to `[n, width, h, w]`, or to `[n, width, h/4, w/4]` if strided."""
         x = norm(self.bn, convolve(self.conv, x))
         return F.max_pool2d(x, 3, 2, 1) if self.strided else x
 
@@ -87,12 +90,23 @@ class GlobalAvgPool(nn.Module):
     """Global average pooling: `[n, c, h, w]` to `[n, c]`."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """The mean over the image."""
+        """The mean over height and width."""
         return x.mean((2, 3))
 
 
 class ResNet(Net):
-    """Stem, one layer for each entry of `blocks` (each halving the image but the first), pooling, classifier."""
+    """A residual network: stem, several layers of blocks, global average pooling and classifier.
+
+    Args:
+        block: Class of the blocks.
+        blocks: Number of blocks in each layer. Every layer but the first halves height and width.
+        width: Filters of the first layer; each further layer doubles them.
+        classes: Outputs of the classifier.
+        channels: Channels of the images.
+        strided: Use the stem for large images, see `Stem`.
+    """
+
+    supports_fused_paths = True
 
     def __init__(
         self,
@@ -114,8 +128,31 @@ class ResNet(Net):
                 layer.append(block(inputs, outputs, stride))
                 inputs = outputs * block.expansion
             if k == len(blocks) - 1:
-                layer.append(GlobalAvgPool())  # parameter-free: the classifier sees a vector
+                layer.append(GlobalAvgPool())
             names.append(f"layer{k + 1}")
             self.add_module(names[-1], layer)
         self.classifier = nn.Linear(inputs, classes)
         self.layers = (*names, "classifier")
+
+
+def _build(
+    block: type[BasicBlock] | type[Bottleneck],
+    blocks: tuple[int, ...],
+    usual_width: int,
+    *,
+    classes: int,
+    channels: int,
+    width: int | None,
+    strided: bool,
+) -> ResNet:
+    return ResNet(block, blocks, width or usual_width, classes, channels, strided)
+
+
+PAPER = "He, Zhang, Ren, Sun: Deep Residual Learning for Image Recognition, CVPR 2016"
+BACKBONES = (
+    Backbone("resnet18", "18 layers; the benchmark's network", partial(_build, BasicBlock, (2, 2, 2, 2), 64), PAPER),
+    Backbone("resnet34", "34 layers", partial(_build, BasicBlock, (3, 4, 6, 3), 64), PAPER),
+    Backbone("resnet50", "50 layers, bottleneck blocks", partial(_build, Bottleneck, (3, 4, 6, 3), 64), PAPER),
+    Backbone("resnet10", "10 layers, half of resnet18's blocks", partial(_build, BasicBlock, (1, 1, 1, 1), 64), PAPER),
+    Backbone("resnet8", "8 layers, 16 filters: fast on a CPU", partial(_build, BasicBlock, (1, 1, 1), 16), PAPER),
+)
