@@ -219,7 +219,7 @@ def test_mistakes_are_lines(tmp_path: Path) -> None:
         ModuleAdapter(Backbone(), "body")
     with pytest.raises(UserError, match="cannot classify images"):
         learner("vit").learn(tiny_stream(channels=3).tasks[0])
-    with pytest.raises(UserError, match="last layers are body, fc"):
+    with pytest.raises(UserError, match=r"names 2 last layers \(body, fc\)"):
         learner("backbone", settings={"tangent.layers": 3}).learn(tiny_stream().tasks[0])
     idle = Backbone()
     idle.more = nn.Linear(3, 3)
