@@ -29,14 +29,14 @@ def initialize(module: nn.Module, generator: torch.Generator) -> None:
             layer.reset_parameters()  # ones and zeros, nothing random
         elif hasattr(layer, "reset_parameters"):
             with seeded(int(torch.randint(2**62, (), generator=generator))):
-                layer.reset_parameters()
+                layer.reset_parameters()  # type: ignore[operator]
 
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
     """Seed PyTorch's global CPU generator within the block, and restore its state afterwards."""
     with torch.random.fork_rng(devices=[]):
-        torch.random.default_generator.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)
         yield
 
 
