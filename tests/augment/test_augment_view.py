@@ -157,9 +157,9 @@ def test_what_cannot_be_augmented_is_said_in_one_line(images: torch.Tensor, says
 
 
 def test_settings_out_of_range_are_refused() -> None:
-    with pytest.raises(UserError, match="padding"):
+    with pytest.raises(UserError, match="Padding"):
         Augment(padding=-1)
-    with pytest.raises(UserError, match="fill"):
+    with pytest.raises(UserError, match="Fill"):
         Augment(fill=256)
     with pytest.raises(UserError, match="no AutoAugment steps"):
         Augment(policy="cifar10")(torch.zeros(1, 3, 8, 8, dtype=torch.uint8), chosen([(4, 4)], [False]))

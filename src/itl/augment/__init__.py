@@ -1,10 +1,11 @@
-"""Training views of a whole batch on the device: crop with padding, flip, AutoAugment; every sample its own draw.
+"""Per-sample augmentation of a whole batch on the device: crop with padding, flip, AutoAugment.
 
     augment = Augment(policy="cifar10")
-    draws = augment.draw(np.random.default_rng(0), len(images))     # on the CPU, beforehand
+    draws = augment.draw(np.random.default_rng(0), len(images))     # random choices, made on the CPU
     views = augment(images, draws)                                  # uint8 in, uint8 out, on the images' device
 
-All chance is in the draws; applying them is integer arithmetic, so batch size and device change no bit of a view.
+All randomness is in the draws. Applying them is integer arithmetic, so neither the batch size nor the device changes
+the result.
 """
 
 from itl.augment.ops import OPS

@@ -1,10 +1,9 @@
-"""Blends between an image and its degenerate (black, grey mean, grey picture, smoothed), as Pillow's ImageEnhance.
+"""Blends of an image with a degenerate image (black, mean gray, grayscale, smoothed), equal to Pillow's ImageEnhance.
 
-Pillow blends in float32 and drops the fraction. Whether its compiler fused the multiplication with the addition decides
-the last bit: builds for ARM do, builds for x86-64 do not, and for AutoAugment's factors they differ in up to 2% of all
-pairs of grey levels, by one level. So there is no formula that is Pillow's everywhere. A blend of two bytes has only
-65,536 cases, so the installed Pillow tabulates them once a factor, and the device looks them up: exact on every build,
-and integers only.
+Pillow blends in float32 and truncates. The last bit depends on whether its compiler fused multiplication and addition:
+builds for ARM do, builds for x86-64 do not, and for AutoAugment's factors they differ by one level in up to 2 % of all
+pairs of gray levels. No formula therefore matches Pillow everywhere. A blend of two bytes has only 65,536 cases, so the
+installed Pillow computes a table for each factor and the device looks values up: exact for every build, integers only.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from itl.augment.device import lasting, send
+from itl.augment.device import send, send_constant
 from itl.augment.policy import signed
 
 
 @lru_cache(maxsize=256)
 def _blend_table(factor: float) -> Tensor:
-    """Pillow's blend(degenerate, image, factor) of all bytes: uint8 [256 degenerate, 256 image]."""
+    """Pillow's blend(degenerate, image, factor) for all pairs of bytes: uint8 `[256 degenerate, 256 image]`."""
     levels = np.arange(256, dtype=np.uint8)
     degenerate = Image.fromarray(np.repeat(levels[:, None], 256, axis=1))
     image = Image.fromarray(np.repeat(levels[None], 256, axis=0))
@@ -30,32 +29,38 @@ def _blend_table(factor: float) -> Tensor:
 
 
 def _tables(magnitudes: np.ndarray) -> Tensor:
-    """Those of the factors 1 + magnitude: uint8 [k, 256 degenerate, 256 image]."""
+    """Tables for the factors 1 + magnitude: uint8 `[k, 256 degenerate, 256 image]`."""
     return torch.stack([_blend_table(1.0 + value) for value in magnitudes.tolist()])
 
 
 @lru_cache(maxsize=16)
-def _usual(device: torch.device) -> tuple[np.ndarray, Tensor]:
-    """The policies' magnitudes in order `[k]`, and the tables of their factors on the device `[k, 256, 256]`."""
+def _policy_tables(device: torch.device) -> tuple[np.ndarray, Tensor]:
+    """The policies' magnitudes in ascending order `[k]`, and their tables on the device `[k, 256, 256]`."""
     values = signed("Color", 1, 1).numpy()
-    return values, lasting(_tables(values), device)
+    return values, send_constant(_tables(values), device)
 
 
 def blend_tables(magnitudes: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
-    """The tables of the factors 1 + magnitude (host [n]) and which of them each sample uses.
+    """Blend tables for the factors 1 + magnitude.
 
-    The tables are on the device, uint8 [k, 256 degenerate, 256 image]; the others stay on the host, int64 [n].
+    Args:
+        magnitudes: Host tensor `[n]`.
+        device: Device of the tables.
+
+    Returns:
+        The tables (uint8 `[k, 256 degenerate, 256 image]`, on the device) and the index of each sample's table (int64
+        `[n]`, on the host).
     """
-    values, tables = _usual(device)
+    values, tables = _policy_tables(device)
     which = np.searchsorted(values, magnitudes.numpy()).clip(max=len(values) - 1)
     if (values[which] == magnitudes.numpy()).all():
         return tables, torch.from_numpy(which)
-    others, places = torch.unique(magnitudes, return_inverse=True)
-    return send(_tables(others.numpy()), device), places
+    unique, index = torch.unique(magnitudes, return_inverse=True)
+    return send(_tables(unique.numpy()), device), index
 
 
-def grey(images: Tensor) -> Tensor:
-    """Luma as Pillow converts RGB to L, in 16.16: int32 [n, 1, H, W]; one band stays what it is."""
+def gray(images: Tensor) -> Tensor:
+    """Luma as in Pillow's RGB-to-L conversion (16.16 fixed point): int32 `[n, 1, H, W]`; grayscale is unchanged."""
     if images.shape[1] == 1:
         return images.int()
     red, green, blue = torch.split(images.int(), 1, dim=1)
@@ -64,11 +69,11 @@ def grey(images: Tensor) -> Tensor:
 
 
 def smooth(images: Tensor) -> Tensor:
-    """Pillow's SMOOTH: the 3x3 mean with a weight of 5 in the middle; the border is copied: int32 [n, C, H, W].
+    """Pillow's SMOOTH filter: 3x3 mean with weight 5 at the center, border copied: int32 `[n, C, H, W]`.
 
-    Pillow sums float32 thirteenths and rounds. A thirteenth is never nearer than 1/26 to the half at which rounding
-    turns, so the integer round(total / 13) = (2 total + 13) // 26 is the same; 40330 / 2**20 stands for 1 / 26, which
-    is exact up to the largest total, 13 * 255.
+    Pillow sums float32 thirteenths and rounds. A multiple of 1/13 is at least 1/26 away from the rounding threshold, so
+    the integer round(total / 13) = (2 total + 13) // 26 gives the same result; 40330 / 2**20 replaces 1 / 26, which is
+    exact up to the largest total, 13 * 255.
     """
     wide = images.int()
     rows = (wide[..., :-2] + wide[..., 1:-1]).add_(wide[..., 2:])
@@ -78,7 +83,7 @@ def smooth(images: Tensor) -> Tensor:
 
 
 def blend(degenerate: Tensor, images: Tensor, magnitudes: Tensor) -> Tensor:
-    """Moves images (uint8 [n, C, H, W]) away from `degenerate` (int32, broadcastable) by the factor 1 + magnitude."""
+    """Blend images (uint8 `[n, C, H, W]`) with `degenerate` (int32, broadcastable) by the factor 1 + magnitude."""
     tables, which = blend_tables(magnitudes, images.device)
     n = len(images)
     start = send((which * 65536).int(), images.device).view(n, 1, 1, 1)
@@ -88,10 +93,10 @@ def blend(degenerate: Tensor, images: Tensor, magnitudes: Tensor) -> Tensor:
 
 
 def color(images: Tensor, magnitudes: Tensor) -> Tensor:
-    """Saturation: away from the grey picture. A grey image is its own degenerate, so Pillow leaves it as it is."""
-    return blend(grey(images), images, magnitudes)
+    """Saturation: blend with the grayscale image. A grayscale image does not change."""
+    return blend(gray(images), images, magnitudes)
 
 
 def sharpness(images: Tensor, magnitudes: Tensor) -> Tensor:
-    """Away from the smoothed picture."""
+    """Sharpness: blend with the smoothed image."""
     return blend(smooth(images), images, magnitudes)

@@ -1,4 +1,4 @@
-"""How small tensors drawn on the host reach the images' device."""
+"""Copy small host tensors to the images' device."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def send(host: Tensor, device: torch.device) -> Tensor:
-    """`host` on `device`, without making the host wait: only pinned memory is copied asynchronously."""
+    """Copy `host` to `device` without blocking the host, which requires pinned memory on CUDA."""
     if host.device == device:
         return host
     if device.type == "cuda":
@@ -15,14 +15,14 @@ def send(host: Tensor, device: torch.device) -> Tensor:
     return host.to(device)
 
 
-def lasting(host: Tensor, device: torch.device) -> Tensor:
-    """`host` on `device` for good, ready for whatever stream will use it."""
-    there = host.to(device)
+def send_constant(host: Tensor, device: torch.device) -> Tensor:
+    """Copy a constant to `device`; it can be read from any stream afterwards."""
+    constant = host.to(device)
     if device.type == "cuda":
         torch.cuda.current_stream(device).synchronize()
-    return there
+    return constant
 
 
-def pick(images: Tensor, index: Tensor) -> Tensor:
-    """The images at `index` (host, int64 [k]), in that order: [k, C, H, W]."""
+def select(images: Tensor, index: Tensor) -> Tensor:
+    """The images at `index` (host, int64 `[k]`), in that order: `[k, C, H, W]`."""
     return images.index_select(0, send(index, images.device))

@@ -1,4 +1,4 @@
-"""Views by one kernel, where there is a GPU with Triton: the bits of `itl.augment.ops` in one launch."""
+"""Augmentation by one Triton kernel on a GPU; bit-equal to `itl.augment.ops`."""
 
 from __future__ import annotations
 
@@ -9,36 +9,43 @@ from torch import Tensor
 
 from itl.augment import lookup_tables
 from itl.augment.blend import blend_tables
-from itl.augment.device import lasting, send
-from itl.augment.ops import moves
+from itl.augment.device import send, send_constant
+from itl.augment.ops import geometric_coefficients
 from itl.augment.policy import BINS, NAMES, signed
 from itl.triton_support import device_guard, kernels_for, load_kernels
 
-PIXELS = 64 * 64  # of an image at most: a program holds all of one
-STEPS = (0, 2)  # of a policy
-# Operations that send each grey level to another, whatever the picture.
-TABLED = {
+KERNELS = "itl.augment.view_kernels"
+MAX_PIXELS = 64 * 64  # of an image; one program holds a whole image
+POLICY_STEPS = (0, 2)
+# Operations that map each gray level to another, independently of the image.
+LEVEL_MAPS = {
     "Brightness": lookup_tables.brightness,
     "Posterize": lookup_tables.posterize,
     "Solarize": lookup_tables.solarize,
     "Invert": lookup_tables.invert,
 }
-EACH = 8  # pixels of a channel that a thread holds
-LEAST = 128  # places in a block: four warps of threads at least, each with its own
+PIXELS_PER_THREAD = 8  # of one channel
+MIN_BLOCK = 128  # pixels; one for each thread of four warps
 
 
 def fits(images: Tensor, steps: int) -> bool:
-    """Whether the kernel can make views of these, with so many steps of a policy."""
+    """Whether the kernel supports these images and this number of policy steps."""
     _, channels, height, width = images.shape
-    sizes = channels in (1, 3) and 0 < height * width <= PIXELS and len(images) > 0
-    return sizes and steps in STEPS and kernels_for(images.device, "itl.augment.view_kernels") is not None
+    supported = channels in (1, 3) and 0 < height * width <= MAX_PIXELS and len(images) > 0
+    return supported and steps in POLICY_STEPS and kernels_for(images.device, KERNELS) is not None
 
 
 def views(images: Tensor, drawn: Tensor, fill: int) -> Tensor:
-    """Views (uint8 [n, C, H, W]) of images of that shape.
+    """Augment images.
 
-    `drawn` int64 [n, 3 + 2 steps]: top and left corner of the crop in the image, 1 where it is mirrored, the steps'
-    operations, then their signed bins.
+    Args:
+        images: uint8 `[n, C, H, W]`.
+        drawn: int64 `[n, 3 + 2 steps]`: top and left corner of the crop, 1 for a flip, the operations of the steps,
+            their signed bins.
+        fill: Gray level of uncovered pixels.
+
+    Returns:
+        uint8 `[n, C, H, W]`.
     """
     n, channels, height, width = images.shape
     steps = (drawn.shape[1] - 3) // 2
@@ -47,13 +54,13 @@ def views(images: Tensor, drawn: Tensor, fill: int) -> Tensor:
     device = images.device
     images = images.contiguous()
     out = torch.empty_like(images)
-    other, rooms = (torch.empty_like(images), images.new_empty((n, channels, 256))) if steps else (out, out)
-    how, tables = _tables(height, width, device) if steps else (out, out)
-    block = max(LEAST, 1 << (height * width - 1).bit_length())
-    warps = min(16, max(4, block // (32 * EACH)))
+    scratch, lookups = (torch.empty_like(images), images.new_empty((n, channels, 256))) if steps else (out, out)
+    moves, tables = _tables(height, width, device) if steps else (out, out)
+    block = max(MIN_BLOCK, 1 << (height * width - 1).bit_length())
+    warps = min(16, max(4, block // (32 * PIXELS_PER_THREAD)))
     with device_guard(device):
-        load_kernels("itl.augment.view_kernels").views_kernel[(n,)](
-            images, out, other, rooms, send(drawn, device), how, tables, fill,
+        load_kernels(KERNELS).views_kernel[(n,)](
+            images, out, scratch, lookups, send(drawn, device), moves, tables, fill,
             C=channels, H=height, W=width, STEPS=steps, BLOCK=block, num_warps=warps, enable_fp_fusion=False,
         )  # fmt: skip
     return out
@@ -61,12 +68,17 @@ def views(images: Tensor, drawn: Tensor, fill: int) -> Tensor:
 
 @functools.lru_cache(maxsize=64)
 def _tables(height: int, width: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """What the kernel looks up: moves int32 [5, levels, 6]; bytes [operations, levels, 256] and [levels, 256, 256]."""
+    """The kernel's tables: affine coefficients and byte tables.
+
+    Returns:
+        int32 `[5, levels, 6]`, and the bytes of level maps `[operations, levels, 256]` followed by blends
+        `[levels, 256, 256]`.
+    """
     levels = 2 * BINS - 1
-    grey = torch.arange(256, dtype=torch.uint8).expand(levels, 1, 1, 256)
-    rows = grey.view(levels, 256).repeat(len(NAMES), 1, 1)
-    for name, operation in TABLED.items():  # the bins of one without a sign are drawn from 0 on
-        rows[NAMES.index(name)] = operation(grey, signed(name, height, width)).view(levels, 256)
+    levels_in = torch.arange(256, dtype=torch.uint8).expand(levels, 1, 1, 256)
+    rows = levels_in.view(levels, 256).repeat(len(NAMES), 1, 1)
+    for name, operation in LEVEL_MAPS.items():  # unsigned operations only use bins from 0 on
+        rows[NAMES.index(name)] = operation(levels_in, signed(name, height, width)).view(levels, 256)
     blends, which = blend_tables(signed("Color", height, width), torch.device("cpu"))
     tables = torch.cat([rows.flatten(), blends[which].flatten()])
-    return lasting(moves(height, width), device), lasting(tables, device)
+    return send_constant(geometric_coefficients(height, width), device), send_constant(tables, device)

@@ -1,4 +1,4 @@
-"""AutoAugment's operations on a batch, and the two steps of a policy applied to samples that each drew their own."""
+"""AutoAugment's operations on a batch, and a policy whose two steps differ from sample to sample."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from itl.augment import blend, lookup_tables
-from itl.augment.device import pick
+from itl.augment.device import select
 from itl.augment.geometry import GEOMETRY, affine, coefficients
 from itl.augment.policy import BINS, NAMES, signed
 
 
 def geometric(name: str, images: Tensor, magnitudes: Tensor, fill: int = 0) -> Tensor:
-    """One geometric operation on images (uint8 [n, C, H, W]) with a magnitude a sample (host float64 [n])."""
+    """Apply a geometric operation to images (uint8 `[n, C, H, W]`), one magnitude per sample (host float64 `[n]`)."""
     return affine(images, coefficients(name, magnitudes, *images.shape[2:]), fill)
 
 
@@ -36,41 +36,41 @@ OPS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 def autoaugment(images: Tensor, ops: Tensor, levels: Tensor, fill: int) -> Tensor:
-    """Applies to each sample its drawn steps (`ops` and signed `levels`, host int64 [n, steps]), one after the other.
+    """Apply each sample's steps (`ops` and signed `levels`, host int64 `[n, steps]`) one after the other.
 
-    For each step the samples are brought together by operation, so that an operation is a handful of launches however
-    many samples drew it. The sorting is done on the host, where the draws are; the device receives indices.
+    Each step groups the samples by operation, so that an operation needs a handful of launches however many samples
+    use it. The sorting happens on the host, where the draws are; the device receives indices.
     """
-    here = torch.arange(len(images))  # where each sample lies now
+    position = torch.arange(len(images))  # current position of each sample
     for op, level in zip(ops.unbind(1), levels.unbind(1), strict=True):
-        order = torch.from_numpy(op.numpy().astype(np.uint8).argsort(kind="stable"))  # bytes: a counting sort
-        images = _step(pick(images, here[order]), op[order], level[order], fill)
-        here[order] = torch.arange(len(images))
-    return pick(images, here)
+        order = torch.from_numpy(op.numpy().astype(np.uint8).argsort(kind="stable"))  # bytes use a counting sort
+        images = _step(select(images, position[order]), op[order], level[order], fill)
+        position[order] = torch.arange(len(images))
+    return select(images, position)
 
 
 @lru_cache(maxsize=64)
-def _meaning(height: int, width: int) -> Tensor:
-    """The magnitudes behind every operation's signed bins: float64 [operations, 2 * BINS - 1]."""
+def _magnitudes(height: int, width: int) -> Tensor:
+    """Magnitude of every operation at every signed bin: float64 `[operations, 2 * BINS - 1]`."""
     return torch.stack([signed(name, height, width) for name in NAMES])
 
 
 @lru_cache(maxsize=64)
-def moves(height: int, width: int) -> Tensor:
-    """The coefficients of every geometric operation at every signed bin: int32 [operations, 2 * BINS - 1, 6]."""
+def geometric_coefficients(height: int, width: int) -> Tensor:
+    """Coefficients of every geometric operation at every signed bin: int32 `[operations, 2 * BINS - 1, 6]`."""
     return torch.stack([coefficients(name, signed(name, height, width), height, width) for name in GEOMETRY])
 
 
 def _step(images: Tensor, op: Tensor, level: Tensor, fill: int) -> Tensor:
-    """One step on samples sorted by operation: first those left alone, then the geometric ones, then the others."""
+    """Apply one step to samples sorted by operation: identity first, then geometric, then the others."""
     height, width = images.shape[2:]
     sizes = torch.bincount(op, minlength=len(NAMES)).tolist()
-    magnitude = _meaning(height, width)[op, level + BINS - 1]
+    magnitude = _magnitudes(height, width)[op, level + BINS - 1]
     parts = dict(zip(NAMES, zip(torch.split(images, sizes), torch.split(magnitude, sizes), strict=True), strict=True))
 
-    # The geometric operations differ in their coefficients only, so all of them are one gather.
-    still, moved = sizes[0], slice(sizes[0], sum(sizes[: 1 + len(GEOMETRY)]))
-    fixed = moves(height, width)[op[moved] - 1, level[moved] + BINS - 1]
-    done = [images[:still], affine(images[moved], fixed, fill)]
+    # Geometric operations differ only in their coefficients, so one gather applies all of them.
+    unchanged, moved = sizes[0], slice(sizes[0], sum(sizes[: 1 + len(GEOMETRY)]))
+    fixed = geometric_coefficients(height, width)[op[moved] - 1, level[moved] + BINS - 1]
+    done = [images[:unchanged], affine(images[moved], fixed, fill)]
     done += [OPS[name](*parts[name]) for name in NAMES[1 + len(GEOMETRY) :] if len(parts[name][0])]
     return torch.cat(done)

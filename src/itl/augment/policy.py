@@ -1,4 +1,4 @@
-"""AutoAugment's published policies (Cubuk et al., CVPR'19) and what their magnitudes mean, as torchvision has them."""
+"""AutoAugment's published policies (Cubuk et al., CVPR'19) and their magnitudes, as in torchvision."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 BINS = 10
 
-# A sub-policy is two steps: an operation, its probability, its magnitude's bin (0 where it takes none).
+# A sub-policy has two steps: operation, probability, magnitude bin (0 if it has none).
 Step = tuple[str, float, int]
 
 CIFAR10: list[tuple[Step, Step]] = [
@@ -71,7 +71,7 @@ IMAGENET: list[tuple[Step, Step]] = [
 
 POLICIES = {"cifar10": CIFAR10, "imagenet": IMAGENET}
 
-# An operation's number in the draws is its place here: 0 leaves the sample as it is, the geometric ones follow.
+# The index of an operation is its code in the draws: 0 is the identity, then the geometric operations follow.
 NAMES = (
     *("Identity", "ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate"),
     *("Brightness", "Contrast", "Posterize", "Solarize", "AutoContrast", "Equalize", "Invert"),
@@ -83,16 +83,16 @@ SIGNED = frozenset(
 
 
 def policies() -> list[str]:
-    """The names `Augment(policy=...)` knows."""
+    """Names that `Augment(policy=...)` accepts."""
     return sorted(POLICIES)
 
 
 def magnitudes(name: str, height: int, width: int) -> Tensor:
-    """What the ten bins of operation `name` mean for images of this size: float64 [10].
+    """Magnitudes of the ten bins of operation `name` for images of this size: float64 `[10]`.
 
-    Shear: the tangent; translation: pixels (the operation drops the fraction); rotation: degrees; enhancements: how far
-    the factor lies from 1; posterize: bits kept; solarize: the threshold. The bins are spaced in float32 and only then
-    widened, for that is what torchvision hands to Pillow.
+    Shear: tangent of the angle; translation: pixels (truncated by the operation); rotation: degrees; enhancements:
+    difference of the factor from 1; posterize: bits kept; solarize: threshold. The bins are spaced in float32 and then
+    converted, because that is what torchvision passes to Pillow.
     """
     if name == "Posterize":
         return 8 - (torch.arange(BINS, dtype=torch.float64) / ((BINS - 1) / 4)).round()
@@ -112,30 +112,33 @@ def magnitudes(name: str, height: int, width: int) -> Tensor:
 
 
 def signed(name: str, height: int, width: int) -> Tensor:
-    """The same for every signed bin, from 1 - BINS to BINS - 1: float64 [2 * BINS - 1]."""
+    """Magnitudes of the signed bins from 1 - BINS to BINS - 1: float64 `[2 * BINS - 1]`."""
     values = magnitudes(name, height, width)
     return torch.cat([-values[1:].flip(0), values])
 
 
 @lru_cache(maxsize=8)
 def _arrays(policy: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """A policy's operations, chances and bins, [sub-policies, 2] each; which operations have a sign."""
+    """A policy's operations, probabilities and bins, each `[sub-policies, 2]`; and which operations are signed."""
     table = POLICIES[policy]
     codes = np.array([[NAMES.index(name) for name, _, _ in steps] for steps in table])
-    chances = np.array([[p for _, p, _ in steps] for steps in table])
+    probabilities = np.array([[p for _, p, _ in steps] for steps in table])
     bins = np.array([[b for _, _, b in steps] for steps in table])
-    return codes, chances, bins, np.array([name in SIGNED for name in NAMES])
+    return codes, probabilities, bins, np.array([name in SIGNED for name in NAMES])
 
 
 def draw(policy: str, rng: np.random.Generator, n: int) -> tuple[Tensor, Tensor]:
-    """For n samples, the operation of both steps (int64 [n, 2], 0 where it is not applied) and its signed bin (same).
+    """Draw the steps of a policy for n samples.
 
-    A sub-policy is drawn uniformly, each of its steps is applied with its own probability, and the sign of a signed
-    operation is a fair coin.
+    A sub-policy is drawn uniformly, each of its steps is applied with its probability, and the sign of a signed
+    operation is drawn with probability one half.
+
+    Returns:
+        Operations of both steps (int64 `[n, 2]`, 0 where a step is not applied) and their signed bins (same shape).
     """
-    codes, chances, bins, has_sign = _arrays(policy)
+    codes, probabilities, bins, has_sign = _arrays(policy)
     which = rng.integers(len(codes), size=n)
-    applied = rng.random((n, 2)) <= chances[which]
+    applied = rng.random((n, 2)) <= probabilities[which]
     negative = rng.integers(2, size=(n, 2)) == 0
     ops = np.where(applied, codes[which], 0)
     levels = np.where(applied, bins[which], 0)

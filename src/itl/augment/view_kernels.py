@@ -1,8 +1,8 @@
 # mypy: ignore-errors
-"""One Triton kernel that makes views: crop, flip and the two steps of a policy, a program an image.
+"""A Triton kernel for augmentation: crop, flip and the two steps of a policy, one program per image.
 
-It gives the bits of `itl.augment.ops`, which takes hundreds of launches for it; those are most of what a GPU's host has
-to do between the short stages of the generalist.
+Bit-equal to `itl.augment.ops`, which needs hundreds of launches; those would be most of the host's work between the
+generalist's short stages.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-# Numbers of operations, as in `policy.NAMES`; what lies between is looked up in a table of 256 bytes.
+# Operation codes, as in `policy.NAMES`; the other operations are lookups in a table of 256 bytes.
 SHEAR_X, ROTATE = tl.constexpr(1), tl.constexpr(5)
 CONTRAST, AUTOCONTRAST, EQUALIZE = tl.constexpr(7), tl.constexpr(10), tl.constexpr(11)
 COLOR, SHARPNESS = tl.constexpr(13), tl.constexpr(14)
@@ -19,7 +19,7 @@ OPERATIONS, LEVELS = tl.constexpr(15), tl.constexpr(19)
 
 @triton.jit
 def _luma(source, at, inside, C: tl.constexpr, PIXELS: tl.constexpr):
-    """Pillow's grey of every pixel, int32."""
+    """Luma of every pixel as in Pillow, int32."""
     if C == 1:
         return tl.load(source + at, mask=inside, other=0).to(tl.int32)
     red = tl.load(source + at, mask=inside, other=0).to(tl.int32)
@@ -29,8 +29,8 @@ def _luma(source, at, inside, C: tl.constexpr, PIXELS: tl.constexpr):
 
 
 @triton.jit
-def _moved(source, target, f, fill, at, inside, C: tl.constexpr, H: tl.constexpr, W: tl.constexpr):
-    """Through an affine map in 16.16; what lies outside is `fill`."""
+def _affine(source, target, f, fill, at, inside, C: tl.constexpr, H: tl.constexpr, W: tl.constexpr):
+    """Affine map in 16.16 fixed point; pixels outside the source are `fill`."""
     x, y = at % W, at // W
     column = (tl.load(f) * x + tl.load(f + 1) * y + tl.load(f + 2)) >> 16
     row = (tl.load(f + 3) * x + tl.load(f + 4) * y + tl.load(f + 5)) >> 16
@@ -41,8 +41,8 @@ def _moved(source, target, f, fill, at, inside, C: tl.constexpr, H: tl.constexpr
 
 
 @triton.jit
-def _stretched(source, target, at, inside, C: tl.constexpr, PIXELS: tl.constexpr):
-    """AutoContrast: three operations in double precision, each rounded by itself."""
+def _autocontrast(source, target, at, inside, C: tl.constexpr, PIXELS: tl.constexpr):
+    """AutoContrast: three operations in double precision, each rounded separately."""
     for c in range(C):
         pixel = tl.load(source + c * PIXELS + at, mask=inside, other=0).to(tl.int32)
         low, high = tl.min(tl.where(inside, pixel, 255)), tl.max(pixel)
@@ -55,52 +55,54 @@ def _stretched(source, target, at, inside, C: tl.constexpr, PIXELS: tl.constexpr
 
 
 @triton.jit
-def _equalized(source, target, room, at, inside, C: tl.constexpr, PIXELS: tl.constexpr, BLOCK: tl.constexpr):
-    """Equalize, by a table for each channel that is written to `room` `[C, 256]` first."""
+def _equalize(source, target, lookup, at, inside, C: tl.constexpr, PIXELS: tl.constexpr, BLOCK: tl.constexpr):
+    """Equalize by a table for each channel, which is first written to `lookup` `[C, 256]`."""
     level = tl.arange(0, 256)
     for c in range(C):
         pixel = tl.load(source + c * PIXELS + at, mask=inside, other=0).to(tl.int32)
-        counts = tl.histogram(pixel, 256) - tl.where(level == 0, BLOCK - PIXELS, 0)  # less the block's empty places
+        counts = tl.histogram(pixel, 256) - tl.where(level == 0, BLOCK - PIXELS, 0)  # minus the block's unused elements
         lightest = tl.sum(tl.where(level == tl.max(pixel), counts, 0))
         step = (PIXELS - lightest) // 255
         before = tl.cumsum(counts, 0) - counts
         spread = tl.minimum((before + step // 2) // tl.maximum(step, 1), 255)
-        tl.store(room + c * 256 + level, tl.where(step > 0, spread, level).to(tl.uint8))
+        tl.store(lookup + c * 256 + level, tl.where(step > 0, spread, level).to(tl.uint8))
     tl.debug_barrier()
     for c in range(C):
         pixel = tl.load(source + c * PIXELS + at, mask=inside, other=0).to(tl.int32)
-        tl.store(target + c * PIXELS + at, tl.load(room + c * 256 + pixel, mask=inside, other=0), mask=inside)
+        tl.store(target + c * PIXELS + at, tl.load(lookup + c * 256 + pixel, mask=inside, other=0), mask=inside)
 
 
 @triton.jit
-def _sharpened(source, target, table, at, inside, C: tl.constexpr, H: tl.constexpr, W: tl.constexpr):
-    """Away from the picture smoothed over 3x3 pixels, with a weight of 5 in the middle; the border is its own."""
+def _sharpness(source, target, table, at, inside, C: tl.constexpr, H: tl.constexpr, W: tl.constexpr):
+    """Blend with the image smoothed over 3x3 pixels, weight 5 at the center; the border is unchanged."""
     x, y = at % W, at // W
     inner = inside & (x > 0) & (x < W - 1) & (y > 0) & (y < H - 1)
     for c in range(C):
-        here = source + c * H * W + at
-        pixel = tl.load(here, mask=inside, other=0).to(tl.int32)
+        center = source + c * H * W + at
+        pixel = tl.load(center, mask=inside, other=0).to(tl.int32)
         total = 4 * pixel
         for k in range(9):
-            total += tl.load(here + (k // 3 - 1) * W + (k % 3 - 1), mask=inner, other=0).to(tl.int32)
+            total += tl.load(center + (k // 3 - 1) * W + (k % 3 - 1), mask=inner, other=0).to(tl.int32)
         smooth = tl.where(inner, (total * (2 * 40330) + 13 * 40330) >> 20, pixel)
         tl.store(target + c * H * W + at, tl.load(table + smooth * 256 + pixel, mask=inside, other=0), mask=inside)
 
 
 @triton.jit
-def _step(source, target, room, op, level, moves, tables, fill, at, inside,
+def _step(source, target, lookup, op, level, moves, tables, fill, at, inside,
           C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
-    """One step of a policy, from one buffer into the other."""
+    """Apply one policy step from one buffer to the other."""
     PIXELS: tl.constexpr = H * W
-    blend = tables + (OPERATIONS * LEVELS + level * 256) * 256  # of the level's factor: [256 degenerate, 256 pixel]
+    blend = (
+        tables + (OPERATIONS * LEVELS + level * 256) * 256
+    )  # blend table of the level's factor: [256 degenerate, 256 pixel]
     if (op >= SHEAR_X) & (op <= ROTATE):
-        _moved(source, target, moves + ((op - 1) * LEVELS + level) * 6, fill, at, inside, C, H, W)
+        _affine(source, target, moves + ((op - 1) * LEVELS + level) * 6, fill, at, inside, C, H, W)
     elif op == AUTOCONTRAST:
-        _stretched(source, target, at, inside, C, PIXELS)
+        _autocontrast(source, target, at, inside, C, PIXELS)
     elif op == EQUALIZE:
-        _equalized(source, target, room, at, inside, C, PIXELS, BLOCK)
+        _equalize(source, target, lookup, at, inside, C, PIXELS, BLOCK)
     elif op == SHARPNESS:
-        _sharpened(source, target, blend, at, inside, C, H, W)
+        _sharpness(source, target, blend, at, inside, C, H, W)
     elif op == COLOR:
         row = blend + _luma(source, at, inside, C, PIXELS) * 256
         for c in range(C):
@@ -117,19 +119,19 @@ def _step(source, target, room, op, level, moves, tables, fill, at, inside,
 
 
 @triton.jit
-def views_kernel(images, views, other, rooms, draws, moves, tables, fill,
+def views_kernel(images, views, scratch, lookups, draws, moves, tables, fill,
                  C: tl.constexpr, H: tl.constexpr, W: tl.constexpr,
                  STEPS: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
-    """Crop and flip, then the steps, by turns from `views` into `other` and back.
+    """Crop and flip, then apply the steps, alternating between the buffers `views` and `scratch`.
 
-    `draws` int32 `[n, 3 + 2 STEPS]`: top and left corner in the image, whether mirrored, the operations, their levels
-    (from 0). `moves` int32 `[5, LEVELS, 6]`. `tables`: bytes, `[OPERATIONS, LEVELS, 256]` and `[LEVELS, 256, 256]`
-    behind one another. `rooms` `[n, C, 256]`: for tables that depend on the picture.
+    `draws` int32 `[n, 3 + 2 STEPS]`: top and left corner, flip, operations, levels (from 0). `moves` int32
+    `[5, LEVELS, 6]`: affine coefficients. `tables`: the bytes of `[OPERATIONS, LEVELS, 256]` followed by
+    `[LEVELS, 256, 256]`. `lookups` `[n, C, 256]`: space for tables that depend on the image.
     """
     n = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
     inside = at < H * W
-    first, second, room = views + n * C * H * W, other + n * C * H * W, rooms + n * C * 256
+    first, second, lookup = views + n * C * H * W, scratch + n * C * H * W, lookups + n * C * 256
     draw = draws + n * (3 + 2 * STEPS)
     step = draw + 3
     row = at // W + tl.load(draw)
@@ -141,8 +143,8 @@ def views_kernel(images, views, other, rooms, draws, moves, tables, fill,
         tl.store(first + c * H * W + at, pixel, mask=inside)
     if STEPS == 2:
         tl.debug_barrier()
-        _step(first, second, room, tl.load(step), tl.load(step + 2), moves, tables, fill, at, inside, C, H, W, BLOCK)
+        _step(first, second, lookup, tl.load(step), tl.load(step + 2), moves, tables, fill, at, inside, C, H, W, BLOCK)
         tl.debug_barrier()
         _step(
-            second, first, room, tl.load(step + 1), tl.load(step + 3), moves, tables, fill, at, inside, C, H, W, BLOCK
+            second, first, lookup, tl.load(step + 1), tl.load(step + 3), moves, tables, fill, at, inside, C, H, W, BLOCK
         )
