@@ -37,7 +37,7 @@ def test_learn_extends_a_model_over_several_processes(itl, tmp_path):
     second = itl("learn", "m", "tuesday", *QUICK)
     assert second.code == 0
     again = itl("learn", "m", "tuesday", *QUICK)
-    assert "tuesday: learned already" in again.out
+    assert "tuesday: already learned" in again.out
     assert "unchanged: m (3 classes, 12 of 12 images in memory)\n" in again.out
     third = itl("learn", "m", "friday", "--json", *QUICK)
     assert third.code == 0, third.err
