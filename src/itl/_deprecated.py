@@ -45,8 +45,8 @@ MODULES = {
     "itl.specialists.rounds": "itl.replay.epochs",
     "itl.specialists.live": "itl.replay.online_step",
     "itl.memory.plan": "itl.replay.plan",
-    "itl.specialists.per_sample": "itl.gradients.per_sample",
-    "itl.specialists.taps": "itl.gradients.grad_sample",
+    "itl.specialists.per_sample": "itl.gradients.grad_sample",
+    "itl.specialists.taps": "itl.gradients.layer_recorder",
     "itl.specialists.virtual": "itl.gradients.virtual_update",
     "itl.specialists.twins": "itl.specialists.model_copies",
     "itl.specialists.averaged": "itl.specialists.weight_average",
@@ -218,7 +218,7 @@ NAMES = {
 SETTINGS: dict[str, str] = {}
 
 # (new dotted setting, old value) -> new value.
-SETTING_VALUES: dict[tuple[str, str], str] = {}
+SETTING_VALUES = {("specialist.name", "er-apart"): "er-separate"}
 
 # New entry-point group -> old one.
 ENTRY_POINT_GROUPS = {"itl.methods": "itl.specialists"}

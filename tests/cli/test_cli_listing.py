@@ -55,7 +55,7 @@ def test_methods_name_shows_settings_by_stream_and_buffer(itl):
     assert "NeurIPS 2020" in text
     assert "specialist  derpp\n" in text
     assert "CUDA graph  yes\n" in text
-    assert "specialist  er; er-apart on seq-digits and seq-cifar10\n" in itl("methods", "itl").out
+    assert "specialist  er; er-separate on seq-digits and seq-cifar10\n" in itl("methods", "itl").out
     assert "seq-cifar10, buffer 500:" in text
     assert "memory.policy              reservoir" in text
 

@@ -92,7 +92,7 @@ def test_a_specialists_steps_are_those_of_pytorchs_sgd(name: str) -> None:
     ]
 
     def loss(net: torch.nn.Module, b: StepInputs) -> Tensor:
-        pasts = (Batch(b["p"], b["y"][:3], b["z"]),) if method.draws else ()
+        pasts = (Batch(b["p"], b["y"][:3], b["z"]),) if method.num_replay_batches else ()
         return method.loss(net, Batch(b["x"], b["y"]), pasts)
 
     stage = Stage(

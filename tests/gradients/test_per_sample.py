@@ -10,11 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from itl import nets
-from itl.gradients import grad_sample
-from itl.gradients.grad_sample import tapped_weights
-from itl.gradients.per_sample import gram, passed, products
-from itl.gradients.virtual_update import present
-from itl.specialists.gss import closeness
+from itl.gradients import layer_recorder
+from itl.gradients.grad_sample import factored_gram, gradient_gram, per_sample_gradients
+from itl.gradients.layer_recorder import recordable_weights
+from itl.gradients.virtual_update import detached_weights
+from itl.specialists.gss import cosine_scores
 from support.tiny import tiny_net
 
 
@@ -113,10 +113,10 @@ def half_silent(net: nn.Module) -> nn.Module:
 def test_a_networks_inner_products_and_cosines_are_those_of_one_backward_a_sample() -> None:
     net, (x, y) = half_silent(tiny_net(classes=3, channels=3, dtype=torch.float64)), images(9)
     with torch.no_grad():
-        ours = gram(net, x, y)
+        ours = gradient_gram(net, x, y)
     slow = slowly(net, x, y)
     assert torch.allclose(ours, slow @ slow.T, rtol=1e-10, atol=1e-10)
-    score, alone = closeness(ours, 5)
+    score, alone = cosine_scores(ours, 5)
     cosines = F.cosine_similarity(slow[5:, None], slow[None, :5], 2).amax(1)
     assert torch.allclose(alone, cosines + 1, rtol=0, atol=1e-10)
     assert score.item() == pytest.approx(float(F.cosine_similarity(slow[5:].mean(0), slow[:5]).max()) + 1, abs=1e-10)
@@ -127,16 +127,16 @@ def test_a_networks_inner_products_and_cosines_are_those_of_one_backward_a_sampl
 def test_no_weight_of_the_projects_own_networks_is_differentiated_sample_by_sample(name: str, strided: bool) -> None:
     net = nets.build(name, 3, width=2, strided=strided, generator=torch.Generator().manual_seed(0)).double().eval()
     x, y = images(3, side=16)
-    assert tapped_weights(net, x) == set(dict(net.named_parameters()))
+    assert recordable_weights(net, x) == set(dict(net.named_parameters()))
     slow = slowly(net, x, y)
-    assert torch.allclose(gram(net, x, y), slow @ slow.T, rtol=1e-10, atol=1e-10)
+    assert torch.allclose(gradient_gram(net, x, y), slow @ slow.T, rtol=1e-10, atol=1e-10)
 
 
 def test_the_inner_products_of_a_users_odd_network_are_those_of_one_backward_a_sample() -> None:
     net, (x, y) = nets.ModuleAdapter(odd(), "out").eval(), images(6)
     slow = slowly(net, x, y)
-    assert torch.allclose(gram(net, x, y), slow @ slow.T, rtol=1e-10, atol=1e-10)
-    layers = {name.split(".")[1] for name in tapped_weights(net, x)}
+    assert torch.allclose(gradient_gram(net, x, y), slow @ slow.T, rtol=1e-10, atol=1e-10)
+    layers = {name.split(".")[1] for name in recordable_weights(net, x)}
     assert layers == {"first", "norm", "mirrored", "flat", "out"}  # all that are used once, in a way that is known
     assert all(p.grad is None for p in net.parameters())
     frozen = [name for name, p in net.named_parameters() if not p.requires_grad]
@@ -150,12 +150,12 @@ def test_derivatives_along_directions_and_the_whole_gradient_are_those_of_one_ba
     if kind != "ours":
         net = nets.ModuleAdapter(odd(aside=False) if kind == "odd" else Attends().double(), "out").eval()
     x, y = images(6)
-    here = passed(net, present(net), x, y)
+    here = per_sample_gradients(net, detached_weights(net), x, y)
     ways = [{name: torch.randn_like(p) for name, p in net.named_parameters()} for _ in range(3)]
     slow = slowly(net, x, y)
     flat = torch.stack([torch.cat([t.flatten() for t in way.values()]) for way in ways])
     assert torch.allclose(here.along(ways), flat @ slow.T, rtol=1e-10, atol=1e-10)
-    whole = torch.cat([g.flatten() for g in here.gradient.values()])
+    whole = torch.cat([g.flatten() for g in here.total.values()])
     assert torch.allclose(whole, slow.sum(0), rtol=1e-10, atol=1e-10)
     assert not here.along(ways).requires_grad
 
@@ -166,8 +166,8 @@ def test_a_norm_by_the_batchs_own_statistics_sees_each_sample_alone() -> None:
     net = nn.Sequential(nn.Conv2d(3, 4, 3), norm, nn.ReLU(), nn.Flatten(), nn.Linear(144, 3)).double().eval()
     x, y = images(4)
     slow = slowly(net, x, y)
-    assert torch.allclose(gram(net, x, y), slow @ slow.T, rtol=1e-10, atol=1e-10)
-    assert not tapped_weights(net, x)
+    assert torch.allclose(gradient_gram(net, x, y), slow @ slow.T, rtol=1e-10, atol=1e-10)
+    assert not recordable_weights(net, x)
 
 
 def test_an_input_that_is_overwritten_after_its_layer_is_not_relied_on() -> None:
@@ -183,7 +183,7 @@ def test_an_input_that_is_overwritten_after_its_layer_is_not_relied_on() -> None
             return self.out((torch.tanh(y) + x).mean((2, 3)))  # type: ignore[no-any-return]
 
     net, (x, _) = Overwrites().double().eval(), images(4)
-    assert tapped_weights(net, x) == {"out.weight", "out.bias"}
+    assert recordable_weights(net, x) == {"out.weight", "out.bias"}
 
 
 def test_both_ways_to_take_inner_products_give_them() -> None:
@@ -192,19 +192,19 @@ def test_both_ways_to_take_inner_products_give_them() -> None:
         g = torch.randn(5, o, places, generator=draw, dtype=torch.float64)
         a = torch.randn(5, places, k, generator=draw, dtype=torch.float64)
         each = torch.einsum("nol,nlk->nok", g, a).flatten(1)
-        assert torch.allclose(products(g, a), each @ each.T, rtol=1e-10, atol=1e-10)
+        assert torch.allclose(factored_gram(g, a), each @ each.T, rtol=1e-10, atol=1e-10)
 
 
 def test_a_network_is_looked_over_once_an_image_shape(monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[torch.Size] = []
-    real = grad_sample._look
+    real = layer_recorder._find_recordable
 
     def look(net: nn.Module, x: Tensor) -> frozenset[str]:
         looks.append(x.shape[1:])
         return real(net, x)
 
-    monkeypatch.setattr(grad_sample, "_look", look)
+    monkeypatch.setattr(layer_recorder, "_find_recordable", look)
     net = tiny_net(classes=3, channels=3, dtype=torch.float64)
     for count, side in ((4, 8), (6, 8), (4, 12), (4, 8)):
-        gram(net, *images(count, side=side))
+        gradient_gram(net, *images(count, side=side))
     assert looks == [(3, 8, 8), (3, 12, 12)]

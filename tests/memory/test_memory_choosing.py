@@ -100,10 +100,10 @@ def test_a_coresets_weights_are_stored_saved_and_used(tmp_path: Path) -> None:
         loss = plain(self, net, now, pasts)
         seen.extend(pasts)
         past, n = pasts[0], len(now.y)
-        assert past.said is not None
+        assert past.outputs is not None
         assert past.weights is not None
-        assert now.said is not None
-        each = F.cross_entropy(torch.cat([now.said, past.said]), torch.cat([now.y, past.y]), reduction="none")
+        assert now.outputs is not None
+        each = F.cross_entropy(torch.cat([now.outputs, past.outputs]), torch.cat([now.y, past.y]), reduction="none")
         by_hand = (each[:n].sum() + (each[n:] * past.weights / past.weights.mean()).sum()) / len(each)
         assert torch.allclose(loss.detach(), by_hand)
         return loss
@@ -159,8 +159,8 @@ def test_logits_stored_in_a_step_are_what_the_network_said_of_the_image_there(
 
     def watched(net: Any, now: Batch, pasts: tuple[Batch, ...]) -> torch.Tensor:
         value = loss(net, now, pasts)
-        assert now.said is not None
-        said.append(now.said.detach().clone())
+        assert now.outputs is not None
+        said.append(now.outputs.detach().clone())
         return value
 
     monkeypatch.setattr(ReplayRoundPlanner, "plan", planned)
@@ -235,7 +235,7 @@ def test_a_specialist_that_leaves_no_predictions_is_told_to_the_user(policy: str
     class Silent(ER):
         def loss(self, net: Any, now: Batch, pasts: tuple[Batch, ...]) -> torch.Tensor:
             value = super().loss(net, now, pasts)
-            now.said = now.logits = None
+            now.outputs = now.logits = None
             return value
 
     learner = learner_with(policy, classes=4, memory__logits=policy == "ring")

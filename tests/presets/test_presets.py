@@ -9,7 +9,7 @@ import pytest
 from itl import streams
 from itl.presets import METHODS, get, settings_for
 from itl.settings import flatten
-from itl.specialists import resolve
+from itl.specialists import resolve_options
 
 BUFFERS = (200, 500, 5120)
 
@@ -96,7 +96,7 @@ CLS_ER = {
 
 @pytest.mark.parametrize("where", list(CLS_ER))
 def test_cls_er_has_its_authors_settings(where: tuple[str, int]) -> None:
-    s = resolve(settings_for("cls-er", *where)).specialist
+    s = resolve_options(settings_for("cls-er", *where)).specialist
     own = s.options
     assert (s.lr, own["reg"], own["stable_rate"], own["plastic_rate"]) == CLS_ER[where]
     assert (own["stable_alpha"], own["plastic_alpha"], s.epochs, s.batch, s.replay) == (0.999, 0.999, 50, 32, 32)
@@ -110,18 +110,18 @@ def test_the_other_baselines_have_the_settings_they_were_published_with() -> Non
     lwf = settings_for("lwf", "seq-cifar10", 200).specialist
     assert (lwf.lr, lwf.alpha, lwf.weight_decay) == (0.01, 3.0, 1e-3)
     assert settings_for("lwf", "seq-tinyimagenet", 200).specialist.alpha == 1.0
-    assert resolve(settings_for("lwf", "seq-cifar10", 200)).specialist.options == {"temperature": 2.0}
+    assert resolve_options(settings_for("lwf", "seq-cifar10", 200)).specialist.options == {"temperature": 2.0}
     for buffer, alpha, beta, margin, eta in ((500, 0.3, 0.8, 0.7, 0.001), (2000, 0.6, 0.9, 0.2, 0.01)):
-        x_der = resolve(settings_for("x-der", "seq-cifar100", buffer)).specialist
+        x_der = resolve_options(settings_for("x-der", "seq-cifar100", buffer)).specialist
         assert (x_der.lr, x_der.alpha, x_der.beta) == (0.03, alpha, beta)
         own = {"gamma": 0.85, "consistency": 0.05, "temperature": 5.0, "margin": margin, "eta": eta}
         assert x_der.options == own
-    co2l = resolve(settings_for("co2l", "seq-cifar10", 200)).specialist
+    co2l = resolve_options(settings_for("co2l", "seq-cifar10", 200)).specialist
     assert (co2l.batch, co2l.lr, co2l.momentum, co2l.weight_decay, co2l.epochs) == (512, 0.5, 0.9, 1e-4, 100)
     own = co2l.options
     assert (own["temperature"], own["now_temperature"], own["past_temperature"]) == (0.5, 0.2, 0.01)
     assert (own["first_epochs"], own["probe_epochs"], own["probe_lr"]) == (500, 100, 1.0)
-    gdumb = resolve(settings_for("gdumb", "seq-cifar100", 500)).specialist
+    gdumb = resolve_options(settings_for("gdumb", "seq-cifar100", 500)).specialist
     assert (gdumb.lr, gdumb.options, gdumb.momentum, gdumb.weight_decay) == (
         0.05,
         {"min_lr": 0.0005, "cutmix": 1.0},
@@ -182,7 +182,7 @@ def test_rungs_of_the_ablation_differ_in_the_generalist_alone(stream: str | None
 
 def test_itl_is_offline_er_and_itl_l_is_derpp() -> None:
     itl, itl_l = settings_for("itl", "seq-cifar10", 200), settings_for("itl-l", "seq-cifar10", 200)
-    assert (itl.specialist.name, itl.memory.policy, itl.memory.logits) == ("er-apart", "stratified", None)
+    assert (itl.specialist.name, itl.memory.policy, itl.memory.logits) == ("er-separate", "stratified", None)
     assert (itl_l.specialist.name, itl_l.memory.policy, itl_l.memory.logits) == ("derpp", "reservoir", True)
     assert (itl.tangent.alpha, itl.tangent.beta) == (0.0, 1.0)
     assert (itl_l.tangent.alpha, itl_l.tangent.beta) == (1.0, 1.0)  # the paper: alpha_tg = beta_tg = 1

@@ -83,17 +83,17 @@ class PlainLoop:
         for k, rows in enumerate(batches):
             x = now_views(task.train.gather(rows), now_draws[at : at + len(rows)])
             y = task.train.labels[rows]
-            pasts = []
+            replay_batches = []
             for d, one in enumerate(picks):
                 slots = one[k]
                 if len(slots):
                     views = past_views(self.pixels[slots], past_draws[d][past_at : past_at + len(slots)])
                     stored = None if self.logits is None else self.logits[slots]
-                    pasts.append((self.of.normalize(views), torch.from_numpy(self.labels[slots]), stored))
+                    replay_batches.append((self.of.normalize(views), torch.from_numpy(self.labels[slots]), stored))
             if s.specialist.schedule == "cosine":
                 sgd.param_groups[0]["lr"].fill_(s.specialist.lr * 0.5 * (1 + np.cos(np.pi * (done + k) / total)))
             sgd.zero_grad()
-            loss, logits = self.loss(self.of.normalize(x), y, pasts)
+            loss, logits = self.loss(self.of.normalize(x), y, replay_batches)
             loss.backward()
             sgd.step()
             if online:
@@ -103,12 +103,12 @@ class PlainLoop:
 
     def picks(self, key: Any, sizes: list[int], online: bool) -> list[list[np.ndarray]]:
         """For every draw and step, the slots replayed; steps with equally many images held share one call."""
-        if not self.of.memory.size or not self.of.specialist.draws:
+        if not self.of.memory.size or not self.of.specialist.num_replay_batches:
             return []
         before = np.cumsum([0, *sizes[:-1]])
         held = [min(len(self.labels), self.seen + int(b)) if online else self.held for b in before]
         out = []
-        for d in range(self.of.specialist.draws):
+        for d in range(self.of.specialist.num_replay_batches):
             rng, one = generator(*key, "replay", d), []
             for size, steps in groupby(held):
                 many = len(list(steps))
@@ -116,20 +116,20 @@ class PlainLoop:
             out.append(one)
         return out
 
-    def loss(self, x: Tensor, y: Tensor, pasts: list[Any]) -> tuple[Tensor, Tensor]:
+    def loss(self, x: Tensor, y: Tensor, replay_batches: list[Any]) -> tuple[Tensor, Tensor]:
         s = self.of.settings.specialist
         if s.name in ("er", "sgd"):
-            logits = self.net(torch.cat([x, *(p[0] for p in pasts)]) if pasts else x)
-            return F.cross_entropy(logits, torch.cat([y, *(p[1] for p in pasts)])), logits
+            logits = self.net(torch.cat([x, *(p[0] for p in replay_batches)]) if replay_batches else x)
+            return F.cross_entropy(logits, torch.cat([y, *(p[1] for p in replay_batches)])), logits
         logits = self.net(x)
         loss = F.cross_entropy(logits, y)
-        if s.name == "er-apart":
-            return loss + sum(F.cross_entropy(self.net(p[0]), p[1]) for p in pasts), logits
-        if pasts:
-            first = self.net(pasts[0][0])
-            loss = loss + s.alpha * F.mse_loss(first, pasts[0][2])
-            last = first if len(pasts) == 1 else self.net(pasts[1][0])
-            loss = loss + s.beta * F.cross_entropy(last, pasts[-1][1])
+        if s.name == "er-separate":
+            return loss + sum(F.cross_entropy(self.net(p[0]), p[1]) for p in replay_batches), logits
+        if replay_batches:
+            first = self.net(replay_batches[0][0])
+            loss = loss + s.alpha * F.mse_loss(first, replay_batches[0][2])
+            last = first if len(replay_batches) == 1 else self.net(replay_batches[1][0])
+            loss = loss + s.beta * F.cross_entropy(last, replay_batches[-1][1])
         return loss, logits
 
     def offer(self, task: Task, rows: Tensor, logits: Tensor, chances: np.ndarray) -> None:
@@ -176,7 +176,7 @@ def test_a_planned_epoch_is_the_plain_loop_to_the_last_bit(case: str, each: int)
         assert loop.agrees()
 
 
-@pytest.mark.parametrize("specialist", ["er", "er-apart"])
+@pytest.mark.parametrize("specialist", ["er", "er-separate"])
 def test_offline_er_is_the_plain_loop_over_a_frozen_memory(specialist: str) -> None:
     stream = tiny_stream(each=11)
     learner = tiny_learner("b", buffer=10, specialist__name=specialist)
@@ -211,7 +211,7 @@ def test_an_epoch_shows_every_image_once_the_last_partial_batch_included() -> No
     learner = tiny_learner("sgd", specialist__epochs=1, augment__padding=0)
     learner.prepare(stream.tasks[0])
     loss = learner.specialist.loss
-    learner.specialist.loss = lambda net, now, pasts: shown.append(now) or loss(net, now, pasts)  # type: ignore[method-assign, func-returns-value]
+    learner.specialist.loss = lambda net, now, replay_batches: shown.append(now) or loss(net, now, replay_batches)  # type: ignore[method-assign, func-returns-value]
     learner.learn(stream.tasks[0])
     assert [len(view.y) for view in shown] == [8, 8, 6]
     seen = torch.cat([view.x for view in shown])

@@ -16,9 +16,9 @@ from itl import nets
 from itl.settings import SpecialistSettings
 from itl.specialists import Batch, Specialist, build
 from itl.specialists.co2l import relations, three_steps
-from itl.specialists.gdumb import height
-from itl.specialists.losses import contrast, distillation
-from itl.specialists.model_copies import twin
+from itl.specialists.gdumb import cosine_cycles
+from itl.specialists.losses import distillation, supervised_contrast
+from itl.specialists.model_copies import frozen_copy
 from itl.specialists.x_der import graft, hinge
 from support.tiny import tiny_net, tiny_stream
 from support.tiny_methods import learner_of
@@ -39,11 +39,11 @@ def specialist(name: str, net: nn.Module, tasks: Any = ((0, 1), (2, 3)), **setti
     one.context = SimpleNamespace(  # type: ignore[assignment]
         net=net,
         tasks=tasks,
-        past=tuple(c for task in tasks[:-1] for c in task),
+        past_classes=tuple(c for task in tasks[:-1] for c in task),
         classes=tasks[-1],
-        taught=torch.tensor([c in seen for c in range(C)]),
-        own=torch.tensor([c in tasks[-1] for c in range(C)]),
-        old=torch.tensor([c for task in tasks[:-1] for c in task]),
+        seen_mask=torch.tensor([c in seen for c in range(C)]),
+        task_mask=torch.tensor([c in tasks[-1] for c in range(C)]),
+        past_columns=torch.tensor([c for task in tasks[:-1] for c in task]),
         key=(0, len(tasks)),
         memory=Shelf(size=8, pixels=torch.zeros(9, 1, 8, 8)),
         engine=SimpleNamespace(send=lambda t: t, device=torch.device("cpu")),
@@ -61,7 +61,7 @@ def view(n: int, classes: tuple[int, ...], seed: int, logits: bool = False, view
     x = [torch.randn(n, 1, 8, 8, generator=rng, dtype=torch.float64) for _ in range(views)]
     y = torch.tensor(classes)[torch.arange(n) % len(classes)]
     stored = torch.randn(n, C, generator=rng, dtype=torch.float64) if logits else None
-    return Batch(x[0], y, stored, others=tuple(x[1:]), slots=torch.arange(n))
+    return Batch(x[0], y, stored, extra_views=tuple(x[1:]), slots=torch.arange(n))
 
 
 def log_softmax(row: list[float]) -> list[float]:
@@ -82,34 +82,34 @@ def ce(logits: Tensor, y: Tensor, columns: list[int]) -> float:
 
 
 def test_joint_is_the_cross_entropy_of_its_batch(net: nn.Module) -> None:
-    now = view(5, (0, 1, 2, 3), 0)
-    expected = ce(net(now.x), now.y, list(range(C)))
-    assert specialist("joint", net).loss(net, now, ()).item() == pytest.approx(expected, abs=1e-10)
+    batch = view(5, (0, 1, 2, 3), 0)
+    expected = ce(net(batch.x), batch.y, list(range(C)))
+    assert specialist("joint", net).loss(net, batch, ()).item() == pytest.approx(expected, abs=1e-10)
 
 
 def test_er_apart_is_a_cross_entropy_for_each_batch_with_statistics_of_its_own(net: nn.Module) -> None:
-    now, past = view(5, (2, 3), 0), view(3, (0, 1), 1)
-    expected = ce(net(now.x), now.y, list(range(C))) + ce(net(past.x), past.y, list(range(C)))
-    together = ce(net(torch.cat([now.x, past.x])), torch.cat([now.y, past.y]), list(range(C)))
-    assert specialist("er-apart", net).loss(net, now, (past,)).item() == pytest.approx(expected, abs=1e-10)
+    batch, replay = view(5, (2, 3), 0), view(3, (0, 1), 1)
+    expected = ce(net(batch.x), batch.y, list(range(C))) + ce(net(replay.x), replay.y, list(range(C)))
+    together = ce(net(torch.cat([batch.x, replay.x])), torch.cat([batch.y, replay.y]), list(range(C)))
+    assert specialist("er-separate", net).loss(net, batch, (replay,)).item() == pytest.approx(expected, abs=1e-10)
     assert abs(together - expected / 2) > 1e-3  # it is not er's loss twice
 
 
 def test_er_apart_weighs_replayed_samples_by_what_the_memory_stores(net: nn.Module) -> None:
-    now, past = view(5, (2, 3), 0), view(4, (0, 1), 1)
-    past.weights = torch.tensor([3.0, 1.0, 0.0, 0.0], dtype=torch.float64)
-    each = F.cross_entropy(net(past.x), past.y, reduction="none")
-    expected = ce(net(now.x), now.y, list(range(C))) + ((3 * each[0] + each[1]) / 4).item()
-    assert specialist("er-apart", net).loss(net, now, (past,)).item() == pytest.approx(expected, abs=1e-10)
+    batch, replay = view(5, (2, 3), 0), view(4, (0, 1), 1)
+    replay.weights = torch.tensor([3.0, 1.0, 0.0, 0.0], dtype=torch.float64)
+    each = F.cross_entropy(net(replay.x), replay.y, reduction="none")
+    expected = ce(net(batch.x), batch.y, list(range(C))) + ((3 * each[0] + each[1]) / 4).item()
+    assert specialist("er-separate", net).loss(net, batch, (replay,)).item() == pytest.approx(expected, abs=1e-10)
 
 
 def test_der_is_cross_entropy_and_the_squared_distance_to_the_stored_logits(net: nn.Module) -> None:
-    now, past = view(5, (2, 3), 0), view(3, (0, 1), 1, logits=True)
-    assert past.logits is not None
-    square = mean((a - b) ** 2 for p, z in zip(net(past.x).tolist(), past.logits.tolist(), strict=True)
+    batch, replay = view(5, (2, 3), 0), view(3, (0, 1), 1, logits=True)
+    assert replay.stored_logits is not None
+    square = mean((a - b) ** 2 for p, z in zip(net(replay.x).tolist(), replay.stored_logits.tolist(), strict=True)
                   for a, b in zip(p, z, strict=True))  # fmt: skip
-    expected = ce(net(now.x), now.y, list(range(C))) + 0.3 * square
-    assert specialist("der", net, alpha=0.3).loss(net, now, (past,)).item() == pytest.approx(expected, abs=1e-10)
+    expected = ce(net(batch.x), batch.y, list(range(C))) + 0.3 * square
+    assert specialist("der", net, alpha=0.3).loss(net, batch, (replay,)).item() == pytest.approx(expected, abs=1e-10)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -117,8 +117,8 @@ def test_agems_gradient_never_goes_against_the_memorys_and_is_the_nearest_such(s
     one: Any = build(SpecialistSettings(name="agem"))
     rng = torch.Generator().manual_seed(seed)
     g, reference = ([torch.randn(s, generator=rng) for s in ((4, 3), (5,), ())] for _ in range(2))
-    one.reference = list(reference)
-    got = one.gradient(list(g))
+    one.memory_gradient = list(reference)
+    got = one.transform_gradients(list(g))
     flat, ref, out = (torch.cat([t.flatten() for t in ts]).double() for ts in (g, reference, got))
     dot = float(flat @ ref)
     assert float(out @ ref) >= -1e-5
@@ -127,12 +127,12 @@ def test_agems_gradient_never_goes_against_the_memorys_and_is_the_nearest_such(s
 
 
 def test_er_ace_asks_the_new_samples_only_among_classes_of_the_batch_and_unseen_ones(net: nn.Module) -> None:
-    now, past = view(5, (2, 3), 0), view(4, (0, 1, 2), 1)
-    expected = ce(net(now.x), now.y, [2, 3, 4, 5]) + ce(net(past.x), past.y, list(range(C)))
-    assert specialist("er-ace", net).loss(net, now, (past,)).item() == pytest.approx(expected, abs=1e-10)
+    batch, replay = view(5, (2, 3), 0), view(4, (0, 1, 2), 1)
+    expected = ce(net(batch.x), batch.y, [2, 3, 4, 5]) + ce(net(replay.x), replay.y, list(range(C)))
+    assert specialist("er-ace", net).loss(net, batch, (replay,)).item() == pytest.approx(expected, abs=1e-10)
     alone = view(4, (3,), 2)  # class 2 is not in the batch: it is not asked about either
-    expected = ce(net(alone.x), alone.y, [3, 4, 5]) + ce(net(past.x), past.y, list(range(C)))
-    assert specialist("er-ace", net).loss(net, alone, (past,)).item() == pytest.approx(expected, abs=1e-10)
+    expected = ce(net(alone.x), alone.y, [3, 4, 5]) + ce(net(replay.x), replay.y, list(range(C)))
+    assert specialist("er-ace", net).loss(net, alone, (replay,)).item() == pytest.approx(expected, abs=1e-10)
 
 
 def test_er_ace_leaves_the_old_classes_outputs_alone(net: nets.ResNet) -> None:
@@ -144,28 +144,28 @@ def test_er_ace_leaves_the_old_classes_outputs_alone(net: nets.ResNet) -> None:
 
 def test_lwf_distils_softened_old_outputs_and_asks_among_the_classes_seen(net: nets.ResNet) -> None:
     one = specialist("lwf", net, alpha=3.0)
-    one.twins["old"] = old = twin(tiny_net(classes=C, seed=3, dtype=torch.float64))
-    now = view(5, (2, 3), 0)
-    ours, theirs = net(now.x).tolist(), old(now.x).tolist()
+    one.model_copies["old"] = old = frozen_copy(tiny_net(classes=C, seed=3, dtype=torch.float64))
+    batch = view(5, (2, 3), 0)
+    ours, theirs = net(batch.x).tolist(), old(batch.x).tolist()
     kd = 0.0
     for a, b in zip(ours, theirs, strict=True):
         p, q = log_softmax([v / 2 for v in a[:2]]), log_softmax([v / 2 for v in b[:2]])
         kd -= sum(math.exp(t) * s for s, t in zip(p, q, strict=True)) / 5
-    expected = ce(torch.tensor(ours), now.y, [0, 1, 2, 3]) + 3 * kd
-    assert one.loss(net, now, ()).item() == pytest.approx(expected, abs=1e-6)
+    expected = ce(torch.tensor(ours), batch.y, [0, 1, 2, 3]) + 3 * kd
+    assert one.loss(net, batch, ()).item() == pytest.approx(expected, abs=1e-6)
 
 
 def test_icarls_targets_are_labels_for_new_classes_and_old_answers_for_old_ones(net: nets.ResNet) -> None:
     one = specialist("icarl", net)
-    one.twins["old"] = old = twin(tiny_net(classes=C, seed=3, dtype=torch.float64))
-    now = view(6, (0, 2, 3), 0)  # one of them a sample of the memory
+    one.model_copies["old"] = old = frozen_copy(tiny_net(classes=C, seed=3, dtype=torch.float64))
+    batch = view(6, (0, 2, 3), 0)  # one of them a sample of the memory
     total = 0.0
-    for a, b, y in zip(net(now.x).tolist(), old(now.x).tolist(), now.y.tolist(), strict=True):
+    for a, b, y in zip(net(batch.x).tolist(), old(batch.x).tolist(), batch.y.tolist(), strict=True):
         for c in range(4):  # the classes seen
             q = 1 / (1 + math.exp(-b[c])) if c < 2 else float(c == y)
             p = 1 / (1 + math.exp(-a[c]))
             total -= q * math.log(p) + (1 - q) * math.log(1 - p)
-    assert one.loss(net, now, ()).item() == pytest.approx(total / (6 * 4), abs=1e-8)
+    assert one.loss(net, batch, ()).item() == pytest.approx(total / (6 * 4), abs=1e-8)
 
 
 @pytest.mark.parametrize("classes", [4, None])
@@ -175,15 +175,15 @@ def test_icarls_loss_and_gradient_are_the_benchmarks_over_the_classes_seen(class
     learner.prepare(stream.tasks[0])
     loss = learner.specialist.loss
 
-    def watched(net: nn.Module, now: Batch, pasts: tuple[Batch, ...]) -> Tensor:
+    def watched(net: nn.Module, batch: Batch, replay_batches: tuple[Batch, ...]) -> Tensor:
         task, weights = len(learner.tasks) - 1, list(net.parameters())
         pc, ac = task * 2, (task + 1) * 2
-        outputs, targets = net(now.x)[:, :ac], torch.eye(4)[now.y][:, :ac]
+        outputs, targets = net(batch.x)[:, :ac], torch.eye(4)[batch.y][:, :ac]
         if task:
             with torch.no_grad():
-                logits = torch.sigmoid(learner.specialist.twins["old"](now.x))
+                logits = torch.sigmoid(learner.specialist.model_copies["old"](batch.x))
             targets = torch.cat((logits[:, :pc], targets[:, pc:ac]), dim=1)
-        theirs, ours = F.binary_cross_entropy_with_logits(outputs, targets), loss(net, now, pasts)
+        theirs, ours = F.binary_cross_entropy_with_logits(outputs, targets), loss(net, batch, replay_batches)
         torch.testing.assert_close(ours, theirs)
         grads = (torch.autograd.grad(value, weights, retain_graph=True) for value in (ours, theirs))
         torch.testing.assert_close(*grads, rtol=1e-4, atol=1e-6)
@@ -218,37 +218,39 @@ def test_icarl_predicts_the_nearest_mean_of_unit_features(flip: bool) -> None:
 def test_cls_er_takes_each_samples_target_from_the_average_that_is_surer_of_its_label(net: nets.ResNet) -> None:
     one = specialist("cls-er", net, options={"reg": 0.15})
     for name, seed in (("stable", 3), ("plastic", 4)):
-        one.twins[name] = twin(tiny_net(classes=C, seed=seed, dtype=torch.float64))
-    now, past = view(5, (2, 3), 0), view(8, (0, 1), 1)
-    stable, plastic = (one.twins[n].train()(past.x).tolist() for n in ("stable", "plastic"))
-    ours, both = net(past.x).tolist(), net(torch.cat([now.x, past.x]))
+        one.model_copies[name] = frozen_copy(tiny_net(classes=C, seed=seed, dtype=torch.float64))
+    batch, replay = view(5, (2, 3), 0), view(8, (0, 1), 1)
+    stable, plastic = (one.model_copies[n].train()(replay.x).tolist() for n in ("stable", "plastic"))
+    ours, both = net(replay.x).tolist(), net(torch.cat([batch.x, replay.x]))
     square, taken = 0.0, set()
-    for p, s, q, y in zip(ours, stable, plastic, past.y.tolist(), strict=True):
+    for p, s, q, y in zip(ours, stable, plastic, replay.y.tolist(), strict=True):
         slow = log_softmax(s)[y] > log_softmax(q)[y]
         taken.add(slow)
         square += sum((a - b) ** 2 for a, b in zip(p, s if slow else q, strict=True)) / (8 * C)
     assert taken == {True, False}  # the case shows both
-    expected = ce(both, torch.cat([now.y, past.y]), list(range(C))) + 0.15 * square
-    assert one.loss(net, now, (past,)).item() == pytest.approx(expected, abs=1e-10)
+    expected = ce(both, torch.cat([batch.y, replay.y]), list(range(C))) + 0.15 * square
+    assert one.loss(net, batch, (replay,)).item() == pytest.approx(expected, abs=1e-10)
 
 
 def test_cls_ers_averages_are_renewed_with_their_chance_and_first_follow_closely(net: nets.ResNet) -> None:
     one = specialist("cls-er", net, options={"stable_rate": 0.25, "stable_alpha": 0.9, "plastic_rate": 1.0})
-    kept = one.inputs(np.random.default_rng(0), 4000, 0)
+    kept = one.draw_inputs(np.random.default_rng(0), 4000, 0)
     assert abs((kept["stable"] < 1).mean() - 0.25) < 0.03
     assert (kept["plastic"] < 1).all()
     assert kept["plastic"][:3] == pytest.approx([1 / 2, 2 / 3, 3 / 4])  # 1 − 1/(step + 1), up to alpha
     assert kept["plastic"][-1] == pytest.approx(0.999)
     assert set(np.round(kept["stable"][100:], 6)) == {np.float32(0.9).round(6), np.float32(1.0)}
-    one.twins |= {name: twin(tiny_net(classes=C, seed=3, dtype=torch.float64)) for name in ("stable", "plastic")}
-    before = [p.clone() for p in one.twins["stable"].parameters()]
-    now = view(2, (2, 3), 0)
-    now.extra = {"stable": torch.tensor(0.75), "plastic": torch.tensor(1.0)}
+    one.model_copies |= {
+        name: frozen_copy(tiny_net(classes=C, seed=3, dtype=torch.float64)) for name in ("stable", "plastic")
+    }
+    before = [p.clone() for p in one.model_copies["stable"].parameters()]
+    batch = view(2, (2, 3), 0)
+    batch.extra = {"stable": torch.tensor(0.75), "plastic": torch.tensor(1.0)}
     with torch.no_grad():
-        one.after_step(net, now, ())
-    for a, b, theta in zip(before, one.twins["stable"].parameters(), net.parameters(), strict=True):
+        one.after_step(net, batch, ())
+    for a, b, theta in zip(before, one.model_copies["stable"].parameters(), net.parameters(), strict=True):
         torch.testing.assert_close(b, 0.75 * a + 0.25 * theta.detach())
-    same = zip(one.twins["plastic"].parameters(), before, strict=True)
+    same = zip(one.model_copies["plastic"].parameters(), before, strict=True)
     assert all(torch.equal(a, b) for a, b in same)
 
 
@@ -258,7 +260,7 @@ def unit(m: int, d: int, seed: int) -> Tensor:
 
 def test_contrast_is_the_mean_log_chance_of_the_other_samples_of_the_class() -> None:
     z, y, t = unit(6, 3, 0), [0, 1, 0, 1, 1, 0], 0.5
-    got = contrast(z, torch.tensor(y), t).tolist()
+    got = supervised_contrast(z, torch.tensor(y), t).tolist()
     for i in range(6):
         total = sum(math.exp(float(z[i] @ z[j]) / t) for j in range(6) if j != i)
         chances = [math.log(math.exp(float(z[i] @ z[j]) / t) / total) for j in range(6) if j != i and y[j] == y[i]]
@@ -277,16 +279,16 @@ def test_relations_are_each_samples_distribution_over_the_others() -> None:
 def test_co2l_contrasts_only_the_tasks_own_classes_and_distils_relations(net: nets.ResNet) -> None:
     options = {"width": 4, "temperature": 0.5, "now_temperature": 0.2, "past_temperature": 0.1, "distil": 2.0}
     one: Any = specialist("co2l", net, tasks=((0, 1),), options=options)
-    one.task_starts()
+    one.on_task_start()
     one.context = specialist("co2l", net, options=options).context
-    one.task_starts()
+    one.on_task_start()
     one.head, one.old_head = one.head.double(), one.old_head.double()
     with torch.no_grad():
         one.old_head[0].weight.add_(0.3)
-    now = view(4, (0, 2, 3, 2), 0, views=2)
-    x, y = torch.cat([now.x, *now.others]), [0, 2, 3, 2] * 2
+    batch = view(4, (0, 2, 3, 2), 0, views=2)
+    x, y = torch.cat([batch.x, *batch.extra_views]), [0, 2, 3, 2] * 2
     z = F.normalize(one.head(net.features(x)), dim=1).detach()
-    before = F.normalize(one.old_head(one.twins["old"].features(x)), dim=1).detach()
+    before = F.normalize(one.old_head(one.model_copies["old"].features(x)), dim=1).detach()
     asym = 0.0
     for i in (k for k in range(8) if y[k] != 0):
         total = sum(math.exp(float(z[i] @ z[j]) / 0.5) for j in range(8) if j != i)
@@ -297,18 +299,18 @@ def test_co2l_contrasts_only_the_tasks_own_classes_and_distils_relations(net: ne
         p = log_softmax([float(z[i] @ z[j]) / 0.2 for j in range(8) if j != i])
         q = log_softmax([float(before[i] @ before[j]) / 0.1 for j in range(8) if j != i])
         ird -= sum(math.exp(b) * a for a, b in zip(p, q, strict=True)) / 8
-    assert one.loss(net, now, ()).item() == pytest.approx(asym + 2.0 * ird, abs=1e-8)
+    assert one.loss(net, batch, ()).item() == pytest.approx(asym + 2.0 * ird, abs=1e-8)
 
 
 def test_co2l_trains_features_and_head_first_then_the_classifier_alone(net: nets.ResNet) -> None:
     one: Any = specialist("co2l", net, tasks=((0, 1),), batch=512, epochs=100, lr=0.5, options={"first_epochs": 500})
-    one.task_starts()
-    phase, closing = one.phase(), one.closing()
+    one.on_task_start()
+    phase, closing_phase = one.training_phase(), one.closing_phase()
     assert phase.epochs == 500
     assert not any(name.startswith("classifier.") for name in phase.parameters)
     assert {name for name in phase.parameters if name.startswith("head.")}
-    assert set(closing.parameters) == {"classifier.weight", "classifier.bias"}
-    assert (closing.over, closing.balanced, closing.training) == ("both", True, False)
+    assert set(closing_phase.parameters) == {"classifier.weight", "classifier.bias"}
+    assert (closing_phase.data, closing_phase.balanced, closing_phase.training) == ("both", True, False)
     rates = phase.optimizer.rates(0, 5000, 5000)
     assert rates[0] < 0.02  # warm-up
     assert rates.argmax() == pytest.approx(100, abs=2)  # 10 of 500 epochs
@@ -327,28 +329,28 @@ def test_gdumbs_learning_rate_goes_by_cycles_that_double() -> None:
         sgd.step()
         scheduler.step()
         expected.append(sgd.param_groups[0]["lr"])
-    assert [0.05 * height(e, 0.01) for e in range(62)] == pytest.approx(expected, abs=1e-12)
+    assert [0.05 * cosine_cycles(e, 0.01) for e in range(62)] == pytest.approx(expected, abs=1e-12)
 
 
 def test_gdumb_mixes_a_box_of_other_images_and_their_labels_in_its_share(net: nn.Module) -> None:
-    now = view(4, (0, 1, 2, 3), 0)
-    now.extra = {"box": torch.tensor([2, 1, 5, 7]), "keys": torch.tensor([0.3, 0.1, 0.4, 0.2, 0.0])}
+    batch = view(4, (0, 1, 2, 3), 0)
+    batch.extra = {"box": torch.tensor([2, 1, 5, 7]), "keys": torch.tensor([0.3, 0.1, 0.4, 0.2, 0.0])}
     other = [1, 3, 0, 2]  # the order of the first four keys
-    mixed = now.x.clone()
-    mixed[:, :, 2:5, 1:7] = now.x[other][:, :, 2:5, 1:7]
+    mixed = batch.x.clone()
+    mixed[:, :, 2:5, 1:7] = batch.x[other][:, :, 2:5, 1:7]
     share = 1 - 3 * 6 / 64
     logits, every = net(mixed), list(range(C))
-    expected = share * ce(logits, now.y, every) + (1 - share) * ce(logits, now.y[other], every)
-    assert specialist("gdumb", net).loss(net, now, ()).item() == pytest.approx(expected, abs=1e-10)
+    expected = share * ce(logits, batch.y, every) + (1 - share) * ce(logits, batch.y[other], every)
+    assert specialist("gdumb", net).loss(net, batch, ()).item() == pytest.approx(expected, abs=1e-10)
 
 
 def test_gdumbs_boxes_have_the_area_that_lambda_leaves_and_half_of_the_steps_none(net: nn.Module) -> None:
-    box = specialist("gdumb", net).inputs(np.random.default_rng(0), 4000, 0)["box"]
+    box = specialist("gdumb", net).draw_inputs(np.random.default_rng(0), 4000, 0)["box"]
     area = (box[:, 2] - box[:, 0]) * (box[:, 3] - box[:, 1])
     assert (box[:, :2] >= 0).all()
     assert (box[:, 2:] <= 8).all()
     assert 0.5 < (area == 0).mean() < 0.7  # half, and boxes too small for a pixel
-    none = specialist("gdumb", net, options={"cutmix": 0.0}).inputs(np.random.default_rng(0), 50, 0)["box"]
+    none = specialist("gdumb", net, options={"cutmix": 0.0}).draw_inputs(np.random.default_rng(0), 50, 0)["box"]
     assert ((none[:, 2] - none[:, 0]) * (none[:, 3] - none[:, 1]) == 0).all()
 
 
@@ -382,15 +384,15 @@ def test_hinge_is_the_mean_of_what_is_positive() -> None:
 def test_x_ders_loss_is_its_seven_terms(net: nets.ResNet) -> None:
     options = {"consistency": 0.05, "temperature": 5.0, "eta": 0.1, "margin": 0.3}
     one: Any = specialist("x-der", net, alpha=0.3, beta=0.8, replay=4, options=options)
-    one.task_starts()
-    one.phase()
-    now = view(5, (2, 3), 0, views=3)
-    pasts = tuple(view(4, (0, 1), k, logits=True, views=3) for k in (1, 2))
-    now.extra = {"chance": torch.ones(2, 4)}
-    out, *replayed = (net(v.x) for v in (now, *pasts))
-    expected = ce(out, now.y, [2, 3])
-    expected += 0.3 * ((replayed[0] - pasts[0].logits) ** 2).mean().item()
-    expected += 0.8 * ce(replayed[1], pasts[1].y, [0, 1])
+    one.on_task_start()
+    one.training_phase()
+    batch = view(5, (2, 3), 0, views=3)
+    replay_batches = tuple(view(4, (0, 1), k, logits=True, views=3) for k in (1, 2))
+    batch.extra = {"chance": torch.ones(2, 4)}
+    out, *replayed = (net(v.x) for v in (batch, *replay_batches))
+    expected = ce(out, batch.y, [2, 3])
+    expected += 0.3 * ((replayed[0] - replay_batches[0].stored_logits) ** 2).mean().item()
+    expected += 0.8 * ce(replayed[1], replay_batches[1].y, [0, 1])
     past_excess = []
     for row in out.tolist():
         p = [math.exp(v) for v in log_softmax(row[:4])]
@@ -399,28 +401,32 @@ def test_x_ders_loss_is_its_seven_terms(net: nets.ResNet) -> None:
     future_excess = [max(row[4:]) + 0.3 - max(row[2:4]) for row in out.tolist()]
     future_excess += [max(row[4:]) + 0.3 - max(row[:2]) for r in replayed for row in r.tolist()]
     expected += 0.1 * mean([v for v in future_excess if v > 0] or [0.0])
-    x = torch.cat([now.others[0], pasts[0].others[0], now.others[1], pasts[0].others[1]])
-    y = torch.cat([now.y, pasts[0].y]).repeat(2)
-    expected += 0.05 * contrast(F.normalize(net(x)[:, 4:6], dim=1), y, 5.0).mean().item()
-    assert one.loss(net, now, pasts).item() == pytest.approx(expected, abs=1e-8)
+    x = torch.cat(
+        [batch.extra_views[0], replay_batches[0].extra_views[0], batch.extra_views[1], replay_batches[0].extra_views[1]]
+    )
+    y = torch.cat([batch.y, replay_batches[0].y]).repeat(2)
+    expected += 0.05 * supervised_contrast(F.normalize(net(x)[:, 4:6], dim=1), y, 5.0).mean().item()
+    assert one.loss(net, batch, replay_batches).item() == pytest.approx(expected, abs=1e-8)
 
 
 def test_x_der_brings_logits_up_to_date_ever_more_rarely_and_each_image_once_a_step(net: nets.ResNet) -> None:
     one: Any = specialist("x-der", net, replay=4)
-    one.task_starts()
-    one.phase()
-    pasts = tuple(view(4, (0, 1), k, logits=True, views=3) for k in (1, 2))
-    pasts[1].slots = torch.tensor([3, 4, 5, 6])  # one image is in both batches
-    for past in pasts:
-        past.logits = past.logits.float()
-    outputs = [torch.randn(4, C) for _ in pasts]
-    one._renew(pasts, outputs, torch.full((2, 4), 0.6))
+    one.on_task_start()
+    one.training_phase()
+    replay_batches = tuple(view(4, (0, 1), k, logits=True, views=3) for k in (1, 2))
+    replay_batches[1].slots = torch.tensor([3, 4, 5, 6])  # one image is in both batches
+    for replay in replay_batches:
+        replay.stored_logits = replay.stored_logits.float()
+    outputs = [torch.randn(4, C) for _ in replay_batches]
+    one._update_logits(replay_batches, outputs, torch.full((2, 4), 0.6))
     assert one.count.tolist() == [1, 1, 1, 1, 1, 1, 1, 0, 0]
-    assert not torch.equal(pasts[0].renewed, pasts[0].logits)
-    assert torch.equal(pasts[0].renewed[:, :2], pasts[0].logits[:, :2])  # what they knew stays
-    assert torch.equal(pasts[1].renewed[0], pasts[0].renewed[3])
-    one._renew(pasts, outputs, torch.full((2, 4), 0.6))  # 0.6 is not under 1/2
-    assert torch.equal(pasts[0].renewed, pasts[0].logits)
+    assert not torch.equal(replay_batches[0].updated_logits, replay_batches[0].stored_logits)
+    assert torch.equal(
+        replay_batches[0].updated_logits[:, :2], replay_batches[0].stored_logits[:, :2]
+    )  # what they knew stays
+    assert torch.equal(replay_batches[1].updated_logits[0], replay_batches[0].updated_logits[3])
+    one._update_logits(replay_batches, outputs, torch.full((2, 4), 0.6))  # 0.6 is not under 1/2
+    assert torch.equal(replay_batches[0].updated_logits, replay_batches[0].stored_logits)
 
 
 def test_x_der_stores_logits_at_a_tasks_end_with_the_past_held_below_the_own_class() -> None:

@@ -44,31 +44,38 @@ def setting(case: str) -> tuple[Specialist, tuple[Batch, ...]]:
     own = {key: value for key, value in GOLDEN["cases"][case]["settings"].items() if key in ("alpha", "beta")}
     specialist = build(SpecialistSettings(name=name, draws=2 if name == "derpp" else 1, **own))
     tasks = ((2, 3),) if "first task" in case else ((0, 1), (2, 3))
-    taught = torch.tensor([c in {x for task in tasks for x in task} for c in range(6)])
+    seen_mask = torch.tensor([c in {x for task in tasks for x in task} for c in range(6)])
     past = tuple(c for task in tasks[:-1] for c in task)
-    specialist.context = SimpleNamespace(past=past, taught=taught)  # type: ignore[assignment]
+    specialist.context = SimpleNamespace(past_classes=past, seen_mask=seen_mask)  # type: ignore[assignment]
     if "empty" in case:
         return specialist, ()
     for word, batch in (("conflict", "contradicting"), ("agreeing", "agreeing")):
         if word in case:
             return specialist, (view(GOLDEN[batch], logits=False),)
-    return specialist, tuple(view(p, specialist.stores_logits) for p in GOLDEN["pasts"][: specialist.draws])
+    return specialist, tuple(
+        view(p, specialist.stores_logits) for p in GOLDEN["pasts"][: specialist.num_replay_batches]
+    )
 
 
 @pytest.mark.parametrize("case", list(GOLDEN["cases"]))
 def test_one_step_equals_the_original_code(case: str) -> None:
-    specialist, pasts = setting(case)
-    net, now = network(), view(GOLDEN["now"], logits=False)
+    specialist, replay_batches = setting(case)
+    net, batch = network(), view(GOLDEN["now"], logits=False)
     losses: list[Tensor] = []
 
-    def loss(batch: StepInputs) -> Tensor:
-        losses.append(specialist.loss(net, now, pasts))
+    def loss(inputs: StepInputs) -> Tensor:
+        losses.append(specialist.loss(net, batch, replay_batches))
         return losses[-1]
 
     parameters: dict[str, Tensor] = dict(net.named_parameters())
     rounds: Any = None  # nothing is planned here
     stage = Stage(
-        "specialist", parameters, OptimizerConfig(GOLDEN["lr"]), rounds, loss, transform_gradients=specialist.gradient
+        "specialist",
+        parameters,
+        OptimizerConfig(GOLDEN["lr"]),
+        rounds,
+        loss,
+        transform_gradients=specialist.transform_gradients,
     )
     stepper = Stepper(stage, replace(choose_engine("cpu"), precision="fp32"))
     stepper.step({"lr": torch.tensor(GOLDEN["lr"])})
@@ -85,12 +92,12 @@ def test_one_step_equals_the_original_code(case: str) -> None:
 @pytest.mark.parametrize("case", ["agem", "agem, in conflict", "agem, agreeing"])
 def test_the_cases_of_agem_are_what_their_names_say(case: str) -> None:
     """Projected where the memory's gradient points the other way, and left alone where it does not."""
-    specialist, pasts = setting(case)
-    net, now = network(), view(GOLDEN["now"], logits=False)
-    loss = specialist.loss(net, now, pasts)
-    reference = list(specialist.reference)  # type: ignore[attr-defined]
+    specialist, replay_batches = setting(case)
+    net, batch = network(), view(GOLDEN["now"], logits=False)
+    loss = specialist.loss(net, batch, replay_batches)
+    reference = list(specialist.memory_gradient)  # type: ignore[attr-defined]
     plain = list(torch.autograd.grad(loss, list(net.parameters())))
-    projected = specialist.gradient(list(plain))
+    projected = specialist.transform_gradients(list(plain))
     same = all(torch.equal(a, b) for a, b in zip(plain, projected, strict=True))
     assert same == ("agreeing" in case)
     assert sum((a * b).sum() for a, b in zip(projected, reference, strict=True)) >= -1e-12

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 import itl
 from itl import Learner, UserError, method_catalog
 from itl.engine.pool import ConcatImageSource
-from itl.replay.plan import balanced
+from itl.replay.plan import balanced_rows
 from itl.settings import Rate
 from itl.specialists import Batch, Options, Phase, Specialist
 from itl.specialists.losses import cross_entropy
-from itl.specialists.model_copies import twin, widen
+from itl.specialists.model_copies import frozen_copy, grow_outputs
 from support.tiny import Teller, differing, photograph, tiny_learner, tiny_net, tiny_stream
 
 
@@ -30,49 +30,49 @@ class Nosy(Specialist):
 
     name = "nosy"
     Options = NosyOptions
-    views = 2
+    num_views = 2
 
     def __init__(self, settings: Any) -> None:
         super().__init__(settings)
         self.calls: list[Any] = []
         self.steps = torch.zeros(())
 
-    def task_starts(self) -> None:
-        self.calls.append(("task_starts", self.context.task, self.context.classes, self.context.past))
-        self.twins["slow"] = self.twins.get("slow") or twin(self.context.net)
-        widen(self.twins["slow"], self.context.net)
+    def on_task_start(self) -> None:
+        self.calls.append(("task_starts", self.context.task, self.context.classes, self.context.past_classes))
+        self.model_copies["slow"] = self.model_copies.get("slow") or frozen_copy(self.context.net)
+        grow_outputs(self.model_copies["slow"], self.context.net)
 
-    def epoch_starts(self, index: int) -> None:
+    def on_epoch_start(self, index: int) -> None:
         self.calls.append(("epoch_starts", index))
 
-    def inputs(self, rng: np.random.Generator, steps: int, first: int) -> dict[str, np.ndarray]:
+    def draw_inputs(self, rng: np.random.Generator, steps: int, first: int) -> dict[str, np.ndarray]:
         self.calls.append(("inputs", first))
         return {"coin": rng.random((steps, 2)).astype(np.float32)}
 
-    def loss(self, net: nn.Module, now: Batch, pasts: tuple[Batch, ...]) -> Tensor:
-        (other,) = now.others
-        assert other.shape == now.x.shape
-        assert not torch.equal(other, now.x)
-        coin = now.extra["coin"]
+    def loss(self, net: nn.Module, batch: Batch, replay_batches: tuple[Batch, ...]) -> Tensor:
+        (other,) = batch.extra_views
+        assert other.shape == batch.x.shape
+        assert not torch.equal(other, batch.x)
+        coin = batch.extra["coin"]
         assert coin.shape == (2,)
-        for past in pasts:
-            assert past.slots is not None
-            assert torch.equal(past.y, torch.from_numpy(self.context.memory.slots.label)[past.slots])
-            assert past.others[0].shape == past.x.shape
-        return coin[0] * cross_entropy(net(now.x), now.y) + cross_entropy(net(other), now.y)
+        for replay in replay_batches:
+            assert replay.slots is not None
+            assert torch.equal(replay.y, torch.from_numpy(self.context.memory.slots.label)[replay.slots])
+            assert replay.extra_views[0].shape == replay.x.shape
+        return coin[0] * cross_entropy(net(batch.x), batch.y) + cross_entropy(net(other), batch.y)
 
-    def gradient(self, grads: list[Tensor]) -> list[Tensor]:
+    def transform_gradients(self, grads: list[Tensor]) -> list[Tensor]:
         return [0.5 * g for g in grads]
 
-    def after_step(self, net: nn.Module, now: Batch, pasts: tuple[Batch, ...]) -> None:
+    def after_step(self, net: nn.Module, batch: Batch, replay_batches: tuple[Batch, ...]) -> None:
         self.steps.add_(1)
-        for slow, fast in zip(self.twins["slow"].parameters(), net.parameters(), strict=True):
+        for slow, fast in zip(self.model_copies["slow"].parameters(), net.parameters(), strict=True):
             slow.lerp_(fast, self.options.pace)  # type: ignore[attr-defined]
 
-    def changed(self) -> list[Tensor]:
-        return [self.steps, *self.twins["slow"].parameters()]
+    def mutable_tensors(self) -> list[Tensor]:
+        return [self.steps, *self.model_copies["slow"].parameters()]
 
-    def closing(self) -> Phase:
+    def closing_phase(self) -> Phase:
         from itl.engine.stage import OptimizerConfig
 
         classifier = dict(self.context.net.classifier.named_parameters())
@@ -80,23 +80,23 @@ class Nosy(Specialist):
             "closing", "both", 2, 8, OptimizerConfig(0.1), self._probe, classifier, training=False, replays=False
         )
 
-    def _probe(self, net: nn.Module, now: Batch, pasts: tuple[Batch, ...]) -> Tensor:
+    def _probe(self, net: nn.Module, batch: Batch, replay_batches: tuple[Batch, ...]) -> Tensor:
         assert not net.training
-        assert pasts == ()
-        return cross_entropy(net(now.x), now.y)
+        assert replay_batches == ()
+        return cross_entropy(net(batch.x), batch.y)
 
-    def task_ends(self) -> None:
+    def on_task_end(self) -> None:
         self.calls.append(("task_ends", len(self.context.memory)))
 
-    def extra_state(self) -> dict[str, Tensor]:
-        return {**super().extra_state(), "steps": self.steps}
+    def state_dict(self) -> dict[str, Tensor]:
+        return {**super().state_dict(), "steps": self.steps}
 
-    def restore(self, kept: dict[str, Tensor], net: Any) -> None:
-        super().restore(kept, net)
-        self.steps.copy_(kept["steps"])
+    def load_state_dict(self, state: dict[str, Tensor], net: Any) -> None:
+        super().load_state_dict(state, net)
+        self.steps.copy_(state["steps"])
 
-    def logits(self, net: Any, x: Tensor) -> Tensor:
-        return self.twins["slow"](x)
+    def evaluate_logits(self, net: Any, x: Tensor) -> Tensor:
+        return self.model_copies["slow"](x)
 
 
 @pytest.fixture(autouse=True)
@@ -148,7 +148,7 @@ def test_what_hooks_keep_survives_an_interruption(stage: str, epoch: int, classe
     again = itl.load(tmp_path, device="cpu")
     again.learn(second)
     assert differing(photograph(again), photograph(whole)) == set()
-    assert differing(again.specialist.extra_state(), whole.specialist.extra_state()) == set()
+    assert differing(again.specialist.state_dict(), whole.specialist.state_dict()) == set()
     assert torch.equal(again.logits(second.test), whole.logits(second.test))
 
 
@@ -156,12 +156,12 @@ def test_the_gradient_hook_is_what_is_descended_by() -> None:
     halved, whole = nosy(), nosy(specialist__lr=0.025)
     task = tiny_stream().tasks[0]
     halved.learn(task)
-    plain = Nosy.gradient
+    plain = Nosy.transform_gradients
     try:
-        Nosy.gradient = Specialist.gradient  # type: ignore[method-assign]
+        Nosy.transform_gradients = Specialist.transform_gradients  # type: ignore[method-assign]
         whole.learn(task)
     finally:
-        Nosy.gradient = plain  # type: ignore[method-assign]
+        Nosy.transform_gradients = plain  # type: ignore[method-assign]
     same = zip(halved.net.parameters(), whole.net.parameters(), strict=True)
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in same)
 
@@ -172,7 +172,7 @@ def test_what_is_evaluated_is_the_specialists_until_a_generalist_has_made_an_exp
     alone.learn(stream.tasks[0])
     expert.learn(stream.tasks[0])
     x = alone.normalize(stream.tasks[0].test.pixels)
-    assert torch.equal(alone.logits(stream.tasks[0].test), alone.specialist.twins["slow"](x))
+    assert torch.equal(alone.logits(stream.tasks[0].test), alone.specialist.model_copies["slow"](x))
     assert torch.equal(expert.logits(stream.tasks[0].test), expert.net.eval()(x))
 
 
@@ -212,15 +212,15 @@ def test_joined_sources_are_numbered_through() -> None:
 
 def test_balanced_rows_give_every_class_the_same_chance() -> None:
     labels = np.array([0] * 90 + [1] * 9 + [2])
-    drawn = np.concatenate([labels[balanced(labels, np.random.default_rng(k))] for k in range(200)])
+    drawn = np.concatenate([labels[balanced_rows(labels, np.random.default_rng(k))] for k in range(200)])
     share = np.bincount(drawn) / len(drawn)
     assert np.abs(share - 1 / 3).max() < 0.02  # 20,000 draws: five standard deviations
 
 
 def test_a_twin_gains_the_networks_new_outputs_and_keeps_its_own() -> None:
     net, later = tiny_net(classes=2), tiny_net(classes=4, seed=1)
-    old = twin(net)
-    widen(old, later)
+    old = frozen_copy(net)
+    grow_outputs(old, later)
     assert torch.equal(old.classifier.weight[:2], net.classifier.weight)
     assert torch.equal(old.classifier.weight[2:], later.classifier.weight[2:])
     assert not any(p.requires_grad for p in old.parameters())

@@ -27,9 +27,9 @@ def ce(logits: Tensor, y: Tensor) -> list[float]:
     return out
 
 
-def squares(logits: Tensor, stored: Tensor, widths: list[int] | None = None) -> list[list[float]]:
+def squares(logits: Tensor, stored: Tensor, logit_widths: list[int] | None = None) -> list[list[float]]:
     """(logit − stored)², a list a sample, with as many entries as the stored logits had columns."""
-    rows = zip(logits.tolist(), stored.tolist(), widths or [logits.shape[1]] * len(logits), strict=True)
+    rows = zip(logits.tolist(), stored.tolist(), logit_widths or [logits.shape[1]] * len(logits), strict=True)
     return [[(a - b) ** 2 for a, b in zip(p[:width], z[:width], strict=True)] for p, z, width in rows]
 
 
@@ -42,30 +42,32 @@ def net() -> nn.Module:
     return tiny_net(classes=4).train()
 
 
-def view(n: int, seed: int, logits: bool = False, widths: list[int] | None = None) -> Batch:
+def view(n: int, seed: int, logits: bool = False, logit_widths: list[int] | None = None) -> Batch:
     rng = torch.Generator().manual_seed(seed)
     x, y = torch.randn(n, 1, 8, 8, generator=rng), torch.randint(0, 4, (n,), generator=rng)
     stored = torch.randn(n, 4, generator=rng) if logits else None
-    return Batch(x, y, stored, None if widths is None else torch.tensor(widths))
+    return Batch(x, y, stored, None if logit_widths is None else torch.tensor(logit_widths))
 
 
 def test_sgd_is_the_cross_entropy_of_the_task_alone(net: nn.Module) -> None:
-    now = view(5, 0)
-    expected = mean(ce(net(now.x), now.y))
-    assert specialist("sgd").loss(net, now, ()).item() == pytest.approx(expected, rel=1e-5)
-    assert specialist("sgd").draws == 0
-    assert specialist("sgd", reduction="sum").loss(net, now, ()).item() == pytest.approx(5 * expected, rel=1e-5)
+    batch = view(5, 0)
+    expected = mean(ce(net(batch.x), batch.y))
+    assert specialist("sgd").loss(net, batch, ()).item() == pytest.approx(expected, rel=1e-5)
+    assert specialist("sgd").num_replay_batches == 0
+    assert specialist("sgd", reduction="sum").loss(net, batch, ()).item() == pytest.approx(5 * expected, rel=1e-5)
 
 
 @pytest.mark.parametrize("draws", [0, 1, 2])
 def test_er_is_one_mean_over_the_joined_batch_in_one_forward(net: nn.Module, draws: int) -> None:
-    now, pasts = view(5, 0), tuple(view(3, k) for k in range(1, draws + 1))
-    together = net(torch.cat([now.x, *(p.x for p in pasts)]))  # batch norm sees the mixture
-    expected = ce(together, torch.cat([now.y, *(p.y for p in pasts)]))
-    assert specialist("er").loss(net, now, pasts).item() == pytest.approx(mean(expected), rel=1e-5)
-    assert specialist("er", reduction="sum").loss(net, now, pasts).item() == pytest.approx(sum(expected), rel=1e-5)
+    batch, replay_batches = view(5, 0), tuple(view(3, k) for k in range(1, draws + 1))
+    together = net(torch.cat([batch.x, *(p.x for p in replay_batches)]))  # batch norm sees the mixture
+    expected = ce(together, torch.cat([batch.y, *(p.y for p in replay_batches)]))
+    assert specialist("er").loss(net, batch, replay_batches).item() == pytest.approx(mean(expected), rel=1e-5)
+    assert specialist("er", reduction="sum").loss(net, batch, replay_batches).item() == pytest.approx(
+        sum(expected), rel=1e-5
+    )
     if draws:
-        apart = mean(ce(net(now.x), now.y) + [v for p in pasts for v in ce(net(p.x), p.y)])
+        apart = mean(ce(net(batch.x), batch.y) + [v for p in replay_batches for v in ce(net(p.x), p.y)])
         assert abs(apart - mean(expected)) > 1e-4  # two forwards would be another loss
 
 
@@ -78,35 +80,38 @@ REDUCTIONS = {
 
 @pytest.mark.parametrize("how", list(REDUCTIONS))
 @pytest.mark.parametrize("draws", [1, 2])
-@pytest.mark.parametrize("widths", [None, [2, 4, 2]])
+@pytest.mark.parametrize("logit_widths", [None, [2, 4, 2]])
 def test_derpp_is_three_terms_each_with_its_own_forward(
-    net: nn.Module, how: str, draws: int, widths: list[int] | None
+    net: nn.Module, how: str, draws: int, logit_widths: list[int] | None
 ) -> None:
-    now = view(5, 0)
-    pasts = (view(3, 1, logits=True, widths=widths), view(3, 2, logits=True, widths=widths))[:draws]
+    batch = view(5, 0)
+    replay_batches = (
+        view(3, 1, logits=True, logit_widths=logit_widths),
+        view(3, 2, logits=True, logit_widths=logit_widths),
+    )[:draws]
     over_samples, over_all = REDUCTIONS[how]
     expected = (
-        over_samples(ce(net(now.x), now.y))
-        + 0.3 * over_all(squares(net(pasts[0].x), pasts[0].logits, widths))
-        + 0.7 * over_samples(ce(net(pasts[-1].x), pasts[-1].y))
+        over_samples(ce(net(batch.x), batch.y))
+        + 0.3 * over_all(squares(net(replay_batches[0].x), replay_batches[0].stored_logits, logit_widths))
+        + 0.7 * over_samples(ce(net(replay_batches[-1].x), replay_batches[-1].y))
     )
     method = specialist("derpp", alpha=0.3, beta=0.7, draws=draws, reduction=how)
-    assert method.loss(net, now, pasts).item() == pytest.approx(expected, rel=1e-4)
+    assert method.loss(net, batch, replay_batches).item() == pytest.approx(expected, rel=1e-4)
 
 
 def test_derpp_on_an_empty_memory_is_plain_training(net: nn.Module) -> None:
-    now = view(5, 0)
-    expected = mean(ce(net(now.x), now.y))
-    assert specialist("derpp", alpha=9.0, beta=9.0).loss(net, now, ()).item() == pytest.approx(expected, rel=1e-5)
+    batch = view(5, 0)
+    expected = mean(ce(net(batch.x), batch.y))
+    assert specialist("derpp", alpha=9.0, beta=9.0).loss(net, batch, ()).item() == pytest.approx(expected, rel=1e-5)
 
 
 def test_derpp_leaves_the_train_mode_logits_of_the_task_to_be_stored(net: nn.Module) -> None:
-    now = view(5, 0)
-    expected = net(now.x).detach()
-    specialist("derpp").loss(net, now, ())
-    assert now.logits is not None
-    assert not now.logits.requires_grad
-    torch.testing.assert_close(now.logits, expected, rtol=1e-5, atol=1e-6)
+    batch = view(5, 0)
+    expected = net(batch.x).detach()
+    specialist("derpp").loss(net, batch, ())
+    assert batch.outputs is not None
+    assert not batch.outputs.requires_grad
+    torch.testing.assert_close(batch.outputs, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_no_gradient_comes_from_columns_that_the_stored_logits_did_not_have() -> None:

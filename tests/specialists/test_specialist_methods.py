@@ -22,7 +22,7 @@ SETTINGS = (Path(__file__).parents[2] / "docs" / "settings.md").read_text().part
 
 
 def stages(learner: Learner) -> list[str]:
-    return ["specialist", *(["closing"] if learner.specialist.closing() is not None else [])]
+    return ["specialist", *(["closing"] if learner.specialist.closing_phase() is not None else [])]
 
 
 @pytest.mark.parametrize("method", BASELINES)
@@ -114,7 +114,9 @@ def test_joint_learns_from_all_tasks_so_far_and_says_so_when_they_are_not_there(
     learner.learn(stream.tasks[0])
     learner.save(tmp_path)
     loss = learner.specialist.loss
-    learner.specialist.loss = lambda net, now, pasts: shown.extend(now.y.tolist()) or loss(net, now, pasts)  # type: ignore[method-assign, func-returns-value]
+    learner.specialist.loss = lambda net, batch, replay_batches: (
+        shown.extend(batch.y.tolist()) or loss(net, batch, replay_batches)
+    )  # type: ignore[method-assign, func-returns-value]
     learner.learn(stream.tasks[1])
     assert sorted(shown) == sorted([0, 1, 2, 3] * 10 * 2)  # two epochs over both tasks' 40 images
     with pytest.raises(
@@ -138,7 +140,9 @@ def test_gdumb_sees_its_memory_and_nothing_else() -> None:
     learner.prepare(stream.tasks[0])
     shown: list[int] = []
     loss = learner.specialist.loss
-    learner.specialist.loss = lambda net, now, pasts: shown.append(len(now.y)) or loss(net, now, pasts)  # type: ignore[method-assign, func-returns-value]
+    learner.specialist.loss = lambda net, batch, replay_batches: (
+        shown.append(len(batch.y)) or loss(net, batch, replay_batches)
+    )  # type: ignore[method-assign, func-returns-value]
     for task in stream:
         learner.learn(task)
     assert shown == [8] * 6  # three epochs a task over a memory of eight
@@ -152,12 +156,12 @@ def test_the_generalist_starts_from_the_model_that_is_evaluated() -> None:
     def tell(event: str, learner: Learner, stage: str | None, done: int) -> None:
         if (event, stage) == ("stage_begins", "tangent"):
             heard["features"] = {n: t.clone() for n, t in learner.net.state_dict().items() if "classifier" not in n}
-            heard["stable"] = {n: t.clone() for n, t in learner.specialist.twins["stable"].state_dict().items()}
+            heard["stable"] = {n: t.clone() for n, t in learner.specialist.model_copies["stable"].state_dict().items()}
 
     learner = learner_of("cls-er", generalist="tangent", callback=Teller(tell))
     learner.learn(stream.tasks[0])
     assert all(torch.equal(t, heard["stable"][n]) for n, t in heard["features"].items())
-    for average in learner.specialist.twins.values():
+    for average in learner.specialist.model_copies.values():
         assert all(torch.equal(a, b) for a, b in zip(average.parameters(), learner.net.parameters(), strict=True))
 
 
@@ -223,10 +227,10 @@ def test_co2l_trains_the_classifier_of_ones_own_network_in_its_probe_alone() -> 
     settings = {**TINY, **{name.replace("__", "."): value for name, value in SMALL["co2l"].items()}}
     learner = Learner("co2l", 8, 0, 4, settings=settings, device="cpu", net=own)
     learner.learn(tiny_stream().tasks[0])
-    phase, closing = learner.specialist.phase(), learner.specialist.closing()
+    phase, closing_phase = learner.specialist.training_phase(), learner.specialist.closing_phase()
     assert {n for n in phase.parameters if not n.startswith("head.")} == {"module.body.weight", "module.body.bias"}
-    assert closing is not None
-    assert set(closing.parameters) == {"module.out.weight", "module.out.bias"}
+    assert closing_phase is not None
+    assert set(closing_phase.parameters) == {"module.out.weight", "module.out.bias"}
 
 
 NO_REPLAY = ["gdumb", "icarl", "co2l", "sgd", "joint", "lwf"]
@@ -258,4 +262,4 @@ def test_every_specialist_has_a_method_and_says_what_its_step_costs() -> None:
     assert used == set(names())
     for name in names():
         one = build(SpecialistSettings(name=name))
-        assert one.forwards >= one.backwards >= 1
+        assert one.forward_batches >= one.backward_batches >= 1

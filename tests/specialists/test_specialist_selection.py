@@ -17,19 +17,20 @@ import itl
 from itl import Learner, UserError
 from itl.augment import Augment
 from itl.engine.device import Engine
-from itl.gradients.per_sample import gram
+from itl.gradients.grad_sample import gradient_gram
 from itl.memory import FeaturesAndLogits, OfferedBatch, PolicyOptions, Slots
 from itl.memory.online_selection import CHOOSE_ON_DEVICE
 from itl.memory.policies.gcr import GradientCoresetCandidates, select_and_weight
 from itl.memory.policies.gss import GradientSimilaritySelector
 from itl.memory.policies.loss_aware import LossAwareSelector, eviction_probabilities
-from itl.replay.online_step import DRAWS, OnlineSelectionStep
+from itl.replay.online_step import OnlineSelectionStep
+from itl.replay.step_inputs import ReplayInputs
 from itl.settings import SpecialistSettings
 from itl.specialists import Batch
 from itl.specialists.gcr import GCR
 from itl.specialists.gmed import GMED
-from itl.specialists.gss import FIRST, closeness
-from itl.specialists.metasp import fused, influences, step_weights
+from itl.specialists.gss import INITIAL_SCORE, cosine_scores
+from itl.specialists.metasp import influences, min_norm_combination, step_weights
 from support.matching_pursuit import slow_pursuit
 from support.tiny import Teller, differing, photograph, tiny_learner, tiny_net, tiny_stream
 
@@ -78,11 +79,11 @@ def test_gss_chooses_scores_and_learns_like_the_benchmarks_own_code() -> None:
                 p -= 0.05 * g
             projected = sum(float((p * wave(*p.shape, k=0.9)).sum()) for p in net.parameters())
         assert projected == pytest.approx(step["weights"], abs=1e-8)
-        score = alone = torch.full((3,), FIRST, dtype=torch.float64)
+        score = alone = torch.full((3,), INITIAL_SCORE, dtype=torch.float64)
         if step["compare"]:
             compare = torch.tensor(step["compare"])
-            both = gram(net, torch.cat([held_x[compare], x]), torch.cat([held_y[compare], y]))
-            score, alone = closeness(both, len(compare))
+            both = gradient_gram(net, torch.cat([held_x[compare], x]), torch.cat([held_y[compare], y]))
+            score, alone = cosine_scores(both, len(compare))
             score = score.expand(3)
         wish = [min(filled + k, size) if filled + k < size else CHOOSE_ON_DEVICE for k in range(3)]
         draws = [torch.tensor(step[name] or [0.0] * 3, dtype=torch.float64) for name in ("where", "whether")]
@@ -99,7 +100,7 @@ def test_gss_chooses_scores_and_learns_like_the_benchmarks_own_code() -> None:
 def test_gss_scores_are_the_largest_cosines_plus_one() -> None:
     each = torch.randn(7, 20, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     each[6] = 0  # a gradient of no length is near to none
-    score, alone = closeness(each @ each.T, 4)
+    score, alone = cosine_scores(each @ each.T, 4)
     assert score.item() == pytest.approx(float(F.cosine_similarity(each[4:].mean(0), each[:4]).max()) + 1, abs=1e-12)
     cosines = F.cosine_similarity(each[4:, None], each[None, :4], 2).amax(1) + 1
     assert torch.allclose(alone, cosines, rtol=0, atol=1e-12)
@@ -142,7 +143,7 @@ def test_a_loss_aware_memory_takes_every_sample_with_a_reservoirs_chance_where_t
 # ------------------------------------------------------------------------------------------------------------ ER-T
 
 
-def taught(method: str, tasks: int = 2, **settings: Any) -> Learner:
+def trained_learner(method: str, tasks: int = 2, **settings: Any) -> Learner:
     stream = tiny_stream(classes=6, tasks=3, each=9)
     learner = tiny_learner(method, buffer=7, classes=6, **{"specialist__epochs": 3, **settings})
     for task in stream.tasks[:tasks]:
@@ -151,26 +152,26 @@ def taught(method: str, tasks: int = 2, **settings: Any) -> Learner:
 
 
 def test_er_ts_bias_correction_scales_and_shifts_the_last_tasks_outputs_alone() -> None:
-    learner = taught("er-t")
+    learner = trained_learner("er-t")
     specialist: Any = learner.specialist
     x = torch.randn(5, 1, 8, 8, generator=torch.Generator().manual_seed(0))
     net = learner.net.eval()
     with torch.no_grad():
-        plain, seen = net(x), specialist.logits(net, x)
+        plain, seen = net(x), specialist.evaluate_logits(net, x)
         scale, shift = specialist.bias.tolist()
         assert (scale, shift) != (1.0, 0.0)
         assert torch.equal(seen[:, [0, 1, 4, 5]], plain[:, [0, 1, 4, 5]])
         assert torch.allclose(seen[:, 2:4], plain[:, 2:4] * scale + shift)
-        specialist.hand_over(net)
+        specialist.on_generalist_start(net)
         assert torch.allclose(net(x), seen, atol=1e-5)
 
 
 def test_er_ts_learning_rate_decays_with_every_sample_seen() -> None:
-    learner = taught("er-t", tasks=1, specialist__options__decay=0.99)
+    learner = trained_learner("er-t", tasks=1, specialist__options__decay=0.99)
     seen = learner.memory.slots.seen
     assert seen == 3 * 18
     learner._begin(tiny_stream(classes=6, tasks=3, each=9).tasks[1])
-    optimizer = learner.specialist.phase().optimizer
+    optimizer = learner.specialist.training_phase().optimizer
     lr = learner.settings.specialist.lr
     assert optimizer.rates(0, 3, 9).tolist() == pytest.approx([lr * 0.99 ** (seen + 8 * k) for k in range(3)])
 
@@ -183,12 +184,12 @@ def test_gmed_edits_by_its_equation() -> None:
     net = Small()
     settings = SpecialistSettings(lr=0.2, options={"stride": 0.3, "regularise": 0.1})
     specialist = GMED(settings)
-    now, x, y = (
+    batch, x, y = (
         Batch(wave(3, 4, k=0.3).float(), torch.tensor([0, 1, 2])),
         wave(2, 4, k=0.8).float(),
         torch.tensor([2, 1]),
     )
-    edited = specialist.edit(net.float(), now, x, y)
+    edited = specialist.edit(net.float(), batch, x, y)
 
     def image_gradient(model: nn.Module) -> Tensor:
         at = x.clone().requires_grad_()
@@ -196,7 +197,7 @@ def test_gmed_edits_by_its_equation() -> None:
 
     before = image_gradient(net)
     ahead = Small().float()
-    grads = torch.autograd.grad(F.cross_entropy(ahead(now.x), now.y), list(ahead.parameters()))
+    grads = torch.autograd.grad(F.cross_entropy(ahead(batch.x), batch.y), list(ahead.parameters()))
     with torch.no_grad():
         for p, g in zip(ahead.parameters(), grads, strict=True):
             p -= 0.2 * g
@@ -205,7 +206,7 @@ def test_gmed_edits_by_its_equation() -> None:
 
 
 def test_gmeds_edits_stay_with_their_image_and_go_with_it() -> None:
-    learner = taught("gmed", specialist__options__stride=5.0)
+    learner = trained_learner("gmed", specialist__options__stride=5.0)
     specialist: Any = learner.specialist
     slots = learner.memory.slots
     moved = specialist.edits[:7].flatten(1).abs().amax(1) > 0
@@ -235,19 +236,19 @@ def test_what_overwrites_an_edited_image_at_a_tasks_end_begins_unedited(policy: 
 
 
 def test_what_overwrites_an_edited_image_in_a_step_begins_unedited(monkeypatch: pytest.MonkeyPatch) -> None:
-    take, lost = OnlineSelectionStep.take, []
+    write, lost = OnlineSelectionStep.write, []
 
     def watched(self: OnlineSelectionStep, *args: Any) -> None:
-        edits, written = self.memory.edits, self.live.slot_fields["written"].clone()
+        edits, written = self.memory.edits, self.selector.slot_fields["written"].clone()
         assert edits is not None
         before = edits.flatten(1).any(1)
-        take(self, *args)
-        new = (self.live.slot_fields["written"] != written)[:-1].nonzero().flatten()
+        write(self, *args)
+        new = (self.selector.slot_fields["written"] != written)[:-1].nonzero().flatten()
         lost.extend(before[new].tolist())
         assert not edits[new].any()
 
-    monkeypatch.setattr(OnlineSelectionStep, "take", watched)
-    learner = taught("gmed", memory__policy="loss-aware", specialist__options__stride=5.0)
+    monkeypatch.setattr(OnlineSelectionStep, "write", watched)
+    learner = trained_learner("gmed", memory__policy="loss-aware", specialist__options__stride=5.0)
     assert any(lost)
     assert learner.memory.edits is not None
     assert learner.memory.edits[:-1].any()
@@ -297,7 +298,7 @@ def test_a_step_tried_too_far_says_nothing_of_its_samples() -> None:
     net, (batch, judges) = tiny_net(classes=3), judged_batches(torch.float32)
     each = influences(net, batch, judges, 1e30)
     assert [t.tolist() for t in each] == [[0.0] * 6] * 2
-    assert step_weights(fused(*each)).tolist() == pytest.approx([1 / 6] * 6)
+    assert step_weights(min_norm_combination(*each)).tolist() == pytest.approx([1 / 6] * 6)
     assert any(t.abs().sum() > 0 for t in influences(net, batch, judges, 0.1))
 
 
@@ -306,7 +307,7 @@ def test_fused_influence_is_the_shortest_between_the_two() -> None:
     for _ in range(20):
         a, b = torch.randn(2, 5, generator=draw)
         shortest = min(float((g * a + (1 - g) * b).norm()) for g in torch.linspace(0.001, 0.999, 300))
-        assert float(fused(a, b).norm()) == pytest.approx(shortest, abs=5e-3)
+        assert float(min_norm_combination(a, b).norm()) == pytest.approx(shortest, abs=5e-3)
 
 
 def test_metasps_weights_sum_to_one_and_none_is_below_zero() -> None:
@@ -348,21 +349,23 @@ def test_gcr_chooses_what_a_slow_search_over_whole_gradients_chooses() -> None:
 def test_gcrs_loss_weighs_replayed_samples() -> None:
     specialist = GCR(SpecialistSettings(alpha=0.3, beta=0.6))
     net = Small().float()
-    now = Batch(wave(3, 4, k=0.3).float(), torch.tensor([0, 1, 2]))
-    pasts = tuple(
+    batch = Batch(wave(3, 4, k=0.3).float(), torch.tensor([0, 1, 2]))
+    replay_batches = tuple(
         Batch(wave(2, 4, k=k).float(), torch.tensor([1, 0]), wave(2, 3, k=k).float(), weights=torch.tensor(w))
         for k, w in ((0.5, [3.0, 1.0]), (0.9, [2.0, 6.0]))
     )
-    loss = specialist.loss(net, now, pasts)
-    first, last = pasts
-    mse = ((net(first.x) - first.logits) ** 2).mean(1)
+    loss = specialist.loss(net, batch, replay_batches)
+    first, last = replay_batches
+    mse = ((net(first.x) - first.stored_logits) ** 2).mean(1)
     ce = F.cross_entropy(net(last.x), last.y, reduction="none")
-    by_hand = F.cross_entropy(net(now.x), now.y) + 0.3 * (3 * mse[0] + mse[1]) / 4 + 0.6 * (2 * ce[0] + 6 * ce[1]) / 8
+    by_hand = (
+        F.cross_entropy(net(batch.x), batch.y) + 0.3 * (3 * mse[0] + mse[1]) / 4 + 0.6 * (2 * ce[0] + 6 * ce[1]) / 8
+    )
     assert torch.allclose(loss, by_hand)
 
 
 def test_gcrs_memory_keeps_only_what_the_specialist_had_right_and_balances_classes() -> None:
-    learner = taught("gcr", tasks=3)
+    learner = trained_learner("gcr", tasks=3)
     counts = np.bincount(learner.memory.labels)
     assert counts.max() - counts.min() <= 1
     assert (learner.memory.slots.weight > 0).all()
@@ -402,7 +405,7 @@ def test_a_class_of_which_gcr_had_nothing_right_is_chosen_from_all_of_its_sample
 @pytest.mark.parametrize("method", METHODS)
 def test_slots_hold_the_raw_image_they_name(method: str) -> None:
     stream = tiny_stream(classes=6, tasks=3, each=9)
-    learner = taught(method, tasks=3)
+    learner = trained_learner(method, tasks=3)
     slots = learner.memory.slots
     for slot in range(slots.count):
         source = stream.tasks[slots.task[slot]].train
@@ -453,7 +456,7 @@ def test_a_memory_that_does_not_suit_the_method_is_refused_in_a_line(
 
 
 def test_what_lies_beside_an_image_moves_with_it_when_a_memory_is_cut_or_grown() -> None:
-    learner = taught("gmed", specialist__options__stride=5.0)
+    learner = trained_learner("gmed", specialist__options__stride=5.0)
     memory = learner.memory
     assert memory.edits is not None
     edits, rows, weight = memory.edits.clone(), memory.slots.row.copy(), memory.slots.weight.copy()
@@ -472,8 +475,10 @@ def test_a_step_tried_before_its_memory_is_filled_has_labels_that_a_loss_can_tak
     memory = learner.memory
     memory.begin_task(18, {})
     assert memory.selector is not None
-    step = OnlineSelectionStep(memory, memory.selector, Augment(padding=0, flip=False), 0, 6, 1)
+    step = OnlineSelectionStep(memory, memory.selector, Augment(padding=0, flip=False), 0, 6)
     draws = Augment(padding=0, flip=False).draw(np.random.default_rng(0), 4)
-    batch = {"0.slot": torch.arange(4), **{f"0.{part}": getattr(draws, part) for part in DRAWS}}
+    replay = ReplayInputs(torch.arange(4), draws=(draws,))
     assert (memory.selector.slot_fields["label"][:4] < 0).all()
-    assert (step.filled_in(batch, 1, False)["0.y"] == 0).all()
+    labels = step.fill_in(replay, with_widths=False).y
+    assert labels is not None
+    assert (labels == 0).all()

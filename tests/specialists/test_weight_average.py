@@ -16,12 +16,12 @@ from support.tiny import Teller, differing, tiny_stream
 from support.tiny_methods import keeping, learner_of, whole
 
 AVERAGE = 0.8  # looks five steps back; a task has nine
-MEANS = ["itl", "itl-l", "derpp", "gcr"]  # er-apart's and DER++'s
+MEANS = ["itl", "itl-l", "derpp", "gcr"]  # er-separate's and DER++'s
 State = dict[str, Tensor]
 
 
 def averaging(method: str, average: float = AVERAGE, **settings: Any) -> Learner:
-    own = {"specialist__name": "er-apart"} if method == "itl" else {}
+    own = {"specialist__name": "er-separate"} if method == "itl" else {}
     return learner_of(method, specialist__epochs=3, specialist__options={"average": average}, **own, **settings)
 
 
@@ -32,7 +32,7 @@ def floats(state: State) -> State:
 def watched(learner: Learner) -> list[State]:
     """The network after every step of the specialist, as it comes to be."""
     seen: list[State] = []
-    starts = learner.specialist.task_starts
+    starts = learner.specialist.on_task_start
 
     def begin() -> None:
         starts()
@@ -44,18 +44,20 @@ def watched(learner: Learner) -> list[State]:
         seen.append(floats(net.state_dict()))
         after(net, *views)
 
-    learner.specialist.task_starts, learner.specialist.after_step = begin, note  # type: ignore[method-assign]
+    learner.specialist.on_task_start, learner.specialist.after_step = begin, note  # type: ignore[method-assign]
     return seen
 
 
 def mean_by_hand(states: list[State], average: float) -> State:
     """All steps count the same until the mean is as old as it looks back; then each pushes the others' share down."""
-    shares = np.ones(1)
+    normalize_weights = np.ones(1)
     for k in range(1, len(states)):
         keep = min(k / (k + 1), average)
-        shares = np.append(shares * keep, 1 - keep)
-    assert shares.sum() == pytest.approx(1)
-    return {n: sum(s * state[n].double() for s, state in zip(shares, states, strict=True)) for n in states[0]}  # type: ignore[misc]
+        normalize_weights = np.append(normalize_weights * keep, 1 - keep)
+    assert normalize_weights.sum() == pytest.approx(1)
+    return {
+        n: sum(s * state[n].double() for s, state in zip(normalize_weights, states, strict=True)) for n in states[0]
+    }  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("method", MEANS)
@@ -65,7 +67,7 @@ def test_the_mean_is_that_of_the_tasks_own_steps(method: str, average: float) ->
 
     def tell(event: str, learner: Learner, stage: str | None, done: int) -> None:
         if (event, stage) == ("stage_ends", "specialist"):
-            found.append((floats(learner.specialist.twins["mean"].state_dict()), mean_by_hand(seen, average)))
+            found.append((floats(learner.specialist.model_copies["mean"].state_dict()), mean_by_hand(seen, average)))
 
     stream, learner = tiny_stream(), averaging(method, average, callback=Teller(tell))
     learner.prepare(stream.tasks[0])
@@ -89,9 +91,9 @@ def test_a_generalist_starts_from_the_mean_and_the_expert_stands_alone(method: s
 
     def tell(event: str, learner: Learner, stage: str | None, done: int) -> None:
         if (event, stage) == ("stage_ends", "specialist"):
-            heard["mean"] = floats(learner.specialist.twins["mean"].state_dict())
+            heard["mean"] = floats(learner.specialist.model_copies["mean"].state_dict())
             x = learner.normalize(stream.tasks[0].test.pixels)
-            heard["says"] = learner.specialist.twins["mean"](x)
+            heard["says"] = learner.specialist.model_copies["mean"](x)
             heard["evaluated"] = learner.logits(stream.tasks[0].test)
             heard["trained"] = floats(learner.net.state_dict())
         if (event, stage) == ("stage_begins", "tangent"):
@@ -102,7 +104,7 @@ def test_a_generalist_starts_from_the_mean_and_the_expert_stands_alone(method: s
     assert torch.equal(heard["evaluated"], heard["says"])
     assert all(torch.equal(t, heard["mean"][n]) for n, t in heard["features"].items())
     assert any(not torch.equal(t, heard["trained"][n]) for n, t in heard["features"].items())
-    assert learner.specialist.twins == {}  # nothing but the expert is saved
+    assert learner.specialist.model_copies == {}  # nothing but the expert is saved
     x = learner.normalize(stream.tasks[0].test.pixels)
     assert torch.equal(learner.logits(stream.tasks[0].test), learner.net.eval()(x))
 
@@ -127,9 +129,9 @@ def test_it_goes_on_exactly_where_it_was_stopped(method: str, classes: int | Non
 def test_without_it_nothing_is_kept_and_nothing_changes(method: str) -> None:
     stream, learner = tiny_stream(), averaging(method, 0.0)
     learner.learn(stream.tasks[0])
-    assert learner.specialist.twins == {}
-    assert learner.specialist.changed() == []
-    assert learner.specialist.inputs(np.random.default_rng(0), 3, 0) == {}
+    assert learner.specialist.model_copies == {}
+    assert learner.specialist.mutable_tensors() == []
+    assert learner.specialist.draw_inputs(np.random.default_rng(0), 3, 0) == {}
 
 
 def test_the_mean_does_not_change_what_is_trained() -> None:
@@ -146,7 +148,7 @@ def test_the_mean_does_not_change_what_is_trained() -> None:
 
 
 def test_an_option_may_be_that_of_the_specialist_on_one_stream_alone() -> None:
-    """`itl` has er-apart, which may have a mean, on Seq-Digits; elsewhere er, which has none."""
+    """`itl` has er-separate, which may have a mean, on Seq-Digits; elsewhere er, which has none."""
     learner = Learner("itl", 20, settings={"specialist.options.average": 0.9}, device="cpu")
     assert learner.settings_on("seq-digits").specialist.options == {"average": 0.9}
     with pytest.raises(UserError, match="average': the specialist er has no options of its own"):
@@ -162,6 +164,6 @@ def test_an_option_may_be_that_of_the_specialist_on_one_stream_alone() -> None:
 def test_the_other_design_whose_specialist_learns_on_a_plane_has_no_mean() -> None:
     with pytest.raises(UserError, match="average': design=reverse has no options of its own"):
         averaging("itl", design="reverse")
-    learner = learner_of("itl", specialist__name="er-apart", design="reverse")
+    learner = learner_of("itl", specialist__name="er-separate", design="reverse")
     learner.learn(tiny_stream().tasks[0])
     assert learner.settings.specialist.options == {}

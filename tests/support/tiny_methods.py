@@ -24,7 +24,7 @@ def learner_of(method: str, **settings: Any) -> Learner:
 
 def whole(learner: Learner) -> dict[str, Tensor]:
     """Everything the learner's future depends on, the method's own state included."""
-    return photograph(learner) | {f"own.{n}": t.clone() for n, t in learner.specialist.extra_state().items()}
+    return photograph(learner) | {f"own.{n}": t.clone() for n, t in learner.specialist.state_dict().items()}
 
 
 def keeping(folder: Path) -> Teller:

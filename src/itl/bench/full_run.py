@@ -62,7 +62,7 @@ class UsualRun:
 
     def _specialist(self, samples: Samples) -> None:
         s = self.settings.specialist
-        replayed = apart if s.name == "er-apart" else er
+        replayed = apart if s.name == "er-separate" else er
         optimizer = torch.optim.SGD(self.net.parameters(), s.lr, s.momentum, weight_decay=s.weight_decay)
         self.net.train()
         for _ in range(s.epochs):

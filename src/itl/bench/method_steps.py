@@ -75,7 +75,7 @@ def row(scale: Scale, stream: Stream, name: str) -> dict[str, Any]:
     settings = presets.settings_for(name, None, BUFFER)
     specialist = specialists.build(settings.specialist)
     own = {f"specialist.options.{k}": v for k, v in SHORT.items() if k in specialist.options.model_dump()}
-    if specialist.over == "memory":  # an epoch is a few steps
+    if specialist.data == "memory":  # an epoch is a few steps
         own["specialist.epochs"] = scale.epochs * max(1, scale.images // BUFFER)
     given = {**scale.net, "specialist.epochs": scale.epochs, **scale.settings, **SAME, **own}
     watch, outputs = Stopwatch(), stream.classes + 2  # some classes are still to come, for methods that prepare them
@@ -83,9 +83,9 @@ def row(scale: Scale, stream: Stream, name: str) -> dict[str, Any]:
     for task in stream:
         learner.learn(task)
     facts = {
-        "forwards": specialist.forwards,
-        "backwards": specialist.backwards,
-        "captured": specialists.captured(settings),
+        "forwards": specialist.forward_batches,
+        "backwards": specialist.backward_batches,
+        "captured": specialists.is_capturable(settings),
     }
     return {"method": name, "ms": watch.ms("specialist"), **facts}
 

@@ -94,7 +94,7 @@ def pack(learner: Learner) -> tuple[dict[str, Tensor], dict[str, Any]]:
     slots = learner.memory.slots
     tensors: dict[str, Tensor] = {f"net.{name}": t for name, t in learner.net.state_dict().items()}
     tensors |= {f"flight.{name}": t for name, t in learner.flight.items()}
-    tensors |= {f"specialist.{name}": t for name, t in learner.specialist.extra_state().items()}
+    tensors |= {f"specialist.{name}": t for name, t in learner.specialist.state_dict().items()}
     tensors["memory.pixels"] = learner.memory.pixels[: slots.size]
     for name in OPTIONAL_TENSORS:
         if getattr(learner.memory, name) is not None:
@@ -195,7 +195,9 @@ def _restore(learner: Learner, tensors: dict[str, Tensor], state: dict[str, Any]
     device, memory = learner.engine.device, learner.memory
     learner.net.load_state_dict(_under(tensors, "net."))
     learner.flight = {name: t.to(device) for name, t in _under(tensors, "flight.").items()}
-    learner.specialist.restore({name: t.to(device) for name, t in _under(tensors, "specialist.").items()}, learner.net)
+    learner.specialist.load_state_dict(
+        {name: t.to(device) for name, t in _under(tensors, "specialist.").items()}, learner.net
+    )
     _fill(memory.pixels[: memory.size], tensors["memory.pixels"], "memory.pixels")
     if "memory.edits" in tensors:
         memory.edits = torch.zeros(memory.pixels.shape, device=device)

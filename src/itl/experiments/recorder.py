@@ -84,7 +84,7 @@ class Recorder(Callback):
 
     def memory_updated(self, learner: Learner, task: Task) -> None:
         """Some methods' model is whole only now (nearest means of what the memory holds)."""
-        if learner.specialist.settles:
+        if learner.specialist.changes_model_at_task_end:
             self.latest = None
 
     def task_ends(self, learner: Learner) -> None:

@@ -17,11 +17,12 @@ from itl.engine.keyed_random import Key
 from itl.engine.normalize import Normalize
 from itl.engine.stage import OptimizerConfig, Stage, StepInputs
 from itl.generalists.epochs import SampleRoundPlanner, concatenate, forward_in_chunks, split_in_chunks
-from itl.generalists.tangent_model import TangentModel, frozen_copy
+from itl.generalists.tangent_model import TangentModel
 from itl.memory import Memory
 from itl.nets import Net
 from itl.settings import OnMemory, Settings, TangentSettings
-from itl.specialists.losses import cross_entropy, shares, squared_error
+from itl.specialists.losses import cross_entropy, normalize_weights, squared_error
+from itl.specialists.model_copies import frozen_copy
 
 CONV_OUTPUT = "conv_output."  # prefix of a convolution's name among a step's inputs
 MIN_PRECOMPUTED_STEPS = 8  # convolution outputs are precomputed only if so many steps fit in the engine's memory budget
@@ -117,7 +118,7 @@ def memory_loss(logits: Tensor, batch: StepInputs, settings: TangentSettings) ->
         batch: Labels `y` `[n]`; optionally stored `logits` `[n, classes]` with their `width` `[n]`, and `weight` `[n]`.
         settings: α, β and the reduction.
     """
-    weights = shares(batch.get("weight"))
+    weights = normalize_weights(batch.get("weight"))
     loss = cross_entropy(logits, batch["y"], settings.reduction, weights)
     if settings.beta != 1.0:
         loss = settings.beta * loss

@@ -15,10 +15,10 @@ from itl.engine.stage import OptimizerConfig
 from itl.generalists.tangent_model import TangentModel
 from itl.nets import Net
 from itl.settings import OnMemory, Settings
-from itl.specialists import Batch, Phase, join
+from itl.specialists import Batch, Phase, concat
 from itl.specialists.er import ER
 from itl.specialists.losses import cross_entropy, squared_error
-from itl.specialists.model_copies import twin
+from itl.specialists.model_copies import frozen_copy
 
 
 def _descent(settings: OnMemory) -> OptimizerConfig:
@@ -44,33 +44,33 @@ class TangentSpecialist(ER):
         super().__init__(settings.specialist)
         self.all = settings
 
-    def task_starts(self) -> None:
+    def on_task_start(self) -> None:
         """The plane's point of contact is the generalist as it stands; w = 0."""
         if not self.context.task:
             return
-        self.twins["anchor"] = twin(self.context.net)
+        self.model_copies["anchor"] = frozen_copy(self.context.net)
         self.w = {name: w.requires_grad_() for name, w in self.model().zero().items()}
         self.projected = torch.zeros((), dtype=torch.bool)
 
     def model(self) -> TangentModel:
         """The plane at the anchor."""
-        return TangentModel(self.twins["anchor"], self.all.tangent.layers)
+        return TangentModel(self.model_copies["anchor"], self.all.tangent.layers)
 
-    def phase(self) -> Phase:
+    def training_phase(self) -> Phase:
         """Learning w."""
         if not self.context.task:
-            return super().phase()
+            return super().training_phase()
         s = self.settings
         model = self.model()
 
-        def loss(net: nn.Module, now: Batch, pasts: tuple[Batch, ...]) -> Tensor:
-            x, y = join(now.x, *(p.x for p in pasts)), join(now.y, *(p.y for p in pasts))
+        def loss(net: nn.Module, batch: Batch, replay_batches: tuple[Batch, ...]) -> Tensor:
+            x, y = concat(batch.x, *(p.x for p in replay_batches)), concat(batch.y, *(p.y for p in replay_batches))
             return cross_entropy(_exactly(model, self.w, x), y, s.reduction)
 
         optimizer = _descent(self.all.tangent)
         return Phase("specialist", "task", s.epochs, s.batch, optimizer, loss, dict(self.w), s.steps, training=False)
 
-    def closing(self) -> Phase | None:
+    def closing_phase(self) -> Phase | None:
         """The projection, along the task."""
         if not self.context.task:
             return None
@@ -78,10 +78,10 @@ class TangentSpecialist(ER):
         w = {name: t.detach() for name, t in self.w.items()}
         self.projected.fill_(True)
 
-        def loss(net: nn.Module, now: Batch, pasts: tuple[Batch, ...]) -> Tensor:
+        def loss(net: nn.Module, batch: Batch, replay_batches: tuple[Batch, ...]) -> Tensor:
             with torch.no_grad():
-                target = _exactly(model, w, now.x)
-            return squared_error(net(now.x), target, p.reduction)
+                target = _exactly(model, w, batch.x)
+            return squared_error(net(batch.x), target, p.reduction)
 
         parameters: dict[str, Tensor] = dict(self.context.net.named_parameters())
         training = p.batch_norm == "train"
@@ -98,24 +98,24 @@ class TangentSpecialist(ER):
             replays=False,
         )
 
-    def logits(self, net: Net, x: Tensor) -> Tensor:
+    def evaluate_logits(self, net: Net, x: Tensor) -> Tensor:
         """The tangent model while w is learned, the network once it is projected."""
-        if "anchor" not in self.twins or bool(self.projected):
-            return super().logits(net, x)
+        if "anchor" not in self.model_copies or bool(self.projected):
+            return super().evaluate_logits(net, x)
         return _exactly(self.model(), self.w, x)
 
-    def extra_state(self) -> dict[str, Tensor]:
+    def state_dict(self) -> dict[str, Tensor]:
         """The point of contact and w."""
         own = (
             {f"w.{name}": t.detach() for name, t in self.w.items()} | {"projected": self.projected}
-            if self.twins
+            if self.model_copies
             else {}
         )
-        return {**super().extra_state(), **own}
+        return {**super().state_dict(), **own}
 
-    def restore(self, kept: dict[str, Tensor], net: Net) -> None:
+    def load_state_dict(self, state: dict[str, Tensor], net: Net) -> None:
         """Take them up again."""
-        super().restore(kept, net)
-        if self.twins:
-            self.w = {n.removeprefix("w."): t.clone().requires_grad_() for n, t in kept.items() if n.startswith("w.")}
-            self.projected = kept["projected"].cpu()
+        super().load_state_dict(state, net)
+        if self.model_copies:
+            self.w = {n.removeprefix("w."): t.clone().requires_grad_() for n, t in state.items() if n.startswith("w.")}
+            self.projected = state["projected"].cpu()

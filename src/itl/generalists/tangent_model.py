@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import copy
-
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import functional_call, jvp
 
 from itl.nets import Net, frozen, jvp_rules, math_attention
@@ -84,12 +82,3 @@ class TangentModel:
     def __call__(self, w: Vector, x: Tensor) -> Tensor:
         """g(w; x) `[n, classes]` for images `[n, c, h, w]`."""
         return self.logits(w, self.features(x))
-
-
-def frozen_copy(net: nn.Module) -> nn.Module:
-    """A copy of a network in evaluation mode, without gradients."""
-    twin = copy.deepcopy(net).eval()
-    for p in twin.parameters():
-        p.requires_grad_(False)
-        p.grad = None
-    return twin

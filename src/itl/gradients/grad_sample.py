@@ -1,218 +1,144 @@
-"""Taps: what single samples' gradients are made of, noted in one batched pass.
+"""Per-sample gradients of the cross-entropy: their Gram matrix, and their inner products with given directions.
 
-A pass gives the input of every layer and the gradient at its output; from these come its weight's gradient for each
-sample, and that gradient's inner product with a direction, without ever being made.
+The gradients are never materialized. `layer_recorder` provides the factors of most weights' gradients from one batched
+pass. Weights that are used more than once, or by an unknown operation, are differentiated sample by sample, or by one
+forward-mode pass per direction.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd.graph import GradientEdge, get_gradient_edge
-from torch.overrides import TorchFunctionMode
+from torch.func import functional_call, grad, jvp, vmap
 
-from itl.gradients.virtual_update import present, said
-
-TRIED = 7  # images of the pass that looks for taps: a length that a layer's own axes are not likely to have
-_known: WeakKeyDictionary[nn.Module, dict[torch.Size, frozenset[str]]] = WeakKeyDictionary()
+from itl.gradients.layer_recorder import LayerCall, LayerRecorder, recordable_weights
+from itl.gradients.virtual_update import Weights, gradients_or_zeros, logits_at
+from itl.nets import math_attention
 
 
-@dataclass(frozen=True, eq=False)
-class Tap:
-    """A layer's call, here a linear one's: `[n, inputs]` to `[n, outputs]`. `g` is the loss's gradient there."""
+def gradient_gram(net: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """Inner products `[n, n]` of the samples' gradients with respect to all weights. It never synchronizes.
 
-    x: Tensor
-    weight: Tensor | None
-    bias: Tensor | None
-    version: int  # of the input: what is overwritten later in the pass says nothing any more
-
-    @property
-    def matrix(self) -> Tensor | None:
-        """Its weight, where that is more than a vector."""
-        return self.weight
-
-    def vectors(self, g: Tensor) -> dict[Tensor, Tensor]:
-        """Its vectors, each with the gradients by it, `[n, size]`."""
-        return {} if self.bias is None else {self.bias: _places(g).sum(2)}
-
-    def factors(self, g: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Those by its matrix, as `products` takes them."""
-        return _places(g), self.x[:, None]
-
-    def along(self, g: Tensor, matrices: list[Tensor]) -> Tensor:
-        """The derivatives along d directions of its matrix: `[n, d]`.
-
-        Its output changes with the matrix as the layer would answer with the direction in the matrix's place. All
-        directions are one layer's outputs, side by side (joined, not stacked: they keep the layout in memory).
-        """
-        out = self.answer(torch.cat(matrices))
-        products = out.view(len(g), len(matrices), *g.shape[1:]) * g[:, None]
-        return products.sum(tuple(range(2, products.dim())))
-
-    def answer(self, matrix: Tensor) -> Tensor:
-        """What it makes of its input by another matrix, of any number of outputs, without bias."""
-        return F.linear(self.x, matrix)
-
-
-@dataclass(frozen=True, eq=False)
-class Convolution(Tap):
-    """A convolution's, with one group."""
-
-    stride: tuple[int, int]
-    padding: tuple[int, int]
-    dilation: tuple[int, int]
-
-    def factors(self, g: Tensor) -> tuple[Tensor, Tensor]:
-        """The order within a column is its own: inner products do not ask for it."""
-        assert self.weight is not None
-        kernel, (down, across) = self.weight.shape[2:], self.padding
-        x = F.pad(self.x, (across, across, down, down)) if down or across else self.x
-        for axis, size, stride, apart in zip((2, 3), kernel, self.stride, self.dilation, strict=True):
-            x = x.unfold(axis, apart * (size - 1) + 1, stride)[..., ::apart]
-        return _places(g), x.permute(0, 2, 3, 4, 5, 1).flatten(3).flatten(1, 2)
-
-    def answer(self, matrix: Tensor) -> Tensor:
-        """`[n, outputs, h, w]`."""
-        return F.conv2d(self.x, matrix, None, self.stride, self.padding, self.dilation)
-
-
-@dataclass(frozen=True, eq=False)
-class Norm(Tap):
-    """Batch norm's, by running statistics."""
-
-    mean: Tensor
-    var: Tensor
-    eps: float
-
-    @property
-    def matrix(self) -> None:
-        """It has none."""
-
-    def vectors(self, g: Tensor) -> dict[Tensor, Tensor]:
-        """Its weight's from the input less mean and deviation: the weight itself, which may be 0, has no part in it."""
-        even = F.batch_norm(self.x, self.mean, self.var, eps=self.eps)
-        scale = {} if self.weight is None else {self.weight: (_places(g) * _places(even)).sum(2)}
-        return scale | super().vectors(g)
-
-    def factors(self, g: Tensor) -> None:
-        """Of no matrix."""
-
-
-class Taps(TorchFunctionMode):
-    """Within, the calls of layers are noted, wherever they stand: those by `wanted` weights alone, or (None) all."""
-
-    def __init__(self, wanted: set[Tensor] | None = None) -> None:
-        super().__init__()
-        self.wanted = wanted
-        self.calls: list[Tap] = []
-        self.ends: list[GradientEdge] = []  # the places in the graph where the calls' outputs were made
-        self.touching = False  # whether a norm takes its statistics from the batch
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """The call itself. An output may be overwritten later (its end stays where it was), but not one that begins a
-        graph: then the caller gets a copy.
-        """
-        kwargs = kwargs or {}
-        out = func(*args, **kwargs)
-        tap = LAYERS[func](self, *args, **kwargs) if func in LAYERS else None
-        if tap is None:
-            return out
-        own = {t for t in (tap.weight, tap.bias) if t is not None}
-        if not own or (self.wanted is not None and not own <= self.wanted):
-            return out
-        self.calls.append(tap)
-        leaf = not out.requires_grad
-        self.ends.append(get_gradient_edge(out.requires_grad_()))
-        return out.clone() if leaf else out
-
-    # What follows has torch's own names of arguments: a caller may use them.
-
-    def linear(self, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tap | None:
-        """torch.nn.functional.linear."""
-        return Tap(input, weight, bias, input._version) if input.dim() == 2 else None
-
-    def conv2d(
-        self, input: Tensor, weight: Tensor, bias: Tensor | None = None,
-        stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1,
-    ) -> Tap | None:  # fmt: skip
-        """torch.nn.functional.conv2d."""
-        if groups != 1 or isinstance(padding, str) or input.dim() != 4:
-            return None
-        return Convolution(input, weight, bias, input._version, _pair(stride), _pair(padding), _pair(dilation))
-
-    def batch_norm(
-        self, input: Tensor, running_mean: Tensor | None, running_var: Tensor | None, weight: Tensor | None = None,
-        bias: Tensor | None = None, training: bool = False, momentum: float = 0.1, eps: float = 1e-5,
-    ) -> Tap | None:  # fmt: skip
-        """torch.nn.functional.batch_norm."""
-        self.touching |= training
-        if training or running_mean is None or running_var is None:
-            return None
-        return Norm(input, weight, bias, input._version, running_mean, running_var, eps)
-
-
-LAYERS: dict[Any, Callable[..., Tap | None]] = {
-    F.linear: Taps.linear,
-    F.conv2d: Taps.conv2d,
-    F.batch_norm: Taps.batch_norm,
-}
-
-
-def tapped_weights(net: nn.Module, x: Tensor) -> frozenset[str]:
-    """The weights whose gradients taps give: each used once, by a layer that is known. Looked for once an image shape.
-
-    A captured step finds the answer ready: its warm-up has asked.
+    Args:
+        net: A network in evaluation mode, so that samples do not interact.
+        x: Images `[n, c, h, w]`.
+        y: Labels `[n]`.
     """
-    known = _known.setdefault(net, {})
-    if x.shape[1:] not in known:
-        known[x.shape[1:]] = _look(net, x[:1].expand(TRIED, *x.shape[1:]))
-    return known[x.shape[1:]]
+    weights: Weights = dict(net.named_parameters())
+    recorded = recordable_weights(net, x)
+    total, vectors = x.new_zeros(len(x), len(x)), [x.new_zeros(len(x), 0)]
+    for call, g in _recorded_calls(net, weights, x, y)[0] if recorded else ():
+        vectors += call.vector_gradients(g).values()
+        factors = call.matrix_factors(g)
+        if factors is not None:
+            total += factored_gram(*(t.to(total.dtype) for t in factors))
+    if len(recorded) < len(weights):
+        vectors += _sample_by_sample(net, {name for name in weights if name not in recorded}, x, y)
+    flat = torch.cat(vectors, 1).to(total.dtype)
+    return total + flat @ flat.T
 
 
-def _look(net: nn.Module, x: Tensor) -> frozenset[str]:
-    """What a pass of `x` shows; its graph counts every use of a weight, also one that is no layer's."""
-    leaves = present(net)
-    names = {p: name for name, p in leaves.items()}
-    with torch.enable_grad(), Taps() as taps:
-        logits = said(net, leaves, x)
-    if taps.touching:
-        return frozenset()
-    uses = _uses(logits)
-    found: set[str] = set()
-    for tap in taps.calls:
-        own = [t for t in (tap.weight, tap.bias) if t is not None]
-        if len(tap.x) == len(x) and tap.x._version == tap.version and all(t in names and uses[t] == 1 for t in own):
-            found |= {names[t] for t in own}
-    return frozenset(found)
+def factored_gram(g: Tensor, a: Tensor) -> Tensor:
+    """Inner products `[n, n]` of the matrices Σ_l g_l a_lᵀ, from `g` `[n, o, l]` and `a` `[n, l, k]`.
+
+    Uses the cheaper of two ways: either materialize the matrices `[n, o, k]`, or (for large matrices and few positions
+    l) compute the inner products `[n l, n l]` of all positions of all samples.
+    """
+    (n, o, positions), k = g.shape, a.shape[2]
+    if n * positions**2 * (o + k) <= (n + positions) * o * k:
+        rows, columns = g.transpose(1, 2).flatten(0, 1), a.flatten(0, 1)
+        return ((rows @ rows.T) * (columns @ columns.T)).view(n, positions, n, positions).sum((1, 3))
+    # A GPU parallelizes over the batch of a bmm, not over one long inner dimension.
+    parts = 1 if g.device.type == "cpu" else o
+    matrices = torch.bmm(g, a).view(n, parts, -1).transpose(0, 1)
+    return torch.bmm(matrices, matrices.transpose(1, 2)).sum(0)
 
 
-def _uses(out: Tensor) -> Counter[Tensor]:
-    """How many operations of the graph behind `out` take each leaf."""
-    counts: Counter[Tensor] = Counter()
-    seen: set[Any] = set()
-    todo: list[Any] = [out.grad_fn]
-    while todo:
-        node = todo.pop()
-        for child, _ in node.next_functions if node is not None else ():
-            if hasattr(child, "variable"):  # a leaf's
-                counts[child.variable] += 1
-            elif child not in seen:
-                seen.add(child)
-                todo.append(child)
-    return counts
+@dataclass(frozen=True)
+class PerSampleGradients:
+    """The gradients of a batch's samples at leaf `weights`, in factored form, from one pass in evaluation mode.
+
+    The directions may depend on `total` (the result of a virtual step): no second pass is needed for them.
+
+    Attributes:
+        net: The network.
+        weights: The weights at which it is differentiated.
+        x: Images `[n, c, h, w]`.
+        y: Labels `[n]`.
+        total: The gradient of the sum of the samples' cross-entropies.
+        calls: The recorded layer calls, each with the gradient at its output.
+    """
+
+    net: nn.Module
+    weights: Weights
+    x: Tensor
+    y: Tensor
+    total: Weights
+    calls: list[tuple[LayerCall, Tensor]]
+
+    @torch.no_grad()
+    def along(self, directions: Sequence[Weights]) -> Tensor:
+        """Directional derivatives of each sample's cross-entropy: `[directions, n]`."""
+        names, n = {w: name for name, w in self.weights.items()}, len(self.x)
+        total, remaining = self.x.new_zeros(n, len(directions)), dict.fromkeys(self.weights)
+        vectors, vector_directions = [self.x.new_zeros(n, 0)], [self.x.new_zeros(0, len(directions))]
+
+        def components(weight: Tensor) -> list[Tensor]:
+            name = names[weight]
+            remaining.pop(name)
+            return [direction[name] for direction in directions]
+
+        for call, g in self.calls:
+            if call.matrix is not None:
+                total += call.along(g, components(call.matrix))
+            for vector, gradient in call.vector_gradients(g).items():
+                vectors.append(gradient)
+                vector_directions.append(torch.stack(components(vector), 1))
+        total += torch.cat(vectors, 1) @ torch.cat(vector_directions)
+        return total.T + self._by_forward_mode(list(remaining), directions) if remaining else total.T
+
+    def _by_forward_mode(self, names: list[str], directions: Sequence[Weights]) -> Tensor:
+        """The part `[directions, n]` of the derivatives due to the named weights, by one pass per direction."""
+        plain = {name: w.detach() for name, w in self.weights.items()}
+
+        def losses(chosen: Weights) -> Tensor:
+            return F.cross_entropy(logits_at(self.net, {**plain, **chosen}, self.x), self.y, reduction="none")
+
+        primals = {name: plain[name] for name in names}
+        tangents = [{name: direction[name] for name in names} for direction in directions]
+        with math_attention():
+            return torch.stack([jvp(losses, (primals,), (t,))[1] for t in tangents])  # type: ignore[no-untyped-call]
 
 
-def _places(t: Tensor) -> Tensor:
-    """`[n, c, ...]` as `[n, c, l]`."""
-    return t.flatten(2) if t.dim() > 2 else t[:, :, None]
+def per_sample_gradients(net: nn.Module, weights: Weights, x: Tensor, y: Tensor) -> PerSampleGradients:
+    """Run one forward and backward pass. Neither this nor the result's methods synchronize with the device."""
+    calls, grads = _recorded_calls(net, weights, x, y, list(weights.values()))
+    return PerSampleGradients(net, weights, x, y, dict(zip(weights, grads, strict=True)), calls)
 
 
-def _pair(value: Any) -> tuple[int, int]:
-    return (value, value) if isinstance(value, int) else (tuple(value) * 2)[:2]
+def _recorded_calls(
+    net: nn.Module, weights: Weights, x: Tensor, y: Tensor, inputs: Sequence[Tensor] = ()
+) -> tuple[list[tuple[LayerCall, Tensor]], Sequence[Tensor]]:
+    """The layer calls of one pass, each with the gradient at its output, and the gradients with respect to `inputs`."""
+    with torch.enable_grad():
+        with LayerRecorder({weights[name] for name in recordable_weights(net, x)}) as recorder:
+            logits = logits_at(net, weights, x)
+        loss = F.cross_entropy(logits, y, reduction="sum")  # the gradient of the sum holds each sample's own
+        grads = gradients_or_zeros(loss, [*recorder.output_edges, *inputs])
+    count = len(recorder.calls)
+    return list(zip(recorder.calls, grads[:count], strict=True)), grads[count:]
+
+
+def _sample_by_sample(net: nn.Module, names: set[str], x: Tensor, y: Tensor) -> list[Tensor]:
+    """Each sample's gradients with respect to the named weights: `[n, size]` each."""
+    weights = {name: p.detach() for name, p in net.named_parameters()}
+
+    def loss(chosen: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(functional_call(net, {**weights, **chosen}, (x[None],)), y[None])
+
+    chosen = {name: weights[name] for name in weights if name in names}
+    return [g.flatten(1) for g in vmap(grad(loss), in_dims=(None, 0, 0))(chosen, x, y).values()]

@@ -26,7 +26,7 @@ from itl.generalists import Generalist, MemoryContext
 from itl.learner import validation
 from itl.learner.inputs import lesson
 from itl.memory import Memory, PolicyOptions
-from itl.replay.epochs import Data, ReplayRoundPlanner, data_over, specialist_stage
+from itl.replay import LabeledSource, ReplayRoundPlanner, phase_data, specialist_stage
 from itl.settings import Network, Settings, flatten
 from itl.specialists import Phase, TaskContext
 from itl.streams import Images, Stream, Task, Traits
@@ -79,7 +79,7 @@ class Learner:
         self._generalist: Generalist | None = None
         self._before: Generalist | None = None  # the last task's
         self._stepper_cache: dict[str, Stepper] = {}  # steps that may be the same at the next task
-        self._past: list[Data] = []  # the images of the tasks before, for a method that keeps them
+        self._past: list[LabeledSource] = []  # the images of the tasks before, for a method that keeps them
 
     def __getstate__(self) -> dict[str, Any]:
         """To be copied or pickled: without what only saves time at the next task."""
@@ -116,32 +116,32 @@ class Learner:
 
     def _train_specialist(self, task: Task) -> None:
         if self._due("specialist"):
-            self._run(self._specialist_stage(self.specialist.phase()), "specialist")
+            self._run(self._specialist_stage(self.specialist.training_phase()), "specialist")
             self._move("closing")
         if self._due("closing"):
-            phase = self.specialist.closing()
+            phase = self.specialist.closing_phase()
             if phase is not None:
                 self._run(self._specialist_stage(phase), "specialist")
             self._move("memory")
 
     def _specialist_stage(self, phase: Phase) -> Stage:
         missing = len(self.tasks) - 1 - len(self._past)
-        if phase.over == "all" and missing:
+        if phase.data == "all" and missing:
             raise UserError(
                 f"{self.specialist.name} learns from all tasks' images, and those of {missing} before this one are not "
                 "here; hand their tasks to learner.recall first"
             )
         return specialist_stage(
-            ReplayRoundPlanner(self.specialist, phase, *data_over(phase, self.specialist, self._past))
+            ReplayRoundPlanner(self.specialist, phase, *phase_data(phase, self.specialist, self._past))
         )
 
     def _update_memory(self, task: Task) -> None:
         if not self._due("memory"):
             return
         with self.clock.section("memory"), CAPTURE_GATE.eager():
-            if self.specialist.over != "memory":
+            if self.specialist.data != "memory":
                 self._choose_memory(task)
-            self.specialist.task_ends()
+            self.specialist.on_task_end()
         self._move("generalist")
         self.callback.memory_updated(self, task)
 
@@ -162,7 +162,7 @@ class Learner:
             if not self.flight:  # else it was interrupted right after the jump: what was there before is kept
                 before = {n: t.clone() for n, t in self.net.state_dict().items()}
                 with CAPTURE_GATE.eager():
-                    moved = self.specialist.hand_over(self.net)
+                    moved = self.specialist.on_generalist_start(self.net)
                 kept = {n: t for n, t in before.items() if moved or n.startswith(f"{self.net.classifier_name}.")}
                 self.flight = {f"before.{n}": t for n, t in kept.items()}
             if self.settings.jumps:
@@ -263,7 +263,7 @@ class Learner:
             return self._generalist.logits(x).float()
         with self.engine.autocast():
             plain = self._is_expert() or not self.tasks  # a specialist that has begun no task has no model of its own
-            return (self.net(x) if plain else self.specialist.logits(self.net, x)).float()
+            return (self.net(x) if plain else self.specialist.evaluate_logits(self.net, x)).float()
 
     def _is_expert(self) -> bool:
         """Whether the network is what a generalist has made of it, and no longer the specialist's."""
@@ -273,7 +273,7 @@ class Learner:
 
     def recall(self, tasks: Sequence[Task]) -> None:
         """Hand over the tasks learned before, to a loaded learner whose method learns from all of them (joint)."""
-        if self._ready and self.specialist.over == "all":
+        if self._ready and self.specialist.data == "all":
             self._past = [
                 (ImagePool(task.train, len(task.train), self.engine), task.train.labels.numpy()) for task in tasks
             ]
@@ -329,12 +329,12 @@ class Learner:
 
     def _open(self, task: Task) -> None:
         """What happens once a task, before its training."""
-        if self.specialist.restarts:
+        if self.specialist.resets_network:
             self.net.reinitialize(torch_generator(*self._key(), "network"))
         with CAPTURE_GATE.eager():
-            if self.specialist.over == "memory":
+            if self.specialist.data == "memory":
                 self._choose_memory(task)
-            self.specialist.task_starts()
+            self.specialist.on_task_start()
 
     def _set_up(self, stream: str, shape: tuple[int, int, int], traits: Traits, outputs: int) -> None:
         self.stream, self.traits = stream, traits
@@ -370,7 +370,9 @@ class Learner:
 
     def settings_on(self, stream: str) -> Settings:
         """All settings, for a stream by name ("" for none): the method's defaults, and the user's own on top."""
-        return specialists.resolve(presets.settings_for(self.method, stream or None, self.buffer, self.overrides))
+        return specialists.resolve_options(
+            presets.settings_for(self.method, stream or None, self.buffer, self.overrides)
+        )
 
     def network(self, s: Network, channels: int, outputs: int, drawn: torch.Generator | None = None) -> nets.Net:
         """A network as the settings name it, or the user's own with a new classifier; weights from `drawn`."""
@@ -444,8 +446,8 @@ class Learner:
         self.flight, self._generalist = {}, None
         self.position = ("done", 0)
         if self._is_expert():
-            self.specialist.take_back(self.net)
-        if self.specialist.over == "all":
+            self.specialist.on_generalist_end(self.net)
+        if self.specialist.data == "all":
             self._past.append((self.specialist.context.pool, self.specialist.context.labels))
         with self.clock.section("evaluation"):
             self.callback.task_ends(self)

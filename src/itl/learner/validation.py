@@ -19,25 +19,25 @@ def settings(learner: Learner) -> None:
     s, policy, specialist = learner.settings, learner.settings.memory.policy, learner.specialist
     if policy == "none" and (specialist.needs_memory or s.generalist != "none"):
         raise UserError(f"method {learner.method} needs a memory; set memory.policy=stratified or reservoir")
-    chosen, wanted = learner.memory.policy, specialist.needs_policy
+    chosen, wanted = learner.memory.policy, specialist.required_policy
     if wanted is not None and policy != wanted:
         raise UserError(f"{specialist.name} fills its memory by its own rule; set memory.policy={wanted}")
     if policy == "gss" and wanted != "gss":
         raise UserError(f"memory.policy=gss compares gradients, which {specialist.name} does not; set another")
-    if specialist.over != "task" and (chosen.plans_writes or chosen.candidates_class):
+    if specialist.data != "task" and (chosen.plans_writes or chosen.candidates_class):
         raise UserError(
             f"{specialist.name} needs a memory that is chosen at a task's end; set memory.policy=stratified"
         )
-    if specialist.fixed_classes and learner.classes is None:
+    if specialist.requires_fixed_classes and learner.classes is None:
         raise UserError(f"{specialist.name} must know the number of classes from the start; give classes=N")
     if specialist.stores_logits and s.memory.logits is False:
         raise UserError(
             f"{specialist.name} replays stored logits, which memory.logits=false leaves out; set it to true"
         )
-    by_steps = specialist.stores_logits and not specialist.logits_at_end
+    by_steps = specialist.stores_logits and not specialist.stores_logits_at_task_end
     if by_steps and not (chosen.plans_writes or chosen.candidates_class):
         raise UserError(f"{specialist.name} stores logits step by step; set memory.policy=reservoir")
-    if specialist.logits_at_end and chosen.plans_writes:
+    if specialist.stores_logits_at_task_end and chosen.plans_writes:
         raise UserError(
             f"{specialist.name} has logits of past tasks' images only, and memory.policy={policy} takes the present "
             "one's; set memory.policy=stratified, herding, entropy or coreset"
@@ -81,7 +81,7 @@ def task(learner: Learner, task: Task, opens: bool) -> None:
     if shape != own:
         raise UserError(f"this task's images are {shape}, the learner's are {own}; bring them to one shape")
     again = {c for known in learner.tasks for c in known} & set(task.classes)
-    if learner.specialist.new_classes and again and opens:
+    if learner.specialist.requires_new_classes and again and opens:
         raise UserError(
             f"{learner.specialist.name} needs tasks of new classes, and class {min(again)} was taught before; "
             "use another method, such as er"

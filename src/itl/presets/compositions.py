@@ -39,8 +39,8 @@ LARGE_MEMORY = {
     "projection.epochs": 40,
 }
 ITL_STREAMS: StreamDefaults = {
-    ("seq-digits", None): {"specialist.name": "er-apart", "specialist.lr": 0.015},
-    ("seq-cifar10", None): {"specialist.name": "er-apart", "specialist.lr": 0.1, "specialist.momentum": 0.0},
+    ("seq-digits", None): {"specialist.name": "er-separate", "specialist.lr": 0.015},
+    ("seq-cifar10", None): {"specialist.name": "er-separate", "specialist.lr": 0.1, "specialist.momentum": 0.0},
     ("seq-cifar10", 200): {},  # the stream's defaults
     ("seq-cifar10", 500): {
         "tangent.lr": 0.1,

@@ -1,1 +1,6 @@
-"""Epoch planning with replay, and the training stage that the engine runs."""
+"""Training with replay: epoch planning, step inputs, and the step itself."""
+
+from itl.replay.epochs import LabeledSource, ReplayRoundPlanner, phase_data
+from itl.replay.specialist_stage import specialist_stage
+
+__all__ = ["LabeledSource", "ReplayRoundPlanner", "phase_data", "specialist_stage"]

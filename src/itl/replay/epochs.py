@@ -1,8 +1,8 @@
-"""A specialist's training: planned epochs with replay, their augmented views, and the stage that the engine runs."""
+"""Epoch planning for a specialist: every random choice is made on the CPU, then the inputs are built on the device."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,46 +13,57 @@ from itl.augment import Augment, Draws
 from itl.engine.batches import num_batches
 from itl.engine.keyed_random import Key, generator
 from itl.engine.pool import ConcatImageSource, ImageSource
-from itl.engine.stage import Stage, StepChunk, StepInputs
-from itl.replay.online_step import DRAWS, OnlineSelectionStep, numbered, to_store, under
-from itl.replay.plan import ReplayPlan, balanced, plan_epoch
-from itl.specialists.base import Batch, Phase, Specialist
+from itl.engine.stage import StepChunk, StepInputs
+from itl.replay.plan import ReplayPlan, balanced_rows, plan_epoch
+from itl.replay.step_inputs import ReplayInputs, ReplayStepInputs, TaskInputs, flatten
+from itl.specialists.base import LabeledImages, Phase, Specialist
+
+LabeledSource = tuple[ImageSource, np.ndarray]
 
 
 @dataclass(frozen=True)
-class Epoch:
-    """A planned epoch with the augmentation of each of its views (several an image, for some methods)."""
+class PlannedEpoch:
+    """All random choices of one epoch.
+
+    Attributes:
+        replay: Which samples each step takes, replays and writes.
+        task_draws: Augmentation of the task's samples, for each of the specialist's views.
+        replay_draws: Augmentation of the replayed samples, for each draw from memory and each view.
+        extra: What the specialist drew, `[steps, ...]` by name.
+        offers: What the memory policy drew for each of the task's samples, `[n]` by name.
+        candidate_inputs: What the memory's candidates computed from the network before the epoch.
+    """
 
     replay: ReplayPlan
-    now: list[Draws]
-    pasts: list[list[Draws]]
+    task_draws: list[Draws]
+    replay_draws: list[list[Draws]]
     extra: dict[str, np.ndarray]
-    offers: dict[str, np.ndarray]  # what the memory drew for the samples offered to it
-    foreseen: np.ndarray | None  # what its candidates asked of the network before
+    offers: dict[str, np.ndarray]
+    candidate_inputs: np.ndarray | None
 
 
 @dataclass
 class ReplayRoundPlanner:
-    """The epochs of a specialist's phase on one task; a round is an epoch.
+    """Plans the epochs of a specialist's phase on one task; a round is one epoch.
 
-    `pool` and `labels` are the data it goes over (the task's, for most). The specialist's key, the phase's name and the
-    epoch's number determine every draw.
+    `pool` and `labels` are the training data (for most methods, the task's). Every draw is keyed by the context's key,
+    the phase's name and the epoch.
     """
 
     specialist: Specialist
     phase: Phase
     pool: ImageSource
     labels: np.ndarray
-    independent = False  # a round may replay what the one before put into the memory
+    independent = False  # a round may replay samples that the previous one wrote to memory
 
     def __post_init__(self) -> None:
-        """Count the rounds and their steps; planning begins where the memory is now."""
+        """Count rounds and steps; planning starts from the memory's current slots."""
         context, phase = self.specialist.context, self.phase
         self.memory, self.engine = context.memory, context.engine
         self.augment_task = context.augment_task if phase.augmented else Augment(padding=0, flip=False)
         self.augment_memory = context.augment_memory
         self.width = context.net.classifier.out_features
-        self.per_epoch = num_batches(len(self.labels), phase.batch)
+        self.per_epoch = num_batches(len(self.labels), phase.batch_size)
         self.total_steps = self.per_epoch * phase.epochs
         if phase.steps is not None:
             self.total_steps = min(self.total_steps, phase.steps)
@@ -61,18 +72,20 @@ class ReplayRoundPlanner:
         self.ragged = self.memory.has_partial_logits(self.width)
 
     def epochs_done(self, index: int) -> int:
-        """Epochs done when round `index` is."""
+        """Number of epochs done after round `index`."""
         return index + 1
 
     def first_step(self, index: int) -> int:
-        """Steps done before round `index`."""
+        """Number of steps done before round `index`."""
         return index * self.per_epoch
 
-    def plan(self, index: int) -> Epoch:
-        """Draw everything epoch `index` needs."""
+    # ------------------------------------------------------------------ plan
+
+    def plan(self, index: int) -> PlannedEpoch:
+        """Draw everything that epoch `index` needs."""
         specialist, phase, context = self.specialist, self.phase, self.specialist.context
         if phase.replays:
-            specialist.epoch_starts(index)
+            specialist.on_epoch_start(index)
         key = (*context.key, phase.name, index)
         replay = plan_epoch(
             self.planned,
@@ -80,234 +93,183 @@ class ReplayRoundPlanner:
             key=key,
             task=context.task,
             width=self.width,
-            batch=phase.batch,
+            batch=phase.batch_size,
             replay=specialist.settings.replay,
-            draws=specialist.draws if self.memory.size and phase.replays else 0,
+            draws=specialist.num_replay_batches if self.memory.size and phase.replays else 0,
             online=self.memory.policy.plan_writes if phase.replays and self.memory.policy.plans_writes else None,
             limit=min(self.per_epoch, self.total_steps - self.first_step(index)),
-            rows=balanced(self.labels, generator(*key, "order")) if phase.balanced else None,
+            rows=balanced_rows(self.labels, generator(*key, "order")) if phase.balanced else None,
         )
-        steps, clock = len(replay.batch), self.planned.step
-        extra = specialist.inputs(generator(*key, "inputs"), steps, clock) if phase.replays else {}
-        offers, foreseen = self._offer(index, replay, generator(*key, "offers")) if phase.replays else ({}, None)
+        steps, first = len(replay.batch), self.planned.step
+        extra = specialist.draw_inputs(generator(*key, "inputs"), steps, first) if phase.replays else {}
+        offers, candidate_inputs = (
+            self._draw_offers(index, replay, generator(*key, "offers")) if phase.replays else ({}, None)
+        )
         self.planned = replay.after
-        now = self._draw(self.augment_task, len(replay.rows), (*key, "views"))
-        pasts = [
-            self._draw(self.augment_memory, len(slots), (*key, "replayed views", d))
+        task_draws = self._draw_views(self.augment_task, len(replay.rows), (*key, "views"))
+        replay_draws = [
+            self._draw_views(self.augment_memory, len(slots), (*key, "replayed views", d))
             for d, slots in enumerate(replay.slots)
         ]
-        return Epoch(replay, now, pasts, extra, offers, foreseen)
+        return PlannedEpoch(replay, task_draws, replay_draws, extra, offers, candidate_inputs)
 
-    def _offer(
+    def _draw_offers(
         self, index: int, replay: ReplayPlan, rng: np.random.Generator
     ) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
-        """What a memory that looks at the network draws for an epoch's samples, and what it asks before it."""
+        """Draws of a memory policy that depends on the network, and what its candidates compute before the epoch."""
         memory = self.memory
         if memory.candidates is not None:
-            foreseen = memory.candidates.prepare_epoch(index, self.labels, self.specialist.context.model_outputs())
-            return memory.candidates.draw_inputs(rng, replay.rows, foreseen), foreseen
+            candidate_inputs = memory.candidates.prepare_epoch(
+                index, self.labels, self.specialist.context.model_outputs()
+            )
+            return memory.candidates.draw_inputs(rng, replay.rows, candidate_inputs), candidate_inputs
         if memory.selector is not None:
             step = np.repeat(np.arange(1, len(replay.batch) + 1), replay.batch)
             known = {"row": replay.rows, "written": self.planned.step + step}
             return {**known, **memory.selector.draw_inputs(self.planned, replay.targets, rng)}, None
         return {}, None
 
-    def _draw(self, augment: Augment, count: int, key: Key) -> list[Draws]:
-        """The augmentation of every view: the first by `key`, further ones with their number behind it."""
-        views = self.specialist.views if self.phase.replays else 1
+    def _draw_views(self, augment: Augment, count: int, key: Key) -> list[Draws]:
+        """Augmentation of each view: the first is keyed by `key`, the others by `key` and their number."""
+        views = self.specialist.num_views if self.phase.replays else 1
         return [augment.draw(generator(*key, *([] if v == 0 else [f"view {v}"])), count) for v in range(views)]
 
-    def load(self, plan: Epoch) -> Iterator[StepChunk]:
-        """The epoch's views, in spans whose size the engine's budget bounds."""
-        replay = plan.replay
-        image = self.memory.pixels[0].numel()
-        step = image * len(plan.now) * int((replay.batch + replay.replay * len(replay.slots)).max())
-        step += image * sum(plan.extra[name].shape[1] for name in self.specialist.looks_up if name in plan.extra)
-        each = max(1, self.engine.input_bytes // step)
-        for first in range(0, len(replay.batch), each):
-            yield self._span(plan, first, min(first + each, len(replay.batch)))
-
-    def commit(self, plan: Epoch) -> None:
-        """Take the epoch's writes into the memory."""
+    def commit(self, plan: PlannedEpoch) -> None:
+        """Update the memory after the epoch was trained."""
         if self.memory.selector is not None and self.phase.replays:  # the steps have written the images
             self.memory.selector.copy_to(plan.replay.after)
         else:
             self.memory.write_images(plan.replay.changed[0], self.pool, plan.replay.changed[1])
         self.memory.slots = plan.replay.after
         if self.memory.candidates is not None:
-            self.memory.candidates.commit_epoch(plan.foreseen)
+            self.memory.candidates.commit_epoch(plan.candidate_inputs)
 
-    def _span(self, plan: Epoch, first: int, stop: int) -> StepChunk:
-        """Steps `first` to `stop`, grouped by shape."""
+    # ------------------------------------------------------------------ build inputs
+
+    def load(self, plan: PlannedEpoch) -> Iterator[StepChunk]:
+        """Build the epoch's inputs in chunks that fit the engine's memory budget."""
         replay = plan.replay
-        batch, past = replay.batch[first:stop], replay.replay[first:stop]
-        flat = self._inputs(plan, slice(*_range(replay.batch, first, stop)), slice(*_range(replay.replay, first, stop)))
-        for name, array in plan.extra.items():
-            flat |= self._extra(name, array[first:stop])
-        cuts = np.flatnonzero((np.diff(batch) != 0) | (np.diff(past) != 0)) + 1
+        image = self.memory.pixels[0].numel()
+        step = image * len(plan.task_draws) * int((replay.batch + replay.replay * len(replay.slots)).max())
+        step += image * sum(plan.extra[name].shape[1] for name in self.specialist.lookup_inputs if name in plan.extra)
+        steps_per_chunk = max(1, self.engine.input_bytes // step)
+        for first in range(0, len(replay.batch), steps_per_chunk):
+            yield self._chunk(plan, first, min(first + steps_per_chunk, len(replay.batch)))
+
+    def _chunk(self, plan: PlannedEpoch, first: int, stop: int) -> StepChunk:
+        """Steps `first` to `stop`, grouped by shape."""
+        batch_sizes, replay_sizes = plan.replay.batch[first:stop], plan.replay.replay[first:stop]
+        inputs = self._inputs(plan, slice(first, stop))
+        cuts = np.flatnonzero((np.diff(batch_sizes) != 0) | (np.diff(replay_sizes) != 0)) + 1
         groups: dict[tuple[int, int], list[StepInputs]] = {}
         order: list[tuple[int, int]] = []
-        for run in np.split(np.arange(len(batch)), cuts):
-            shape = (int(batch[run[0]]), int(past[run[0]]))
-            groups.setdefault(shape, []).append(_cut(flat, batch, past, run))
+        for run in np.split(np.arange(len(batch_sizes)), cuts):
+            shape = (int(batch_sizes[run[0]]), int(replay_sizes[run[0]]))
+            steps = slice(int(run[0]), int(run[-1]) + 1)
+            task, replay = (_by_step(sizes, steps) for sizes in (batch_sizes, replay_sizes))
+            groups.setdefault(shape, []).append(flatten(inputs.select(task, replay if shape[1] else None, steps)))
             order.append((list(groups).index(shape), len(run)))
-        return StepChunk([_stack(parts) for parts in groups.values()], order)
+        return StepChunk([_concatenate(parts) for parts in groups.values()], order)
 
-    def _extra(self, name: str, array: np.ndarray) -> StepInputs:
-        """An input of the specialist's own for some steps `[steps, ...]`; for rows it looks up, what lies there."""
-        if name not in self.specialist.looks_up:
-            return {f"extra.{name}": self.engine.send(torch.from_numpy(array))}
-        images = self.pool.gather(torch.from_numpy(array.reshape(-1))).unflatten(0, array.shape)
-        labels = self.engine.send(torch.from_numpy(self.labels[array]))
-        return {f"extra.{name}.x": images, f"extra.{name}.y": labels}
+    def _inputs(self, plan: PlannedEpoch, steps: slice) -> ReplayStepInputs:
+        """Inputs of all samples of some steps, one after another."""
+        samples, replayed = _samples(plan.replay.batch, steps), _samples(plan.replay.replay, steps)
+        draws = range(len(plan.replay.slots)) if replayed.start < replayed.stop else ()  # none from an empty memory
+        extra, lookups = {}, {}
+        for name, array in plan.extra.items():
+            if name in self.specialist.lookup_inputs:
+                lookups[name] = self._look_up(array[steps])
+            else:
+                extra[name] = self._send(array[steps])
+        return ReplayStepInputs(
+            self._task_inputs(plan, samples),
+            tuple(self._replay_inputs(plan, d, replayed) for d in draws),
+            extra,
+            lookups,
+        )
 
-    def _inputs(self, plan: Epoch, now: slice, past: slice) -> StepInputs:
-        """Flat inputs of the samples in `now` and of the replayed ones in `past`, whose names begin with their draw."""
-        replay, send = plan.replay, self.engine.send
-        images = self.pool.gather(torch.from_numpy(replay.rows[now]))
-        out = {numbered("x", v): self.augment_task(images, draws[now]) for v, draws in enumerate(plan.now)}
-        out["y"] = send(torch.from_numpy(self.labels[replay.rows[now]]))
-        out["target"] = send(torch.from_numpy(replay.targets[now]))
-        live = self.memory.selector is not None and bool(plan.offers)
-        out |= {f"offer.{name}": send(torch.from_numpy(array[now])) for name, array in plan.offers.items()}
-        if live:
-            out["raw"] = images
-        for d, slots in enumerate(replay.slots):
-            if past.start == past.stop:
-                continue  # the memory is still empty
-            out[f"{d}.slot"] = send(torch.from_numpy(slots[past]))
-            if live:  # what lies there by then, and so its view, is the step's business
-                there = (lambda t: t) if self.augment_memory.policy else send  # the host sorts AutoAugment's operations
-                for v, draws in enumerate(plan.pasts[d]):
-                    out |= {numbered(f"{d}.{part}", v): there(getattr(draws, part)[past]) for part in DRAWS}
-                continue
-            images = self._origin(replay.origin[d][past])
-            for v, draws in enumerate(plan.pasts[d]):
-                out[numbered(f"{d}.x", v)] = self.augment_memory(images, draws[past])
-            out[f"{d}.y"] = send(torch.from_numpy(replay.labels[d][past]))
-            if self.memory.weighted:
-                out[f"{d}.weight"] = send(torch.from_numpy(replay.weights[d][past]))
-            if self.ragged:
-                out[f"{d}.width"] = send(torch.from_numpy(replay.widths[d][past]))
-        return out
+    def _task_inputs(self, plan: PlannedEpoch, samples: slice) -> TaskInputs:
+        replay = plan.replay
+        images = self.pool.gather(torch.from_numpy(replay.rows[samples]))
+        return TaskInputs(
+            views=tuple(self.augment_task(images, draws[samples]) for draws in plan.task_draws),
+            y=self._send(self.labels[replay.rows[samples]]),
+            slots=self._send(replay.targets[samples]),
+            offers={name: self._send(array[samples]) for name, array in plan.offers.items()},
+            raw=images if self._selects_in_step(plan) else None,
+        )
 
-    def _origin(self, origin: np.ndarray) -> Tensor:
-        """Images of replayed samples: some lie in the memory, some were written to it by this very epoch."""
+    def _replay_inputs(self, plan: PlannedEpoch, d: int, samples: slice) -> ReplayInputs:
+        """Inputs of the replayed samples of draw `d`."""
+        replay, slots = plan.replay, self._send(plan.replay.slots[d][samples])
+        if self._selects_in_step(plan):  # the slots' contents are known only in the step
+            return ReplayInputs(slots, draws=tuple(self._send_draws(draws[samples]) for draws in plan.replay_draws[d]))
+        images = self._replayed_images(replay.origin[d][samples])
+        return ReplayInputs(
+            slots,
+            views=tuple(self.augment_memory(images, draws[samples]) for draws in plan.replay_draws[d]),
+            y=self._send(replay.labels[d][samples]),
+            weights=self._send(replay.weights[d][samples]) if self.memory.weighted else None,
+            widths=self._send(replay.widths[d][samples]) if self.ragged else None,
+        )
+
+    def _selects_in_step(self, plan: PlannedEpoch) -> bool:
+        """Whether the memory policy reads and writes slots within the step."""
+        return self.memory.selector is not None and bool(plan.offers)
+
+    def _look_up(self, rows: np.ndarray) -> LabeledImages:
+        """Raw images and labels of the task's `rows` `[steps, k]`."""
+        images = self.pool.gather(torch.from_numpy(rows.reshape(-1))).unflatten(0, rows.shape)
+        return LabeledImages(images, self._send(self.labels[rows]))
+
+    def _replayed_images(self, origin: np.ndarray) -> Tensor:
+        """Images of replayed samples, from the memory or, if this epoch wrote them, from the task."""
         size = self.memory.size
         images = self.memory.gather(torch.from_numpy(np.where(origin < size, origin, size)))
-        fresh = np.flatnonzero(origin >= size)
-        if fresh.size:
-            rows = self.pool.gather(torch.from_numpy(origin[fresh] - size))
-            images.index_copy_(0, self.engine.send(torch.from_numpy(fresh)), rows)
+        written = np.flatnonzero(origin >= size)
+        if written.size:
+            rows = self.pool.gather(torch.from_numpy(origin[written] - size))
+            images.index_copy_(0, self._send(written), rows)
         return images
 
+    def _send(self, array: np.ndarray) -> Tensor:
+        return self.engine.send(torch.from_numpy(array))
 
-def _range(sizes: np.ndarray, first: int, stop: int) -> tuple[int, int]:
-    return int(sizes[:first].sum()), int(sizes[:stop].sum())
-
-
-def _cut(flat: StepInputs, batch: np.ndarray, past: np.ndarray, run: np.ndarray) -> StepInputs:
-    """The inputs of a run of steps of one shape, `[steps, samples, ...]`; a step without replay has none for it."""
-    out: StepInputs = {}
-    for name, tensor in flat.items():
-        if name.startswith("extra."):  # one entry a step
-            out[name] = tensor[run[0] : run[-1] + 1]
-            continue
-        sizes = past if name[0].isdigit() else batch
-        each = int(sizes[run[0]])
-        if each:
-            a, b = _range(sizes, run[0], run[-1] + 1)
-            out[name] = tensor[a:b].unflatten(0, (len(run), each))
-    return out
+    def _send_draws(self, draws: Draws) -> Draws:
+        """Move draws to the device, unless there is an AutoAugment policy: its operations are sorted on the host."""
+        if self.augment_memory.policy:
+            return draws
+        return Draws(*(self.engine.send(t) for t in (draws.shift, draws.flip, draws.ops, draws.levels)))
 
 
-def _stack(parts: list[StepInputs]) -> StepInputs:
+def _samples(sizes: np.ndarray, steps: slice) -> slice:
+    """The samples of some steps, if step k has `sizes[k]` samples."""
+    return slice(int(sizes[: steps.start].sum()), int(sizes[: steps.stop].sum()))
+
+
+def _by_step(sizes: np.ndarray, steps: slice) -> Callable[[Tensor], Tensor]:
+    """A function that selects the samples of some steps of equal size, as `[steps, samples, ...]`."""
+    samples, shape = _samples(sizes, steps), (steps.stop - steps.start, int(sizes[steps.start]))
+    return lambda tensor: tensor[samples].unflatten(0, shape)
+
+
+def _concatenate(parts: list[StepInputs]) -> StepInputs:
     return parts[0] if len(parts) == 1 else {name: torch.cat([p[name] for p in parts]) for name in parts[0]}
 
 
-def specialist_stage(rounds: ReplayRoundPlanner) -> Stage:
-    """The stage that trains the network by the loss of the specialist's phase."""
-    specialist, phase, memory = rounds.specialist, rounds.phase, rounds.memory
-    net, normalize = specialist.context.net, specialist.context.normalize
-    _ = (
-        specialist.context.taught,
-        specialist.context.own,
-        specialist.context.old,
-    )  # made before a step could be captured
-    seen: list[tuple[StepInputs, Batch, tuple[Batch, ...]]] = []  # by the step's loss, for what comes after the update
-    live: OnlineSelectionStep | None = None
-    if memory.selector is not None and phase.replays:
-        context, augment = specialist.context, rounds.augment_memory
-        live = OnlineSelectionStep(memory, memory.selector, augment, context.task, rounds.width, specialist.views)
+def phase_data(phase: Phase, specialist: Specialist, past: Sequence[LabeledSource]) -> LabeledSource:
+    """The images and labels that a phase iterates over.
 
-    def view(batch: StepInputs, prefix: str) -> Batch:
-        others = (normalize(batch[f"{prefix}x.{v}"]) for v in range(1, specialist.views) if f"{prefix}x.{v}" in batch)
-        return Batch(normalize(batch[f"{prefix}x"]), batch[f"{prefix}y"], others=tuple(others))
-
-    def loss(batch: StepInputs) -> Tensor:
-        if live is not None:
-            batch = live.filled_in(batch, specialist.draws, rounds.ragged)
-        now, pasts = view(batch, ""), []
-        now.extra, now.slots = under(batch, "extra."), batch["target"]
-        if live is not None:
-            now.extra["raw"] = batch["raw"]
-        for d in range(specialist.draws):
-            if f"{d}.x" in batch:
-                past = view(batch, f"{d}.")
-                past.slots, past.widths = batch[f"{d}.slot"], batch.get(f"{d}.width")
-                past.weights = batch.get(f"{d}.weight")
-                past.logits = None if memory.logits is None else memory.logits.index_select(0, past.slots)
-                pasts.append(past)
-        value = phase.loss(net, now, tuple(pasts))
-        if memory.logits is not None:
-            for past in pasts:
-                if past.renewed is not None and past.slots is not None:
-                    memory.logits.index_copy_(0, past.slots, past.renewed.float())
-            if phase.replays and memory.policy.plans_writes and live is None:
-                memory.logits.index_copy_(0, batch["target"], to_store(now))
-        if memory.candidates is not None and phase.replays:
-            offer = {**under(batch, "offer."), "y": now.y}
-            memory.candidates.observe(now.said if now.logits is None else now.logits, offer)
-        seen[:] = [(batch, now, tuple(pasts))]
-        return value
-
-    @torch.no_grad()
-    def after() -> None:
-        batch, now, pasts = seen.pop()
-        specialist.after_step(net, now, pasts)
-        if live is not None:
-            live.take(batch, now, pasts)
-
-    changed = [*net.buffers(), *specialist.changed()] + ([memory.logits] if memory.logits is not None else [])
-    if memory.candidates is not None:
-        changed += memory.candidates.tensors().values()
-    if live is not None:
-        changed += [memory.pixels, *live.live.tensors()]
-    net.train(phase.training)
-    return Stage(
-        phase.name,
-        phase.parameters,
-        phase.optimizer,
-        rounds,
-        loss,
-        changed,
-        net=net,
-        capturable=specialist.capturable and (live is None or live.augment.policy is None),
-        transform_gradients=specialist.gradient if phase.replays and specialist.turns_gradients else None,
-        after_step=after if phase.replays else None,
-    )
-
-
-Data = tuple[ImageSource, np.ndarray]
-
-
-def data_over(phase: Phase, specialist: Specialist, past: Sequence[Data]) -> Data:
-    """The images and labels a phase goes over; `past` are those of the tasks before, for a method that keeps them."""
+    Args:
+        phase: The phase.
+        specialist: The specialist, with the current context.
+        past: Images and labels of the previous tasks, for a phase over all tasks.
+    """
     context = specialist.context
-    own: Data = (context.pool, context.labels)
-    held: Data = (context.memory, context.memory.labels.copy())
-    parts: list[Data] = {"task": [own], "memory": [held], "both": [own, held], "all": [*past, own]}[phase.over]
-    parts = [(source, labels) for source, labels in parts if len(labels)]
+    task: LabeledSource = (context.pool, context.labels)
+    memory: LabeledSource = (context.memory, context.memory.labels.copy())
+    choices = {"task": [task], "memory": [memory], "both": [task, memory], "all": [*past, task]}
+    parts = [(source, labels) for source, labels in choices[phase.data] if len(labels)]
     if len(parts) == 1:
         return parts[0]
     return ConcatImageSource([(source, len(labels)) for source, labels in parts]), np.concatenate(

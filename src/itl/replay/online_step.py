@@ -1,80 +1,68 @@
-"""The part of a step that belongs to a live memory: the replayed views before it, the writes after it."""
+"""The part of a step that serves a memory policy with online selection: replayed images before it, writes after it."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from itl.augment import Augment, Draws
-from itl.engine.stage import StepInputs
+from itl.augment import Augment
 from itl.errors import UserError
 from itl.memory import Memory
 from itl.memory.online_selection import OfferedBatch, OnlineSelector, ReplayedBatch
+from itl.replay.step_inputs import ReplayInputs, TaskInputs
 from itl.specialists.base import Batch
 
-DRAWS = ("shift", "flip", "ops", "levels")
 
+def logits_to_store(batch: Batch) -> Tensor:
+    """The logits `[n, classes]` that a memory stores with the task batch, in float32.
 
-def numbered(base: str, view: int) -> str:
-    """The name of an input's further views."""
-    return base if view == 0 else f"{base}.{view}"
-
-
-def under(batch: StepInputs, prefix: str) -> StepInputs:
-    """The inputs whose names begin with `prefix`, without it."""
-    return {name.removeprefix(prefix): t for name, t in batch.items() if name.startswith(prefix)}
-
-
-def to_store(now: Batch) -> Tensor:
-    """The logits a memory stores with the task's batch `[n, classes]`: the method's own, else what the network said."""
-    logits = now.said if now.logits is None else now.logits
+    Raises:
+        UserError: If the specialist's loss did not set `batch.outputs`.
+    """
+    logits = batch.outputs if batch.stored_logits is None else batch.stored_logits
     if logits is None:
         raise UserError(
-            "memory.logits=true stores what the specialist says in a step, and the specialist leaves nothing; "
-            "set memory.policy=stratified"
+            "memory.logits=true stores the specialist's logits at each step, but this specialist's loss does not set "
+            "batch.outputs; set memory.policy=stratified"
         )
     return logits.detach().float()
 
 
 class OnlineSelectionStep:
-    """A live memory in the step: `task` and `width` describe what is written, `views` of each image are replayed."""
+    """Reads from and writes to a memory whose slots are selected within the step, on the device."""
 
-    def __init__(
-        self, memory: Memory, live: OnlineSelector, augment: Augment, task: int, width: int, views: int
-    ) -> None:
-        self.memory, self.live, self.augment = memory, live, augment
-        self.task, self.width, self.views = task, width, views
+    def __init__(self, memory: Memory, selector: OnlineSelector, augment: Augment, task: int, width: int) -> None:
+        """`task` (its index) and `width` (the number of outputs) are stored with every sample written."""
+        self.memory, self.selector, self.augment = memory, selector, augment
+        self.task, self.width = task, width
 
-    def filled_in(self, batch: StepInputs, draws: int, ragged: bool) -> StepInputs:
-        """The same batch with views, labels and widths of the replayed slots, as they are now."""
-        out = dict(batch)
-        for d in range(draws):
-            if f"{d}.slot" not in batch:
-                continue
-            slots = batch[f"{d}.slot"]
-            images = self.memory.pixels.index_select(0, slots)
-            for v in range(self.views):
-                drawn = Draws(*(batch[numbered(f"{d}.{part}", v)] for part in DRAWS))
-                out[numbered(f"{d}.x", v)] = self.augment(images, drawn)
-            # A step tried before it is captured may replay slots that those before it have yet to fill: label -1.
-            out[f"{d}.y"] = self.live.slot_fields["label"].index_select(0, slots).clamp(min=0)
-            if ragged:
-                out[f"{d}.width"] = self.live.slot_fields["width"].index_select(0, slots)
-        return out
+    def fill_in(self, replay: ReplayInputs, with_widths: bool) -> ReplayInputs:
+        """Add the augmented images, labels and (if `with_widths`) logit widths of the slots' current contents."""
+        stored, slots = self.selector.slot_fields, replay.slots
+        images = self.memory.pixels.index_select(0, slots)
+        return replace(
+            replay,
+            views=tuple(self.augment(images, draws) for draws in replay.draws),
+            # The trial run before a capture may replay slots that earlier steps have not filled yet: label -1.
+            y=stored["label"].index_select(0, slots).clamp(min=0),
+            widths=stored["width"].index_select(0, slots) if with_widths else None,
+        )
 
     @torch.no_grad()
-    def take(self, batch: StepInputs, now: Batch, pasts: tuple[Batch, ...]) -> None:
-        """Choose slots for the batch's samples and write them there: image, description, logits."""
-        offer = under(batch, "offer.")
-        targets = self.live.choose_slots(
-            OfferedBatch(now.y, now.said, offer, now.extra),
-            [ReplayedBatch(past.slots, past.y, past.said) for past in pasts if past.slots is not None],
+    def write(self, inputs: TaskInputs, batch: Batch, replay_batches: tuple[Batch, ...]) -> None:
+        """Select slots for the batch's samples and write image, metadata and logits there."""
+        targets = self.selector.choose_slots(
+            OfferedBatch(batch.y, batch.outputs, inputs.offers, batch.extra),
+            [ReplayedBatch(b.slots, b.y, b.outputs) for b in replay_batches if b.slots is not None],
         )
-        row = offer["row"]
-        known = {"label": now.y, "row": row, "written": offer["written"]}
-        known |= {name: torch.full_like(row, value) for name, value in (("task", self.task), ("width", self.width))}
-        targets = self.live.record_writes(targets, known)
-        self.memory.pixels.index_copy_(0, targets, batch["raw"])
+        assert inputs.raw is not None
+        row = inputs.offers["row"]
+        fields = {"label": batch.y, "row": row, "written": inputs.offers["written"]}
+        fields |= {name: torch.full_like(row, value) for name, value in (("task", self.task), ("width", self.width))}
+        targets = self.selector.record_writes(targets, fields)
+        self.memory.pixels.index_copy_(0, targets, inputs.raw)
         self.memory.clear_edits(targets)
         if self.memory.logits is not None:
-            self.memory.logits.index_copy_(0, targets, to_store(now))
+            self.memory.logits.index_copy_(0, targets, logits_to_store(batch))

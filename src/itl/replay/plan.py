@@ -77,7 +77,7 @@ def plan_epoch(
     return _follow(slots, after, labels, rows, targets, starts, counts, picks, task, width)
 
 
-def balanced(labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def balanced_rows(labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """As many rows as there are labels `[n]`, drawn with replacement so that every class has the same chance."""
     _, inverse, counts = np.unique(labels, return_inverse=True, return_counts=True)
     chance = 1.0 / counts[inverse]

@@ -7,7 +7,7 @@ from itl.errors import unknown
 from itl.memory import get_policy
 from itl.method_catalog import register
 from itl.settings import OPTIONS, Settings, SpecialistSettings, validate
-from itl.specialists.base import Batch, Options, Phase, Specialist, TaskContext, join
+from itl.specialists.base import Batch, Options, Phase, Specialist, TaskContext, concat
 
 __all__ = [
     "Batch",
@@ -16,12 +16,12 @@ __all__ = [
     "Specialist",
     "TaskContext",
     "build",
-    "captured",
+    "concat",
     "find",
-    "join",
+    "is_capturable",
     "names",
     "register",
-    "resolve",
+    "resolve_options",
 ]
 
 
@@ -50,19 +50,19 @@ def build(settings: SpecialistSettings) -> Specialist:
     return find(settings.name)(settings)
 
 
-def captured(settings: Settings) -> bool:
-    """Whether the specialist's step becomes a CUDA graph where there is a GPU: it can, and so can its memory.
+def is_capturable(settings: Settings) -> bool:
+    """Whether the specialist's step is captured as a CUDA graph on a GPU.
 
-    AutoAugment sorts its draws on the host, so that a memory whose views are made within the step goes without.
+    AutoAugment sorts its operations on the host, so a memory that augments within the step prevents capture.
     """
     in_step = get_policy(settings.memory.policy).selector_class is not None and settings.augment.memory is not None
     return build(settings.specialist).capturable and not in_step
 
 
-def resolve(settings: Settings) -> Settings:
-    """The same settings with all of the method's own options, checked, whether they were given or not.
+def resolve_options(settings: Settings) -> Settings:
+    """`settings` with all options of the specialist filled in and validated.
 
-    The other design has a specialist of its own, which has none.
+    With `design=reverse` the specialist is another one, which has no options.
     """
     if settings.design == "reverse":
         options = validate(Options, settings.specialist.options, OPTIONS, "design=reverse").model_dump()

@@ -6,13 +6,13 @@ import torch
 from torch import Tensor, nn
 
 from itl.specialists.base import Batch, Specialist
-from itl.specialists.losses import cross_entropy, shares
+from itl.specialists.losses import cross_entropy, normalize_weights
 
 
 class AGEM(Specialist):
-    """Descend the task's loss, less what would raise the loss on a batch from memory.
+    """Gradient descent on the task's loss, projected so that the loss on a replay batch does not increase.
 
-    g is the gradient on the task's batch, g_ref that on the memory's; where g·g_ref < 0, g is projected:
+    g is the gradient on the task batch, g_ref the gradient on the replay batch. If g·g_ref < 0, g becomes
     g − (g·g_ref / g_ref·g_ref) g_ref (eq. 11 of the paper).
     """
 
@@ -23,25 +23,25 @@ class AGEM(Specialist):
     stream_defaults = {("seq-tinyimagenet", None): {"specialist.lr": 0.01, "specialist.epochs": 100}}
     note = "the benchmark gives each task an equal part of the memory from the start; here tasks share all of it"
 
-    def loss(self, net: nn.Module, now: Batch, pasts: tuple[Batch, ...]) -> Tensor:
-        """CE(now); the gradient of CE(past) is kept for the projection."""
-        how, logits = self.settings.reduction, net(now.x)
-        now.said = logits.detach()
+    def loss(self, net: nn.Module, batch: Batch, replay_batches: tuple[Batch, ...]) -> Tensor:
+        """CE(task); the gradient of CE(replay) is saved for the projection."""
+        reduction, logits = self.settings.reduction, net(batch.x)
+        batch.outputs = logits.detach()
         self.memory_gradient: list[Tensor] = []
-        for past in pasts[:1]:
-            on_memory = cross_entropy(net(past.x), past.y, how, shares(past.weights))
+        for replay in replay_batches[:1]:
+            replay_loss = cross_entropy(net(replay.x), replay.y, reduction, normalize_weights(replay.weights))
             self.memory_gradient = list(
-                torch.autograd.grad(on_memory, [p for p in net.parameters() if p.requires_grad])
+                torch.autograd.grad(replay_loss, [p for p in net.parameters() if p.requires_grad])
             )
-        return cross_entropy(logits, now.y, how)
+        return cross_entropy(logits, batch.y, reduction)
 
-    def gradient(self, grads: list[Tensor]) -> list[Tensor]:
-        """The projected gradient; nothing here waits for the sign of g·g_ref."""
+    def transform_gradients(self, grads: list[Tensor]) -> list[Tensor]:
+        """The projected gradient; the sign of g·g_ref is not read on the host, which would synchronize."""
         if not self.memory_gradient:
             return grads
         reference = [r.to(g.dtype) for r, g in zip(self.memory_gradient, grads, strict=True)]
         self.memory_gradient = []
         g, g_ref = (torch.cat([part.reshape(-1) for part in parts]) for parts in (grads, reference))
-        across = g @ g_ref
-        back = torch.where(across < 0, across / (g_ref @ g_ref), 0.0)
-        return list(torch._foreach_sub(grads, list(torch._foreach_mul(reference, back))))
+        product = g @ g_ref
+        scale = torch.where(product < 0, product / (g_ref @ g_ref), 0.0)
+        return list(torch._foreach_sub(grads, list(torch._foreach_mul(reference, scale))))

@@ -1,4 +1,4 @@
-"""What a replay method is: what it draws from memory, what its loss is, a few hooks. It never loops over batches."""
+"""The interface of a replay method: which batches it draws, its loss, and a few hooks. It never loops over batches."""
 
 from __future__ import annotations
 
@@ -21,43 +21,73 @@ from itl.engine.stage import OptimizerConfig
 from itl.memory import Memory, ModelOutputs
 from itl.method_catalog import Defaults, StreamDefaults
 from itl.nets import Net
-from itl.settings import OPTIONS, SettingsGroup, SpecialistSettings, validate
-from itl.specialists.model_copies import restore_twin
+from itl.settings import OPTIONS, Momentum, SettingsGroup, SpecialistSettings, validate
+from itl.specialists.model_copies import restore_copy
+from itl.specialists.weight_average import WeightAverage
 
-Over = Literal["task", "memory", "both", "all"]
+TrainingData = Literal["task", "memory", "both", "all"]
 
 
 @dataclass
 class Batch:
-    """A batch as a method sees it: images `[n, c, h, w]` float, labels `[n]`, logits `[n, classes]` beside them.
+    """The samples of one step, either of the task or of one draw from memory.
 
-    For a batch from memory `logits` are the stored ones (`widths` `[n]`: how many columns they had, None for all),
-    `slots` `[n]` says where they lie, `weights` `[n]` what they count for where the memory weighs, and a method may
-    leave in `renewed` what is to be stored in their place. For the task's batch a method that stores logits leaves in
-    `logits` what is to be stored, `slots` says where, as far as that is planned, and `extra` holds what `inputs` drew
-    for the step. In `said` a method leaves what the network said of either `[n, classes]`, for a memory that chooses by
-    it, or that stores logits where the method does not. `others` are further views of the same images, where `views`
-    asks for them.
+    Attributes:
+        x: Augmented, normalized images `[n, c, h, w]`, float.
+        y: Labels `[n]`, int64.
+        stored_logits: Logits `[n, classes]`. In a replay batch: those stored with the samples. In the task batch: set
+            by a loss that stores other logits than `outputs`.
+        logit_widths: How many columns of `stored_logits` were known when they were stored `[n]`; None if all were.
+        slots: Memory slots `[n]`. In a replay batch: where the samples are stored. In the task batch: where they will
+            be written, as far as that is planned; the memory's size means nowhere.
+        weights: The samples' weights `[n]`, if the memory policy assigns weights.
+        updated_logits: Set by the loss to replace `stored_logits` in memory `[n, classes]`.
+        outputs: Set by the loss: the network's logits for this batch `[n, classes]`, detached. Memories that store
+            logits, or select samples by loss, need them.
+        extra_views: `num_views - 1` further augmentations of the same images, each `[n, c, h, w]`.
+        extra: Task batch only: the arrays that `draw_inputs` returned, for this step. `after_step` may add results
+            here that a memory policy needs.
+        raw: Task batch only: uint8 images before augmentation, if the memory policy selects samples within the step.
+        lookups: Task batch only: raw images and labels of the task, for the names in `lookup_inputs`.
     """
 
     x: Tensor
     y: Tensor
-    logits: Tensor | None = None
-    widths: Tensor | None = None
+    stored_logits: Tensor | None = None
+    logit_widths: Tensor | None = None
     slots: Tensor | None = None
     weights: Tensor | None = None
-    renewed: Tensor | None = None
-    said: Tensor | None = None
-    others: tuple[Tensor, ...] = ()
+    updated_logits: Tensor | None = None
+    outputs: Tensor | None = None
+    extra_views: tuple[Tensor, ...] = ()
     extra: dict[str, Tensor] = field(default_factory=dict)
+    lookups: dict[str, LabeledImages] = field(default_factory=dict)
+    raw: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class LabeledImages:
+    """Raw images `x` `[n, c, h, w]`, uint8, and their labels `y` `[n]`."""
+
+    x: Tensor
+    y: Tensor
 
 
 @dataclass(frozen=True)
 class TaskContext:
-    """What a specialist stands on while it learns a task.
+    """Everything a specialist can use while it learns a task.
 
-    `pool` and `labels` `[n]` are the task's images and labels, `tasks` the output columns of each task so far, this one
-    the last; `key` is (seed, task from 1), which begins the key of every draw.
+    Attributes:
+        net: The network.
+        memory: The memory.
+        pool: The task's images.
+        labels: Their labels `[n]`.
+        tasks: The output columns of each task so far; the current task is the last.
+        key: (seed, number of the task, from 1): the start of the key of every random draw.
+        augment_task: Augmentation of the task's images.
+        augment_memory: Augmentation of replayed images.
+        normalize: Maps uint8 images to the network's input.
+        engine: Device, precision and capture settings.
     """
 
     net: Net
@@ -73,46 +103,46 @@ class TaskContext:
 
     @property
     def task(self) -> int:
-        """The task's number, from 0."""
+        """Index of the current task, from 0."""
         return len(self.tasks) - 1
 
     @property
     def classes(self) -> tuple[int, ...]:
-        """The task's output columns."""
+        """Output columns of the current task."""
         return self.tasks[-1]
 
     @property
-    def past(self) -> tuple[int, ...]:
-        """Those of the tasks before, each once."""
+    def past_classes(self) -> tuple[int, ...]:
+        """Output columns of the previous tasks, without duplicates."""
         return tuple(dict.fromkeys(c for task in self.tasks[:-1] for c in task))
 
     @cached_property
-    def taught(self) -> Tensor:
-        """Which of the network's outputs belong to this task or one before: bool `[outputs]`."""
-        return self.columns([*self.past, *self.classes])
+    def seen_mask(self) -> Tensor:
+        """Mask of the outputs that belong to the current or a previous task: bool `[outputs]`."""
+        return self.class_mask([*self.past_classes, *self.classes])
 
     @cached_property
-    def own(self) -> Tensor:
-        """Which belong to this task: bool `[outputs]`."""
-        return self.columns(self.classes)
+    def task_mask(self) -> Tensor:
+        """Mask of the outputs that belong to the current task: bool `[outputs]`."""
+        return self.class_mask(self.classes)
 
     @cached_property
-    def old(self) -> Tensor:
-        """The output columns of the tasks before: int64 `[k]`."""
-        return self.engine.send(torch.tensor(self.past, dtype=torch.int64))
+    def past_columns(self) -> Tensor:
+        """`past_classes` as a tensor on the device: int64 `[k]`."""
+        return self.engine.send(torch.tensor(self.past_classes, dtype=torch.int64))
 
-    def columns(self, classes: Sequence[int]) -> Tensor:
-        """Which of the network's outputs are among `classes`: bool `[outputs]`, on the device."""
+    def class_mask(self, classes: Sequence[int]) -> Tensor:
+        """Mask of the outputs that belong to `classes`: bool `[outputs]`, on the device."""
         chosen = torch.zeros(self.net.classifier.out_features, dtype=torch.bool)
         chosen[list(classes)] = True
         return self.engine.send(chosen)
 
     def model_outputs(self) -> ModelOutputs:
-        """What the present network says of the task's images and of those held, raw and in evaluation mode."""
-        return ModelOutputs(self._look, self.pool, len(self.labels), self.memory, len(self.memory))
+        """Features and logits of the task's and the memory's raw images, from the current network in eval mode."""
+        return ModelOutputs(self._forward, self.pool, len(self.labels), self.memory, len(self.memory))
 
     @torch.no_grad()
-    def _look(self, images: Tensor) -> tuple[Tensor, Tensor]:
+    def _forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         training = self.net.training
         self.net.eval()
         with CAPTURE_GATE.eager(), self.engine.autocast():
@@ -124,16 +154,27 @@ class TaskContext:
 
 @dataclass(frozen=True)
 class Phase:
-    """One optimisation of a specialist: over what, how long, how it descends, by which loss, over which parameters.
+    """One optimization of a specialist.
 
-    `balanced`: every class is drawn equally often. `training`: whether batch norm learns. `replays`: whether steps
-    take batches from memory, and a reservoir writes. `augmented`: whether images are seen in training views.
+    Attributes:
+        name: Stage name; part of the key of every random draw.
+        data: What an epoch iterates over: the task, the memory, both as one dataset, or all tasks so far.
+        epochs: Number of epochs.
+        batch_size: Samples per step, replayed ones not counted.
+        optimizer: Learning rate, momentum, weight decay and schedule.
+        loss: `loss(net, batch, replay_batches)` returns a scalar.
+        parameters: The tensors to optimize, by name.
+        steps: Upper bound on the number of steps; None for no bound.
+        balanced: Draw every class equally often, with replacement.
+        training: Whether the network is in training mode.
+        replays: Whether steps take batches from memory, and an online memory policy writes.
+        augmented: Whether the images are augmented.
     """
 
     name: str
-    over: Over
+    data: TrainingData
     epochs: int
-    batch: int
+    batch_size: int
     optimizer: OptimizerConfig
     loss: Callable[[nn.Module, Batch, tuple[Batch, ...]], Tensor]
     parameters: dict[str, Tensor]
@@ -145,15 +186,40 @@ class Phase:
 
 
 class Options(SettingsGroup):
-    """A method's own settings (`specialist.options.*`), as a typed part; this one has none."""
+    """A method's own settings (`specialist.options.*`), as a pydantic model; this one has no fields."""
+
+
+class WeightAverageOptions(Options):
+    """`average`: decay of a moving average of the weights, 0 for none; 0.999 averages about a thousand steps."""
+
+    average: Momentum = 0.0
 
 
 class Specialist:
-    """A method that trains on a task with replay.
+    """Base class of the methods that train on a task with replay.
 
-    Most need `loss` alone. Everything a step changes besides the network and the memory's logits is in `changed`,
-    everything a later step or task needs in `twins` (copies of the network) or `extra_state`. The hooks are called in
-    the order in which they stand here.
+    Most methods implement `loss` only. Tensors that a step changes, besides the network and the stored logits, must be
+    listed in `mutable_tensors`. Everything that later steps or tasks need must be in `model_copies` (copies of the
+    network) or in `state_dict`. The hooks are defined in the order in which they are called.
+
+    Attributes:
+        name: The method's name in settings.
+        Options: Pydantic model of the method's own settings.
+        stores_logits: The memory stores logits with the samples.
+        stores_logits_at_task_end: They are stored by `on_task_end` instead of step by step.
+        needs_memory: The method does not work without a memory.
+        required_policy: The only memory policy that the method works with.
+        capturable: The step can be captured as a CUDA graph.
+        data: What the training phase iterates over, see `Phase`.
+        resets_network: Every task starts from a newly initialized network.
+        requires_new_classes: No class may occur in two tasks.
+        requires_fixed_classes: The number of classes must be known from the start.
+        changes_model_at_task_end: `on_task_end` changes what `evaluate_logits` returns.
+        num_views: Independent augmentations of each image.
+        lookup_inputs: Names in `draw_inputs` that hold rows of the task; their images are in `batch.lookups`.
+        forward_batches: Forward passes of a step, in batches of images; `itl bench` reports them.
+        backward_batches: Backward passes of a step, likewise.
+        context: The current task; set by the learner.
     """
 
     name: ClassVar[str]
@@ -165,109 +231,134 @@ class Specialist:
     note: ClassVar[str] = ""
     Options: ClassVar[type[Options]] = Options
     stores_logits: ClassVar[bool] = False
-    logits_at_end: ClassVar[bool] = False  # stored in `task_ends`, not step by step
+    stores_logits_at_task_end: ClassVar[bool] = False
     needs_memory: ClassVar[bool] = True
-    needs_policy: ClassVar[str | None] = None  # the only memory policy it can fill
+    required_policy: ClassVar[str | None] = None
     capturable: ClassVar[bool] = True
-    over: ClassVar[Over] = "task"  # its data: the task, the memory, both as one set, or all tasks so far
-    restarts: ClassVar[bool] = False  # every task begins with a newly drawn network
-    new_classes: ClassVar[bool] = False  # it cannot serve a task whose classes were taught before
-    fixed_classes: ClassVar[bool] = False  # it must know the number of classes from the start
-    settles: ClassVar[bool] = False  # `task_ends` changes what is evaluated
-    views: ClassVar[int] = 1  # independent augmentations of each image
-    looks_up: ClassVar[tuple[str, ...]] = ()  # names among `inputs`: rows of the task whose images the loss is to see
-    forwards: ClassVar[float] = 2  # batches of images a step sends forward, and back: what its time is measured by
-    backwards: ClassVar[float] = 2
+    data: ClassVar[TrainingData] = "task"
+    resets_network: ClassVar[bool] = False
+    requires_new_classes: ClassVar[bool] = False
+    requires_fixed_classes: ClassVar[bool] = False
+    changes_model_at_task_end: ClassVar[bool] = False
+    num_views: ClassVar[int] = 1
+    lookup_inputs: ClassVar[tuple[str, ...]] = ()
+    forward_batches: ClassVar[float] = 2
+    backward_batches: ClassVar[float] = 2
 
     context: TaskContext
 
     def __init__(self, settings: SpecialistSettings) -> None:
         self.settings = settings
         self.options = validate(self.Options, settings.options, OPTIONS, f"the specialist {settings.name}")
-        self.twins: dict[str, Net] = {}  # copies of the network, saved with the learner
+        self.model_copies: dict[str, Net] = {}  # saved with the learner
+        decay = self.options.average if isinstance(self.options, WeightAverageOptions) else 0.0
+        self.weight_average = WeightAverage(decay)
 
     @property
-    def draws(self) -> int:
-        """How many independent batches from memory a step takes."""
+    def num_replay_batches(self) -> int:
+        """How many independent batches a step draws from memory."""
         return self.settings.draws
 
-    # ------------------------------------------------------------------ a task
+    # ------------------------------------------------------------------ task
 
-    def task_starts(self) -> None:
-        """Once a task, before its first epoch: take a snapshot of the network."""
+    def on_task_start(self) -> None:
+        """Prepare for the task, for example by copying the network; called once, before the first epoch."""
+        self.weight_average.start(self.model_copies, self.context.net)
 
-    def phase(self) -> Phase:
-        """The task's training."""
+    def training_phase(self) -> Phase:
+        """The training on the task."""
         s = self.settings
         optimizer = OptimizerConfig(s.lr, s.momentum, s.weight_decay / 2, s.schedule)
         parameters: dict[str, Tensor] = dict(self.context.net.named_parameters())
-        return Phase("specialist", self.over, s.epochs, s.batch, optimizer, self.loss, parameters, s.steps)
+        return Phase("specialist", self.data, s.epochs, s.batch, optimizer, self.loss, parameters, s.steps)
 
-    def closing(self) -> Phase | None:
-        """What is trained after it, before the memory's update: a linear probe, a correction of the outputs."""
+    def closing_phase(self) -> Phase | None:
+        """A second training phase before the memory is updated, such as a linear probe; None for none."""
         return None
 
-    def task_ends(self) -> None:
-        """Once a task, when the memory has taken its samples and before the half-pipe."""
+    def on_task_end(self) -> None:
+        """Finish the task; called once, after the memory was updated and before the half-pipe."""
 
-    # ------------------------------------------------------------------ an epoch
+    # ------------------------------------------------------------------ epoch
 
-    def epoch_starts(self, index: int) -> None:
-        """Before epoch `index` is planned. On resuming it is asked again: it must answer from present state alone."""
+    def on_epoch_start(self, index: int) -> None:
+        """Prepare epoch `index`, before it is planned.
 
-    def inputs(self, rng: np.random.Generator, steps: int, first: int) -> dict[str, np.ndarray]:
-        """What else is random, or depends on the step, in an epoch: arrays `[steps, ...]`, which the loss sees one by
-        one as `now.extra`. `first` counts the steps of the whole run before this epoch. In place of rows `[steps, k]`
-        that it `looks_up` the loss sees `name.x`, their raw images `[k, c, h, w]`, and `name.y`, their labels `[k]`.
+        It is called again when a run resumes within the epoch, so its result must depend on saved state only.
         """
-        return {}
+        self.weight_average.on_epoch_start(index, len(self.context.labels), self.settings.batch)
 
-    # ------------------------------------------------------------------ a step
+    def draw_inputs(self, rng: np.random.Generator, steps: int, first: int) -> dict[str, np.ndarray]:
+        """Everything else that is random, or depends on the step, in an epoch.
 
-    def loss(self, net: nn.Module, now: Batch, pasts: tuple[Batch, ...]) -> Tensor:
-        """The step's loss on the task's batch and those from memory (none of them while the memory is empty)."""
+        Args:
+            rng: Generator for this epoch.
+            steps: Number of steps in the epoch.
+            first: Number of steps of the whole run before this epoch.
+
+        Returns:
+            Arrays `[steps, ...]` by name. Each step's row is in `batch.extra`; for a name in `lookup_inputs`, whose
+            array `[steps, k]` holds rows of the task, `batch.lookups` holds images and labels of these k samples.
+        """
+        return self.weight_average.draw_inputs(steps)
+
+    # ------------------------------------------------------------------ step
+
+    def loss(self, net: nn.Module, batch: Batch, replay_batches: tuple[Batch, ...]) -> Tensor:
+        """The loss of a step.
+
+        Args:
+            net: The network.
+            batch: Samples of the task. The loss should set `batch.outputs`.
+            replay_batches: `num_replay_batches` batches from memory; empty while the memory is empty.
+
+        Returns:
+            A scalar.
+        """
         raise NotImplementedError
 
-    def gradient(self, grads: list[Tensor]) -> list[Tensor]:
-        """The gradient to descend by, given the loss's (in the order of the phase's parameters)."""
+    def transform_gradients(self, grads: list[Tensor]) -> list[Tensor]:
+        """The gradients for the optimizer, given those of the loss, in the order of the phase's parameters."""
         return grads
 
     @property
-    def turns_gradients(self) -> bool:
-        """Whether it descends by another gradient than its loss's."""
-        return type(self).gradient is not Specialist.gradient
+    def transforms_gradients(self) -> bool:
+        """Whether the class overrides `transform_gradients`."""
+        return type(self).transform_gradients is not Specialist.transform_gradients
 
-    def after_step(self, net: nn.Module, now: Batch, pasts: tuple[Batch, ...]) -> None:
-        """The weights have been updated; `now` and `pasts` are what the loss saw."""
+    def after_step(self, net: nn.Module, batch: Batch, replay_batches: tuple[Batch, ...]) -> None:
+        """Act after the optimizer's update; the arguments are those of `loss`."""
+        self.weight_average.update(self.model_copies, net, batch.extra)
 
-    def changed(self) -> list[Tensor]:
-        """What a step changes besides the network and the stored logits."""
-        return []
+    def mutable_tensors(self) -> list[Tensor]:
+        """Tensors that a step changes in place, besides the network and the stored logits."""
+        return self.weight_average.mutable_tensors(self.model_copies)
 
-    # ------------------------------------------------------------------ what it has learned
+    # ------------------------------------------------------------------ trained model
 
-    def logits(self, net: Net, x: Tensor) -> Tensor:
-        """What is evaluated, for normalised images in evaluation mode: `[n, classes]`."""
-        return net(x)  # type: ignore[no-any-return]
+    def evaluate_logits(self, net: Net, x: Tensor) -> Tensor:
+        """Logits `[n, classes]` to evaluate, for normalized images `x` `[n, c, h, w]` and a network in eval mode."""
+        return self.weight_average.model(self.model_copies, net)(x)  # type: ignore[no-any-return]
 
-    def hand_over(self, net: Net) -> bool:
-        """Make `net` the model that is evaluated: a generalist starts from there. Whether that changed it."""
-        return False
+    def on_generalist_start(self, net: Net) -> bool:
+        """Copy the evaluated model into `net`, where the generalist starts; return whether `net` changed."""
+        return self.weight_average.copy_to(net, self.model_copies)
 
-    def take_back(self, net: Net) -> None:
-        """A generalist has made `net` the expert: the next task begins from it."""
+    def on_generalist_end(self, net: Net) -> None:
+        """React to a generalist having turned `net` into the expert, from which the next task starts."""
+        self.weight_average.discard(self.model_copies)
 
-    def extra_state(self) -> dict[str, Tensor]:
-        """What must be saved with the learner for the method to go on exactly."""
-        return {f"{name}/{key}": t for name, twin in self.twins.items() for key, t in twin.state_dict().items()}
+    def state_dict(self) -> dict[str, Tensor]:
+        """Tensors to save with the learner."""
+        return {f"{name}/{key}": t for name, net in self.model_copies.items() for key, t in net.state_dict().items()}
 
-    def restore(self, kept: dict[str, Tensor], net: Net) -> None:
-        """Take up what `extra_state` gave."""
-        for name in dict.fromkeys(key.partition("/")[0] for key in kept if "/" in key):
-            state = {key.partition("/")[2]: t for key, t in kept.items() if key.startswith(f"{name}/")}
-            self.twins[name] = restore_twin(net, state)
+    def load_state_dict(self, state: dict[str, Tensor], net: Net) -> None:
+        """Restore what `state_dict` returned; `net` is the learner's network."""
+        for name in dict.fromkeys(key.partition("/")[0] for key in state if "/" in key):
+            own = {key.partition("/")[2]: t for key, t in state.items() if key.startswith(f"{name}/")}
+            self.model_copies[name] = restore_copy(net, own)
 
 
-def join(*tensors: Tensor) -> Tensor:
-    """Batches as one, so that one forward (and batch norm) sees them together."""
+def concat(*tensors: Tensor) -> Tensor:
+    """Concatenate batches, so that one forward pass (and its batch norm) sees them together."""
     return torch.cat(tensors) if len(tensors) > 1 else tensors[0]

@@ -12,31 +12,31 @@ from torch import Tensor, nn
 from itl.nets import Net
 from itl.settings import Weight
 from itl.specialists.base import Batch, Options, Specialist
-from itl.specialists.losses import cross_entropy, shares, squared_error, wide
-from itl.specialists.model_copies import copy_into, lean, twin, widen
+from itl.specialists.losses import at_least_float32, cross_entropy, normalize_weights, squared_error
+from itl.specialists.model_copies import copy_weights_, ema_update_, frozen_copy, grow_outputs
 
-Chance = Annotated[float, Field(strict=True, ge=0, le=1, allow_inf_nan=False)]
+Probability = Annotated[float, Field(strict=True, ge=0, le=1, allow_inf_nan=False)]
 AVERAGES = ("plastic", "stable")
 
 
 class CLSEROptions(Options):
-    """`reg` weighs the consistency; each average of the weights is renewed at a step with its chance (`…_rate`), and
-    keeps its `…_alpha` share of itself then.
+    """`reg`: weight of the consistency term. Each average is updated at a step with probability `…_rate`, with decay
+    `…_alpha`.
     """
 
     reg: Weight = 0.15
-    plastic_rate: Chance = 0.3
-    plastic_alpha: Chance = 0.999
-    stable_rate: Chance = 0.1
-    stable_alpha: Chance = 0.999
+    plastic_rate: Probability = 0.3
+    plastic_alpha: Probability = 0.999
+    stable_rate: Probability = 0.1
+    stable_alpha: Probability = 0.999
 
 
 class CLSER(Specialist):
-    """ER + reg ‖p(x) − z‖² on the memory batch, z from the plastic or the stable average of the weights.
+    """ER + reg ‖p(x) − z‖² on the replay batch, with z from the plastic or the stable average of the weights.
 
-    For each sample the one of the two counts that gives its label the higher probability. The stable model, which
-    changes most slowly, is what is evaluated. Both see the memory batch in training mode, as in the authors' code:
-    that is where their batch norms' statistics come from.
+    For each sample, z comes from the average that gives the sample's label the higher probability. The stable average,
+    which changes more slowly, is evaluated. Both averages see the replay batch in training mode, as in the authors'
+    code: that is how their batch-norm statistics are estimated.
     """
 
     name = "cls-er"
@@ -86,61 +86,64 @@ class CLSER(Specialist):
     }
     Options = CLSEROptions
     options: CLSEROptions
-    forwards, backwards = 5, 3
+    forward_batches, backward_batches = 5, 3
 
-    def task_starts(self) -> None:
-        """Both averages begin at the network; later they only gain the outputs it has gained."""
+    def on_task_start(self) -> None:
+        """Copy the network on the first task; later only add its new outputs to the averages."""
         for name in AVERAGES:
-            if name not in self.twins:
-                self.twins[name] = twin(self.context.net)
-            widen(self.twins[name], self.context.net)
+            if name not in self.model_copies:
+                self.model_copies[name] = frozen_copy(self.context.net)
+            grow_outputs(self.model_copies[name], self.context.net)
 
-    def inputs(self, rng: np.random.Generator, steps: int, first: int) -> dict[str, np.ndarray]:
-        """How much of itself each average keeps at each step: 1 where it is not renewed."""
+    def draw_inputs(self, rng: np.random.Generator, steps: int, first: int) -> dict[str, np.ndarray]:
+        """The decay of each average at each step: 1 where it is not updated."""
         count = first + 1 + np.arange(steps)
         out = {}
         for name in AVERAGES:
             alpha = np.minimum(1 - 1 / (count + 1), getattr(self.options, f"{name}_alpha"))
-            renewed = rng.random(steps) < getattr(self.options, f"{name}_rate")
-            out[name] = np.where(renewed, alpha, 1.0).astype(np.float32)
+            updated = rng.random(steps) < getattr(self.options, f"{name}_rate")
+            out[name] = np.where(updated, alpha, 1.0).astype(np.float32)
         return out
 
-    def loss(self, net: nn.Module, now: Batch, pasts: tuple[Batch, ...]) -> Tensor:
+    def loss(self, net: nn.Module, batch: Batch, replay_batches: tuple[Batch, ...]) -> Tensor:
         """CE over S(D_t) ∪ S(B) + reg × consistency on S(B)."""
-        how = self.settings.reduction
-        if not pasts:
-            logits = net(now.x)
-            now.said = logits.detach()
-            return cross_entropy(logits, now.y, how)
-        past = pasts[0]
+        reduction = self.settings.reduction
+        if not replay_batches:
+            logits = net(batch.x)
+            batch.outputs = logits.detach()
+            return cross_entropy(logits, batch.y, reduction)
+        replay = replay_batches[0]
         with torch.no_grad():
-            stable, plastic = (wide(self.twins[name].train()(past.x)) for name in ("stable", "plastic"))
-            sure = [logits.softmax(1).gather(1, past.y[:, None]) for logits in (stable, plastic)]
-            aim = torch.where(sure[0] > sure[1], stable, plastic)
-        consistency = self.options.reg * squared_error(net(past.x), aim, how, weights=shares(past.weights))
-        logits = net(torch.cat([now.x, past.x]))
-        now.said = logits[: len(now.y)].detach()
-        return consistency + cross_entropy(logits, torch.cat([now.y, past.y]), how)
+            stable, plastic = (
+                at_least_float32(self.model_copies[name].train()(replay.x)) for name in ("stable", "plastic")
+            )
+            probability = [logits.softmax(1).gather(1, replay.y[:, None]) for logits in (stable, plastic)]
+            target = torch.where(probability[0] > probability[1], stable, plastic)
+        weights = normalize_weights(replay.weights)
+        consistency = self.options.reg * squared_error(net(replay.x), target, reduction, weights=weights)
+        logits = net(torch.cat([batch.x, replay.x]))
+        batch.outputs = logits[: len(batch.y)].detach()
+        return consistency + cross_entropy(logits, torch.cat([batch.y, replay.y]), reduction)
 
-    def after_step(self, net: nn.Module, now: Batch, pasts: tuple[Batch, ...]) -> None:
+    def after_step(self, net: nn.Module, batch: Batch, replay_batches: tuple[Batch, ...]) -> None:
         """θ_avg ← α θ_avg + (1 − α) θ."""
         for name in AVERAGES:
-            lean(list(self.twins[name].parameters()), list(net.parameters()), now.extra[name])
+            ema_update_(list(self.model_copies[name].parameters()), list(net.parameters()), batch.extra[name])
 
-    def changed(self) -> list[Tensor]:
-        """The averages and their statistics."""
-        return [t for name in AVERAGES for t in self.twins[name].state_dict().values()]
+    def mutable_tensors(self) -> list[Tensor]:
+        """Weights and statistics of the averages."""
+        return [t for name in AVERAGES for t in self.model_copies[name].state_dict().values()]
 
-    def logits(self, net: Net, x: Tensor) -> Tensor:
-        """The stable model's."""
-        return self.twins["stable"].eval()(x)  # type: ignore[no-any-return]
+    def evaluate_logits(self, net: Net, x: Tensor) -> Tensor:
+        """Logits of the stable average."""
+        return self.model_copies["stable"].eval()(x)  # type: ignore[no-any-return]
 
-    def hand_over(self, net: Net) -> bool:
-        """A generalist starts from the stable model."""
-        copy_into(net, self.twins["stable"])
+    def on_generalist_start(self, net: Net) -> bool:
+        """Start the generalist from the stable average."""
+        copy_weights_(net, self.model_copies["stable"])
         return True
 
-    def take_back(self, net: Net) -> None:
-        """Both averages go on from the expert."""
+    def on_generalist_end(self, net: Net) -> None:
+        """Continue both averages from the expert."""
         for name in AVERAGES:
-            copy_into(self.twins[name], net)
+            copy_weights_(self.model_copies[name], net)

@@ -6,11 +6,11 @@ from torch import Tensor, nn
 
 from itl.nets import forward_each
 from itl.specialists.base import Batch, Specialist
-from itl.specialists.losses import cross_entropy, shares, squared_error
+from itl.specialists.losses import cross_entropy, normalize_weights, squared_error
 
 
 class DER(Specialist):
-    """CE(now) + α ‖p(x) − z‖² on a memory batch, z being the logits stored with it; no labels are replayed."""
+    """CE(task) + α ‖p(x) − z‖² on a replay batch with stored logits z; labels are not replayed."""
 
     name = "der"
     summary = "dark experience replay: stored logits from a reservoir"
@@ -21,14 +21,15 @@ class DER(Specialist):
     stream_defaults = {("seq-tinyimagenet", None): {"specialist.alpha": 0.1, "specialist.epochs": 100}}
     stores_logits = True
 
-    def loss(self, net: nn.Module, now: Batch, pasts: tuple[Batch, ...]) -> Tensor:
-        """Both terms, each with its own forward; on an empty memory only the first."""
-        how = self.settings.reduction
-        logits, *replayed = forward_each(net, now.x, *(past.x for past in pasts))
-        now.said = now.logits = logits.detach()
-        loss = cross_entropy(logits, now.y, how)
-        for past, again in zip(pasts, replayed, strict=True):
-            assert past.logits is not None
-            error = squared_error(again, past.logits, how, past.widths, shares(past.weights))
-            loss = loss + self.settings.alpha * error
+    def loss(self, net: nn.Module, batch: Batch, replay_batches: tuple[Batch, ...]) -> Tensor:
+        """Both terms, each with its own forward pass; only the first while the memory is empty."""
+        s = self.settings
+        logits, *replay_logits = forward_each(net, batch.x, *(replay.x for replay in replay_batches))
+        batch.outputs = logits.detach()
+        loss = cross_entropy(logits, batch.y, s.reduction)
+        for replay, outputs in zip(replay_batches, replay_logits, strict=True):
+            assert replay.stored_logits is not None
+            weights = normalize_weights(replay.weights)
+            error = squared_error(outputs, replay.stored_logits, s.reduction, replay.logit_widths, weights)
+            loss = loss + s.alpha * error
         return loss

@@ -5,16 +5,15 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from itl.nets import forward_each
-from itl.specialists.base import Batch
-from itl.specialists.losses import cross_entropy, shares, squared_error
-from itl.specialists.weight_average import Averaged
+from itl.specialists.base import Batch, Specialist, WeightAverageOptions
+from itl.specialists.losses import cross_entropy, normalize_weights, squared_error
 
 
-class DERpp(Averaged):
-    """CE(now) + α ‖p(x) − z‖² on one memory draw + β CE on another, each with its own forward.
+class DERpp(Specialist):
+    """CE(task) + α ‖p(x) − z‖² on one memory draw + β CE on another, each with its own forward pass.
 
-    With `draws=1` both terms share one memory batch, as the ITL paper's appendix writes it. The logits stored with a
-    sample are those of its augmented, train-mode view at the step that offers it to the reservoir.
+    With `draws=1` both replay terms share one batch, as the ITL paper's appendix writes it. The stored logits z of a
+    sample are those of its augmented image, in training mode, at the step that offers it to the reservoir.
     """
 
     name = "derpp"
@@ -38,19 +37,22 @@ class DERpp(Averaged):
         ("seq-tinyimagenet", 500): {"specialist.alpha": 0.2, "specialist.beta": 0.5, "specialist.epochs": 100},
         ("seq-tinyimagenet", 5120): {"specialist.alpha": 0.1, "specialist.beta": 0.5, "specialist.epochs": 100},
     }
+    Options = WeightAverageOptions
     stores_logits = True
-    forwards = backwards = 3
+    forward_batches = backward_batches = 3
 
-    def loss(self, net: nn.Module, now: Batch, pasts: tuple[Batch, ...]) -> Tensor:
-        """The three terms; on an empty memory only the first."""
-        how, alpha, beta = self.settings.reduction, self.settings.alpha, self.settings.beta
-        logits, *replayed = forward_each(net, now.x, *(past.x for past in pasts))
-        now.said = now.logits = logits.detach()
-        loss = cross_entropy(logits, now.y, how)
-        if not pasts:
+    def loss(self, net: nn.Module, batch: Batch, replay_batches: tuple[Batch, ...]) -> Tensor:
+        """The three terms; only the first while the memory is empty."""
+        s = self.settings
+        logits, *replay_logits = forward_each(net, batch.x, *(replay.x for replay in replay_batches))
+        batch.outputs = logits.detach()
+        loss = cross_entropy(logits, batch.y, s.reduction)
+        if not replay_batches:
             return loss
-        first, last = pasts[0], pasts[-1]
-        assert first.logits is not None
-        first.said, last.said = replayed[0].detach(), replayed[-1].detach()
-        loss = loss + alpha * squared_error(replayed[0], first.logits, how, first.widths, shares(first.weights))
-        return loss + beta * cross_entropy(replayed[-1], last.y, how, shares(last.weights))
+        first, last = replay_batches[0], replay_batches[-1]
+        assert first.stored_logits is not None
+        first.outputs, last.outputs = replay_logits[0].detach(), replay_logits[-1].detach()
+        weights = normalize_weights(first.weights)
+        error = squared_error(replay_logits[0], first.stored_logits, s.reduction, first.logit_widths, weights)
+        loss = loss + s.alpha * error
+        return loss + s.beta * cross_entropy(replay_logits[-1], last.y, s.reduction, normalize_weights(last.weights))

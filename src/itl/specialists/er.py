@@ -1,16 +1,16 @@
-"""Experience replay (Riemer et al., 2019). ITL's own specialist is this loss over a memory frozen during the task."""
+"""Experience replay (Riemer et al., 2019). ITL uses this loss with a memory that is frozen during the task."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
 
-from itl.specialists.base import Batch, Specialist, join
-from itl.specialists.losses import cross_entropy, shares
+from itl.specialists.base import Batch, Specialist, concat
+from itl.specialists.losses import cross_entropy, normalize_weights
 
 
 class ER(Specialist):
-    """Cross-entropy over a task batch joined with batches from memory: one forward, batch norm sees the mixture."""
+    """Cross-entropy over the concatenated task and replay batches: one forward pass, so batch norm mixes them."""
 
     name = "er"
     summary = "experience replay from a reservoir"
@@ -25,17 +25,14 @@ class ER(Specialist):
         ("seq-tinyimagenet", 5120): {"specialist.epochs": 100, "specialist.lr": 0.1},
     }
 
-    def loss(self, net: nn.Module, now: Batch, pasts: tuple[Batch, ...]) -> Tensor:
+    def loss(self, net: nn.Module, batch: Batch, replay_batches: tuple[Batch, ...]) -> Tensor:
         """CE over S(D_t) ∪ S(B)."""
-        x = join(now.x, *(past.x for past in pasts))
-        y = join(now.y, *(past.y for past in pasts))
-        logits = net(x)
-        now.said, *said = logits.detach().split([len(now.y), *(len(past.y) for past in pasts)])
-        now.logits = now.said
-        for past, those in zip(pasts, said, strict=True):
-            past.said = those
+        batches = (batch, *replay_batches)
+        logits = net(concat(*(b.x for b in batches)))
+        for b, outputs in zip(batches, logits.detach().split([len(b.y) for b in batches]), strict=True):
+            b.outputs = outputs
         weights = None
-        if any(past.weights is not None for past in pasts):
-            each = (shares(past.weights) for past in pasts)
-            weights = join(torch.ones_like(now.y, dtype=torch.float32), *(w for w in each if w is not None))
-        return cross_entropy(logits, y, self.settings.reduction, weights)
+        if any(b.weights is not None for b in replay_batches):
+            replayed = (normalize_weights(b.weights) for b in replay_batches)
+            weights = concat(torch.ones_like(batch.y, dtype=torch.float32), *(w for w in replayed if w is not None))
+        return cross_entropy(logits, concat(*(b.y for b in batches)), self.settings.reduction, weights)

@@ -7,15 +7,15 @@ from torch import Tensor, nn
 
 from itl.nets import forward_each
 from itl.specialists.base import Batch, Specialist
-from itl.specialists.losses import among, cross_entropy, shares
+from itl.specialists.losses import cross_entropy, mask_logits, normalize_weights
 
 
 class ERACE(Specialist):
-    """CE of the task's batch among its own classes (and those not taught yet) + CE of the memory's among all.
+    """CE of the task batch over its own and the unseen classes + CE of the replay batch over all classes.
 
-    New classes cannot push the old ones' outputs down; only replay tells them apart. From the second task on: before,
-    there is nothing to protect, and plain cross-entropy is taken, without replay. The classifier is linear, as the
-    benchmark's, where the paper's own code normalises features and weights.
+    New classes cannot push down the outputs of old classes; only replay contrasts the two. On the first task there are
+    no old classes, and the loss is plain cross-entropy without replay. The classifier is linear, as in the benchmark;
+    the authors' code normalizes features and weights.
     """
 
     name = "er-ace"
@@ -27,17 +27,17 @@ class ERACE(Specialist):
     defaults = {"memory.policy": "reservoir", "specialist.lr": 0.03}
     note = "the learning rate is the benchmark's for seq-cifar100; the paper trains for one epoch"
 
-    def loss(self, net: nn.Module, now: Batch, pasts: tuple[Batch, ...]) -> Tensor:
+    def loss(self, net: nn.Module, batch: Batch, replay_batches: tuple[Batch, ...]) -> Tensor:
         """CE over C_batch ∪ C_unseen + CE over all classes."""
-        how, context = self.settings.reduction, self.context
-        if not context.past:
-            pasts = ()
-        logits, *replayed = forward_each(net, now.x, *(past.x for past in pasts))
-        now.said = logits.detach()
-        if not context.past:
-            return cross_entropy(logits, now.y, how)
-        present = torch.zeros(logits.shape[1], dtype=torch.bool, device=logits.device).index_fill(0, now.y, True)
-        loss = cross_entropy(among(logits, present | ~context.taught), now.y, how)
-        for past, again in zip(pasts, replayed, strict=True):
-            loss = loss + cross_entropy(again, past.y, how, shares(past.weights))
+        reduction, context = self.settings.reduction, self.context
+        if not context.past_classes:
+            replay_batches = ()
+        logits, *replay_logits = forward_each(net, batch.x, *(replay.x for replay in replay_batches))
+        batch.outputs = logits.detach()
+        if not context.past_classes:
+            return cross_entropy(logits, batch.y, reduction)
+        in_batch = torch.zeros(logits.shape[1], dtype=torch.bool, device=logits.device).index_fill(0, batch.y, True)
+        loss = cross_entropy(mask_logits(logits, in_batch | ~context.seen_mask), batch.y, reduction)
+        for replay, outputs in zip(replay_batches, replay_logits, strict=True):
+            loss = loss + cross_entropy(outputs, replay.y, reduction, normalize_weights(replay.weights))
         return loss

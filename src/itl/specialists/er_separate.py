@@ -1,31 +1,31 @@
-"""ITL's specialist as the paper's appendix writes it: experience replay with a term for each batch."""
+"""Experience replay with one term per batch: ITL's specialist as the paper's appendix writes it."""
 
 from __future__ import annotations
 
 from torch import Tensor, nn
 
 from itl.nets import forward_each
-from itl.specialists.base import Batch
-from itl.specialists.losses import cross_entropy, shares
-from itl.specialists.weight_average import Averaged
+from itl.specialists.base import Batch, Specialist, WeightAverageOptions
+from itl.specialists.losses import cross_entropy, normalize_weights
 
 
-class ERApart(Averaged):
-    """CE over S(D_t) + CE over S(B), each batch in a forward of its own: batch norm never sees the mixture.
+class ERSeparate(Specialist):
+    """CE over S(D_t) + CE over S(B), with separate forward passes, so batch norm never mixes task and memory.
 
-    The benchmark's `er` joins the batches, which shows the network the task's images and the memory's through one
-    set of statistics; the paper leaves open which of the two it does. Here the terms also weigh twice as much.
+    The benchmark's `er` concatenates the batches, so that one set of batch statistics covers the task's and the
+    memory's images; the paper leaves open which of the two it does. The sum here weighs twice as much as `er`'s mean.
     """
 
-    name = "er-apart"
+    name = "er-separate"
+    Options = WeightAverageOptions
 
-    def loss(self, net: nn.Module, now: Batch, pasts: tuple[Batch, ...]) -> Tensor:
+    def loss(self, net: nn.Module, batch: Batch, replay_batches: tuple[Batch, ...]) -> Tensor:
         """The terms, each with its own reduction."""
-        how = self.settings.reduction
-        logits, *replayed = forward_each(net, now.x, *(past.x for past in pasts))
-        now.said = now.logits = logits.detach()
-        loss = cross_entropy(logits, now.y, how)
-        for past, those in zip(pasts, replayed, strict=True):
-            past.said = those.detach()
-            loss = loss + cross_entropy(those, past.y, how, shares(past.weights))
+        reduction = self.settings.reduction
+        logits, *replay_logits = forward_each(net, batch.x, *(replay.x for replay in replay_batches))
+        batch.outputs = logits.detach()
+        loss = cross_entropy(logits, batch.y, reduction)
+        for replay, outputs in zip(replay_batches, replay_logits, strict=True):
+            replay.outputs = outputs.detach()
+            loss = loss + cross_entropy(outputs, replay.y, reduction, normalize_weights(replay.weights))
         return loss

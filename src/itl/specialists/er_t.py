@@ -17,8 +17,10 @@ from itl.specialists.er import ER
 from itl.specialists.losses import cross_entropy
 
 
-class Tricks(Options):
-    """`decay` of the learning rate with every sample seen; `bias_epochs` over the memory, at `bias_lr`."""
+class ERTOptions(Options):
+    """`decay` of the learning rate per sample seen; `bias_epochs` on the memory for the bias correction, at learning
+    rate `bias_lr`.
+    """
 
     decay: Annotated[float, Field(strict=True, gt=0, le=1, allow_inf_nan=False)] = 1.0
     bias_epochs: Annotated[int, Field(strict=True, ge=0, le=100_000)] = 50
@@ -26,12 +28,12 @@ class Tricks(Options):
 
 
 class ERT(ER):
-    """ER with five tricks; two are the memory's, and one every memory here has.
+    """ER with five tricks, of which the memory implements three.
 
-    Independent buffer augmentation (a memory holds raw images), a loss-aware and balanced reservoir
+    The tricks are independent buffer augmentation (the memory stores raw images), a loss-aware and balanced reservoir
     (`memory.policy=loss-aware`), a learning rate that decays exponentially with the samples seen, and bias control: at
-    the task's end a scale and a shift of its classes' outputs are fitted to the memory (BiC, Wu et al., 2019), through
-    which the network is then evaluated. They begin at 1 and 0 with every task.
+    the task's end a scale and a shift of its classes' outputs are fitted on the memory (BiC, Wu et al., 2019) and
+    applied in evaluation. They are reset to 1 and 0 with every task.
     """
 
     name = "er-t"
@@ -61,28 +63,28 @@ class ERT(ER):
         ("seq-fmnist", 1000): {"specialist.lr": 0.1},
     }
     note = "a buffer of 5120 uses the settings published for 1000, the largest"
-    Options = Tricks
-    options: Tricks
+    Options = ERTOptions
+    options: ERTOptions
 
-    def task_starts(self) -> None:
-        """No correction yet, of the present task's outputs; remember how many samples came before."""
+    def on_task_start(self) -> None:
+        """Reset the correction and record how many samples came before the task."""
         device = self.context.engine.device
         self.bias = torch.tensor([1.0, 0.0], device=device, requires_grad=True)  # scale, shift
         self.columns = torch.tensor(self.context.classes, device=device)
-        self.before = self.context.memory.slots.seen
+        self.samples_before = self.context.memory.slots.seen
 
-    def phase(self) -> Phase:
-        """The task's training, from where the decay has brought the learning rate."""
-        plain, decay = super().phase(), self.options.decay
-        seen = self.before
+    def training_phase(self) -> Phase:
+        """The usual training, with a learning rate that decays with every sample since the first task."""
+        phase, decay = super().training_phase(), self.options.decay
+        samples_before = self.samples_before
 
         def curve(k: Tensor, total: int) -> Tensor:
-            return decay ** (seen + k * plain.batch)
+            return decay ** (samples_before + k * phase.batch_size)
 
-        return replace(plain, optimizer=replace(plain.optimizer, curve=curve))
+        return replace(phase, optimizer=replace(phase.optimizer, curve=curve))
 
-    def closing(self) -> Phase | None:
-        """Fit scale and shift to the memory, over raw images and in evaluation mode."""
+    def closing_phase(self) -> Phase | None:
+        """Fit scale and shift on the memory's raw images, in evaluation mode."""
         o = self.options
         if not o.bias_epochs:
             return None
@@ -99,37 +101,37 @@ class ERT(ER):
             augmented=False,
         )
 
-    def bias_loss(self, net: nn.Module, now: Batch, pasts: tuple[Batch, ...]) -> Tensor:
-        """CE of the corrected outputs; the network is not trained."""
+    def bias_loss(self, net: nn.Module, batch: Batch, replay_batches: tuple[Batch, ...]) -> Tensor:
+        """CE of the corrected logits; the network is frozen."""
         with torch.no_grad():
-            logits = net(now.x)
-        return cross_entropy(self.corrected(logits), now.y)
+            logits = net(batch.x)
+        return cross_entropy(self.correct(logits), batch.y)
 
-    def corrected(self, logits: Tensor) -> Tensor:
-        """Scale and shift the outputs `[n, classes]` of the task's classes."""
+    def correct(self, logits: Tensor) -> Tensor:
+        """Apply scale and shift to the columns of the task's classes in `logits` `[n, classes]`."""
         chosen = torch.zeros(logits.shape[1], dtype=torch.bool, device=logits.device).index_fill(0, self.columns, True)
         return torch.where(chosen, logits.float() * self.bias[0] + self.bias[1], logits.float())
 
-    def logits(self, net: Net, x: Tensor) -> Tensor:
-        """What is evaluated: the corrected outputs."""
-        return self.corrected(super().logits(net, x))
+    def evaluate_logits(self, net: Net, x: Tensor) -> Tensor:
+        """The corrected logits."""
+        return self.correct(super().evaluate_logits(net, x))
 
     @torch.no_grad()
-    def hand_over(self, net: Net) -> bool:
-        """Put the correction into the classifier's weights."""
+    def on_generalist_start(self, net: Net) -> bool:
+        """Fold the correction into the classifier's weights."""
         layer = net.classifier
         layer.weight[self.columns] *= self.bias[0]
         layer.bias[self.columns] = layer.bias[self.columns] * self.bias[0] + self.bias[1]
         return True
 
-    def extra_state(self) -> dict[str, Tensor]:
-        """The correction, whose outputs they are, and how many samples came before the task."""
+    def state_dict(self) -> dict[str, Tensor]:
+        """The correction, its columns, and how many samples came before the task."""
         if not hasattr(self, "bias"):
             return {}
-        return {"bias": self.bias.detach(), "columns": self.columns, "before": torch.tensor(self.before)}
+        return {"bias": self.bias.detach(), "columns": self.columns, "before": torch.tensor(self.samples_before)}
 
-    def restore(self, kept: dict[str, Tensor], net: Net) -> None:
-        """Take them up again."""
-        if kept:
-            self.bias = kept["bias"].clone().requires_grad_()
-            self.columns, self.before = kept["columns"], int(kept["before"])
+    def load_state_dict(self, state: dict[str, Tensor], net: Net) -> None:
+        """Restore what `state_dict` returned."""
+        if state:
+            self.bias = state["bias"].clone().requires_grad_()
+            self.columns, self.samples_before = state["columns"], int(state["before"])

@@ -6,13 +6,13 @@ from itl.specialists.derpp import DERpp
 
 
 class GCR(DERpp):
-    """DER++ whose replayed samples count by their weights in a coreset of gradients. The loss is DER++'s own:
+    """DER++ on a memory that is a weighted coreset of gradients. The loss is that of DER++, with the weights w:
 
-    CE(now) + α Σ w ‖p(x) − z‖² / Σ w on one memory draw + β Σ w CE / Σ w on another, w the weights the memory stores.
+    CE(task) + α Σ w ‖p(x) − z‖² / Σ w on one memory draw + β Σ w CE / Σ w on another.
 
-    The memory (`memory.policy=gcr`, `memory/gcr.py`) is frozen during a task and chosen at its end, of what it held
-    and of candidates gathered in the steps. The authors' code replays the present task's candidates as well, and has a
-    supervised contrastive term, which is not here.
+    The memory (`memory.policy=gcr`, `memory/policies/gcr.py`) is frozen during a task. At the task's end it is selected
+    from its samples and from candidates collected during the steps. The authors' code also replays the current task's
+    candidates and has a supervised contrastive term; both are omitted here.
     """
 
     name = "gcr"
@@ -30,4 +30,4 @@ class GCR(DERpp):
         "specialist.beta": 0.5,
     }
     note = "alpha and beta are from the authors' code, the learning rate is DER++'s; without their contrastive term"
-    needs_policy = "gcr"
+    required_policy = "gcr"

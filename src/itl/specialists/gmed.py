@@ -9,28 +9,28 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from itl.augment import Augment
-from itl.gradients.virtual_update import present, said, stepped
+from itl.gradients.virtual_update import detached_weights, logits_at, virtual_step
 from itl.settings import Rate, Weight
-from itl.specialists.base import Batch, Options, Phase, join
+from itl.specialists.base import Batch, Options, Phase, concat
 from itl.specialists.er import ER
 from itl.specialists.losses import cross_entropy
 
-RAW = Augment(padding=0, flip=False)
+NO_AUGMENTATION = Augment(padding=0, flip=False)
 
 
-class Editing(Options):
-    """α, how far an image is moved, and β, how much of its own loss's gradient goes into the direction."""
+class GMEDOptions(Options):
+    """`stride`: α, the step size of an edit. `regularise`: β, the weight of the sample's own gradient in it."""
 
     stride: Rate = 0.1
     regularise: Weight = 0.01
 
 
 class GMED(ER):
-    """ER whose replayed images are edited first, towards what the coming step would make the network forget.
+    """ER whose replayed images are first edited so that the coming step interferes with them more.
 
-    With θ' one step ahead on the task's batch, x ← x + α (∇ℓ(x; θ') − ∇ℓ(x; θ) + β ∇ℓ(x; θ)), the signs as in the
-    authors' code. Edits are kept beside the memory in the network's own units, so images are replayed as they were
-    stored, without crop or flip; what overwrites an image begins unedited. Loss: CE(now) + CE(past).
+    With θ′ one step ahead on the task batch, x ← x + α (∇ℓ(x; θ′) − ∇ℓ(x; θ) + β ∇ℓ(x; θ)), signs as in the authors'
+    code. Edits are stored with the memory in normalized units, so images are replayed without crop or flip; a newly
+    written image has no edit. Loss: CE(task) + CE(replay).
     """
 
     name = "gmed"
@@ -46,55 +46,55 @@ class GMED(ER):
         "specialist.options.regularise": 0.01,
     }
     note = "published for one pass in batches of 10; stride and regularise are from the authors' example for MNIST"
-    Options = Editing
-    options: Editing
-    forwards, backwards = 5, 5
+    Options = GMEDOptions
+    options: GMEDOptions
+    forward_batches, backward_batches = 5, 5
 
-    def phase(self) -> Phase:
-        """The usual training, with the memory's images as they lie there."""
-        self.context = replace(self.context, augment_memory=RAW)
+    def training_phase(self) -> Phase:
+        """The usual training, with the memory's images not augmented."""
+        self.context = replace(self.context, augment_memory=NO_AUGMENTATION)
         memory = self.context.memory
         if memory.edits is None:
             memory.edits = torch.zeros(memory.pixels.shape, device=memory.pixels.device)
-        return super().phase()
+        return super().training_phase()
 
-    def loss(self, net: nn.Module, now: Batch, pasts: tuple[Batch, ...]) -> Tensor:
-        """Edit, then learn from the edited; on an empty memory CE(now)."""
-        how = self.settings.reduction
-        for past in pasts:
-            assert past.slots is not None
-            seen = past.x + self.edits.index_select(0, past.slots)
-            edited = self.edit(net, now, seen, past.y)
-            self.edits.index_copy_(0, past.slots, edited - past.x)
-            past.x = edited
-        logits = net(join(now.x, *(past.x for past in pasts)))
-        now.said, *replayed = logits.split([len(now.y), *(len(past.y) for past in pasts)])
-        now.logits = now.said.detach()
-        loss = cross_entropy(now.said, now.y, how)
-        for past, those in zip(pasts, replayed, strict=True):
-            past.said = those.detach()
-            loss = loss + cross_entropy(those, past.y, how)
-        if now.slots is not None:
-            self.edits.index_fill_(0, now.slots, 0.0)
+    def loss(self, net: nn.Module, batch: Batch, replay_batches: tuple[Batch, ...]) -> Tensor:
+        """Edit the replayed images, then learn from them; CE(task) while the memory is empty."""
+        reduction = self.settings.reduction
+        for replay in replay_batches:
+            assert replay.slots is not None
+            current = replay.x + self.edits.index_select(0, replay.slots)
+            edited = self.edit(net, batch, current, replay.y)
+            self.edits.index_copy_(0, replay.slots, edited - replay.x)
+            replay.x = edited
+        logits = net(concat(batch.x, *(replay.x for replay in replay_batches)))
+        task_logits, *replay_logits = logits.split([len(batch.y), *(len(replay.y) for replay in replay_batches)])
+        batch.outputs = task_logits.detach()
+        loss = cross_entropy(task_logits, batch.y, reduction)
+        for replay, outputs in zip(replay_batches, replay_logits, strict=True):
+            replay.outputs = outputs.detach()
+            loss = loss + cross_entropy(outputs, replay.y, reduction)
+        if batch.slots is not None:
+            self.edits.index_fill_(0, batch.slots, 0.0)
         return loss
 
-    def edit(self, net: nn.Module, now: Batch, x: Tensor, y: Tensor) -> Tensor:
-        """Images `[n, c, h, w]` of classes `[n]`, moved."""
+    def edit(self, net: nn.Module, batch: Batch, x: Tensor, y: Tensor) -> Tensor:
+        """Edited images `[n, c, h, w]`, from images `x` with labels `y` `[n]` and the task batch."""
         with torch.enable_grad():
             x = x.detach().requires_grad_()
-            weights = present(net)
-            (before,) = torch.autograd.grad(F.cross_entropy(said(net, weights, x), y), x)
-            ahead = stepped(net, weights, now.x, now.y, self.settings.lr)
-            (after,) = torch.autograd.grad(F.cross_entropy(said(net, ahead, x), y), x)
+            weights = detached_weights(net)
+            (before,) = torch.autograd.grad(F.cross_entropy(logits_at(net, weights, x), y), x)
+            ahead = virtual_step(net, weights, batch.x, batch.y, self.settings.lr)
+            (after,) = torch.autograd.grad(F.cross_entropy(logits_at(net, ahead, x), y), x)
         return (x + self.options.stride * (after - before + self.options.regularise * before)).detach()
 
     @property
     def edits(self) -> Tensor:
-        """What each image of the memory has been moved by so far."""
+        """The sum of all edits of each image in memory `[size + 1, c, h, w]`."""
         edits = self.context.memory.edits
         assert edits is not None
         return edits
 
-    def changed(self) -> list[Tensor]:
+    def mutable_tensors(self) -> list[Tensor]:
         """The edits."""
         return [self.edits]

@@ -1,24 +1,24 @@
-"""GSS: gradient-based sample selection (Aljundi et al., 2019), the greedy rule with cosine scores."""
+"""GSS: gradient-based sample selection (Aljundi et al., 2019), greedy variant with cosine scores."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
 
-from itl.gradients.per_sample import gram
+from itl.gradients.grad_sample import gradient_gram
 from itl.specialists.base import Batch
 from itl.specialists.er import ER
 
-FIRST = 0.1  # the score of what enters an empty memory
-SHORTEST = 1e-12  # of a gradient: one of no length has a cosine of 0 with any other
+INITIAL_SCORE = 0.1  # of samples written to an empty memory
+MIN_NORM = 1e-12  # lower bound of a gradient's norm: a zero gradient has cosine 0 with every other
 
 
 class GSS(ER):
-    """Experience replay from a memory of images whose gradients point different ways.
+    """Experience replay from a memory of images with diverse gradients.
 
-    After a step the batch's gradient is compared with those of some images held (a second draw of `replay`). The
-    largest cosine plus 1 is its score: what lies near in gradient space is old news. The memory's side of the rule is
-    `itl.memory.policies.gss`. Gradients are by all weights, of raw images, in evaluation mode.
+    After a step, the gradient of the batch is compared with those of stored images (a second draw from memory). Its
+    score is the largest cosine plus 1; samples with similar gradients are redundant. The selection rule itself is the
+    memory policy `gss`. Gradients are with respect to all weights, for raw images, in evaluation mode.
     """
 
     name = "gss"
@@ -32,40 +32,46 @@ class GSS(ER):
         ("seq-cifar10", 500): {},
         ("seq-cifar10", 5120): {"specialist.epochs": 1},
     }
-    needs_policy = "gss"
-    forwards, backwards = 5, 5  # and those of the batch and of the images compared, alone
+    required_policy = "gss"
+    forward_batches, backward_batches = 5, 5  # including the per-sample gradients
 
     @property
-    def draws(self) -> int:
+    def num_replay_batches(self) -> int:
         """One batch to replay, one to compare with."""
         return 2
 
-    def loss(self, net: nn.Module, now: Batch, pasts: tuple[Batch, ...]) -> Tensor:
-        """ER's, over the first draw."""
-        return super().loss(net, now, pasts[:1])
+    def loss(self, net: nn.Module, batch: Batch, replay_batches: tuple[Batch, ...]) -> Tensor:
+        """ER's loss with the first draw."""
+        return super().loss(net, batch, replay_batches[:1])
 
-    def after_step(self, net: nn.Module, now: Batch, pasts: tuple[Batch, ...]) -> None:
-        """Leave the batch's score, and its samples' own where they are going to challenge slots."""
-        scores = alone = torch.full((len(now.y),), FIRST, device=now.y.device)
-        if pasts:
-            compared, memory = pasts[-1], self.context.memory
+    def after_step(self, net: nn.Module, batch: Batch, replay_batches: tuple[Batch, ...]) -> None:
+        """Compute the scores `[n]` for the memory policy: the batch's (equal for all samples) and each sample's."""
+        scores = sample_scores = torch.full((len(batch.y),), INITIAL_SCORE, device=batch.y.device)
+        if replay_batches:
+            compared, memory = replay_batches[-1], self.context.memory
             assert compared.slots is not None
-            held = memory.pixels.index_select(0, compared.slots)
-            x, y = self.context.normalize(torch.cat([held, now.extra["raw"]])), torch.cat([compared.y, now.y])
+            assert batch.raw is not None
+            stored = memory.pixels.index_select(0, compared.slots)
+            x, y = self.context.normalize(torch.cat([stored, batch.raw])), torch.cat([compared.y, batch.y])
             training = net.training
             net.eval()
-            score, alone = closeness(gram(net, x, y), len(held))
+            score, sample_scores = cosine_scores(gradient_gram(net, x, y), len(stored))
             net.train(training)
-            scores = score.expand(len(now.y))
-        now.extra |= {"batch_score": scores, "sample_score": alone}
+            scores = score.expand(len(batch.y))
+        batch.extra |= {"batch_score": scores, "sample_score": sample_scores}
 
 
-def closeness(products: Tensor, held: int) -> tuple[Tensor, Tensor]:
-    """The largest cosine with the first `held` samples, plus 1: of the others' mean gradient `[]`, of each `[n]`.
+def cosine_scores(gram: Tensor, stored: int) -> tuple[Tensor, Tensor]:
+    """The largest cosine with the gradients of the stored samples, plus 1.
 
-    `products` `[held + n, held + n]` are the gradients' inner products. The mean's are means of them.
+    Args:
+        gram: Inner products of the gradients `[stored + n, stored + n]`, stored samples first.
+        stored: The number of stored samples.
+
+    Returns:
+        The score of the mean gradient of the n other samples `[]`, and that of each of them `[n]`.
     """
-    lengths = products.diagonal().clamp_min(0).sqrt().clamp_min(SHORTEST)
-    across = products[held:, :held] / lengths[:held]
-    mean = products[held:, held:].mean().clamp_min(0).sqrt().clamp_min(SHORTEST)
-    return (across.mean(0) / mean).amax() + 1, (across / lengths[held:, None]).amax(1) + 1
+    norms = gram.diagonal().clamp_min(0).sqrt().clamp_min(MIN_NORM)
+    products = gram[stored:, :stored] / norms[:stored]
+    mean_norm = gram[stored:, stored:].mean().clamp_min(0).sqrt().clamp_min(MIN_NORM)
+    return (products.mean(0) / mean_norm).amax() + 1, (products / norms[stored:, None]).amax(1) + 1

@@ -7,20 +7,22 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from itl.nets import Net
+from itl.settings import SpecialistSettings
 from itl.specialists.base import Batch, Specialist
-from itl.specialists.losses import wide
-from itl.specialists.model_copies import twin
+from itl.specialists.losses import at_least_float32
+from itl.specialists.model_copies import frozen_copy
 
-UNKNOWN = -1e4  # a class without a mean: further away than any (unit vectors are at most 2 apart)
+NO_MEAN = -1e4  # logit of a class without mean: below any other (unit vectors are at most 2 apart)
+EVALUATION_BATCH = 512
 
 
 class ICaRL(Specialist):
-    """Binary cross-entropy over task and memory as one set of data; what predicts are nearest means.
+    """Binary cross-entropy over task and memory as one dataset; classification by the nearest class mean.
 
-    For a class of the tasks before the target is what the network answered when the task began, for the task's own it
-    is the label (algorithm 3); outputs of classes not taught yet do not count, as in the benchmark's code. A class's
-    mean is that of the unit features of its images in memory, and of their mirror images where these mean the same
-    (algorithm 1).
+    The target for a class of a previous task is the output that the network had when the task began; for the task's
+    classes it is the label (algorithm 3). Outputs of unseen classes do not count, as in the benchmark's code. A class
+    mean is the mean of the normalized features of the class's images in memory, and of their mirror images if the
+    stream's augmentation flips (algorithm 1).
     """
 
     name = "icarl"
@@ -36,60 +38,65 @@ class ICaRL(Specialist):
         ("seq-cifar100", None): {"specialist.lr": 0.3},
         ("seq-tinyimagenet", None): {"specialist.lr": 0.03, "specialist.epochs": 100},
     }
-    over = "both"
-    new_classes = True
-    settles = True
-    forwards, backwards = 2, 1
+    data = "both"
+    requires_new_classes = True
+    changes_model_at_task_end = True
+    forward_batches, backward_batches = 2, 1
 
-    def __init__(self, *args: object) -> None:
-        super().__init__(*args)  # type: ignore[arg-type]
+    def __init__(self, settings: SpecialistSettings) -> None:
+        super().__init__(settings)
         self.means: Tensor | None = None  # [classes, features]; zero for a class without images
 
     @property
-    def draws(self) -> int:
-        """The memory's images are among the data."""
+    def num_replay_batches(self) -> int:
+        """The memory's images are part of the training data instead."""
         return 0
 
-    def task_starts(self) -> None:
-        """Keep the network that knows the tasks before; the new classes have no mean yet."""
+    def on_task_start(self) -> None:
+        """Copy the network for the targets of previous classes; discard the means, which lack the new classes."""
         self.means = None
-        if self.context.past:
-            self.twins["old"] = twin(self.context.net)
+        if self.context.past_classes:
+            self.model_copies["old"] = frozen_copy(self.context.net)
 
-    def loss(self, net: nn.Module, now: Batch, pasts: tuple[Batch, ...]) -> Tensor:
+    def loss(self, net: nn.Module, batch: Batch, replay_batches: tuple[Batch, ...]) -> Tensor:
         """BCE with q_y = σ(old network) for y ∈ C_past, [y = label] for y ∈ C_task: a mean over batch and C_seen."""
-        context, logits = self.context, wide(net(now.x))
-        target = F.one_hot(now.y, logits.shape[1]).to(logits.dtype)
-        if context.past:
+        context, logits = self.context, at_least_float32(net(batch.x))
+        target = F.one_hot(batch.y, logits.shape[1]).to(logits.dtype)
+        if context.past_classes:
             with torch.no_grad():
-                before = torch.sigmoid(wide(self.twins["old"](now.x)))
-            target = target.index_copy(1, context.old, before.index_select(1, context.old))
-        each = F.binary_cross_entropy_with_logits(logits, target, reduction="none").mean(0)  # [outputs]
-        return torch.where(context.taught, each, 0.0).sum() / context.taught.sum()
+                before = torch.sigmoid(at_least_float32(self.model_copies["old"](batch.x)))
+            target = target.index_copy(1, context.past_columns, before.index_select(1, context.past_columns))
+        per_output = F.binary_cross_entropy_with_logits(logits, target, reduction="none").mean(0)
+        return torch.where(context.seen_mask, per_output, 0.0).sum() / context.seen_mask.sum()
 
     @torch.no_grad()
-    def task_ends(self) -> None:
-        """Take the means of what the memory holds now."""
+    def on_task_end(self) -> None:
+        """Compute the class means of the images in memory."""
         context, net = self.context, self.context.net.eval()
         x = context.normalize(context.memory.pixels[: len(context.memory)])
         views = [x, x.flip(3)] if context.augment_memory.flip else [x]
-        unit = [torch.cat([F.normalize(wide(net.features(part)), dim=1) for part in view.split(512)]) for view in views]
+        features = [
+            torch.cat(
+                [F.normalize(at_least_float32(net.features(part)), dim=1) for part in view.split(EVALUATION_BATCH)]
+            )
+            for view in views
+        ]
         members = F.one_hot(torch.from_numpy(context.memory.labels), net.classifier.out_features).to(x)  # [n, classes]
-        self.means = F.normalize(members.T @ torch.stack(unit).mean(0), dim=1)
+        self.means = F.normalize(members.T @ torch.stack(features).mean(0), dim=1)
 
-    def logits(self, net: Net, x: Tensor) -> Tensor:
-        """−‖φ(x) − μ_y‖² once there are means, the network's own outputs before."""
+    def evaluate_logits(self, net: Net, x: Tensor) -> Tensor:
+        """−‖φ(x) − μ_y‖² if the means are known, else the network's logits."""
         if self.means is None:
             return net(x)  # type: ignore[no-any-return]
-        unit = F.normalize(wide(net.features(x)), dim=1)
-        distance = unit.square().sum(1, keepdim=True) + self.means.square().sum(1) - 2 * unit @ self.means.T
-        return torch.where(self.means.any(1), -distance, UNKNOWN)
+        features = F.normalize(at_least_float32(net.features(x)), dim=1)
+        distance = features.square().sum(1, keepdim=True) + self.means.square().sum(1) - 2 * features @ self.means.T
+        return torch.where(self.means.any(1), -distance, NO_MEAN)
 
-    def extra_state(self) -> dict[str, Tensor]:
+    def state_dict(self) -> dict[str, Tensor]:
         """The snapshot and the means."""
-        return super().extra_state() | ({} if self.means is None else {"means": self.means})
+        return super().state_dict() | ({} if self.means is None else {"means": self.means})
 
-    def restore(self, kept: dict[str, Tensor], net: Net) -> None:
-        """Take up both."""
-        super().restore(kept, net)
-        self.means = kept.get("means")
+    def load_state_dict(self, state: dict[str, Tensor], net: Net) -> None:
+        """Restore the snapshot and the means."""
+        super().load_state_dict(state, net)
+        self.means = state.get("means")

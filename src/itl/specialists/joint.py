@@ -1,4 +1,4 @@
-"""Joint training: every task so far at once. No continual learner, but what one would like to reach."""
+"""Joint training on all tasks so far: not a continual learner, but the upper bound."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from itl.specialists.sgd import SGD
 
 
 class Joint(SGD):
-    """Plain training, CE over S(D_1 ∪ … ∪ D_t), on the shuffled data of all tasks so far, from a newly drawn network.
+    """Plain training, CE over S(D_1 ∪ … ∪ D_t), on the shuffled data of all tasks so far, from a new network.
 
-    The benchmark trains it once, when all data is there; here it is trained anew with each task, so that it has a score
-    after every one. The last is the benchmark's.
+    The benchmark trains it once, on all tasks. Here it is retrained with each task, so that every task has a score; the
+    last score is comparable to the benchmark's.
     """
 
     name = "joint"
@@ -20,5 +20,5 @@ class Joint(SGD):
     defaults = {"memory.policy": "none", "specialist.lr": 0.1}
     stream_defaults = {("seq-tinyimagenet", None): {"specialist.lr": 0.03, "specialist.epochs": 100}}
     note = "the benchmark trains once, on all tasks; here each task trains a network on all tasks so far"
-    over = "all"
-    restarts = True
+    data = "all"
+    resets_network = True

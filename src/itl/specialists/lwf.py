@@ -7,21 +7,21 @@ from torch import Tensor, nn
 
 from itl.settings import Rate
 from itl.specialists.base import Batch, Options, Specialist
-from itl.specialists.losses import among, cross_entropy, distillation
-from itl.specialists.model_copies import twin
+from itl.specialists.losses import cross_entropy, distillation, mask_logits
+from itl.specialists.model_copies import frozen_copy
 
 
 class LwFOptions(Options):
-    """`temperature`: T of the softened outputs."""
+    """`temperature`: T of the distillation."""
 
     temperature: Rate = 2.0
 
 
 class LwF(Specialist):
-    """CE among the classes seen + α × distillation of the outputs that the network had before the task.
+    """CE over the classes seen + α × distillation from the network as it was before the task.
 
-    The old outputs are those of the present view, from a snapshot taken when the task begins. (The benchmark's code
-    records them once, without augmentation, after a warm-up of the new outputs.)
+    The old outputs are computed for the current augmented image, by a copy of the network made when the task begins.
+    (The benchmark's code computes them once, without augmentation, after a warm-up of the new outputs.)
     """
 
     name = "lwf"
@@ -40,27 +40,27 @@ class LwF(Specialist):
     Options = LwFOptions
     options: LwFOptions
     needs_memory = False
-    new_classes = True
-    forwards, backwards = 2, 1
+    requires_new_classes = True
+    forward_batches, backward_batches = 2, 1
 
     @property
-    def draws(self) -> int:
-        """It looks at no memory."""
+    def num_replay_batches(self) -> int:
+        """There is no replay."""
         return 0
 
-    def task_starts(self) -> None:
-        """Keep the network that knows the tasks before."""
-        if self.context.past:
-            self.twins["old"] = twin(self.context.net)
+    def on_task_start(self) -> None:
+        """Copy the network for the distillation."""
+        if self.context.past_classes:
+            self.model_copies["old"] = frozen_copy(self.context.net)
 
-    def loss(self, net: nn.Module, now: Batch, pasts: tuple[Batch, ...]) -> Tensor:
+    def loss(self, net: nn.Module, batch: Batch, replay_batches: tuple[Batch, ...]) -> Tensor:
         """CE over C_seen + α KD over C_past."""
-        context, logits = self.context, net(now.x)
-        now.said = logits.detach()
-        loss = cross_entropy(among(logits, context.taught), now.y, self.settings.reduction)
-        if not context.past:
+        context, logits = self.context, net(batch.x)
+        batch.outputs = logits.detach()
+        loss = cross_entropy(mask_logits(logits, context.seen_mask), batch.y, self.settings.reduction)
+        if not context.past_classes:
             return loss
         with torch.no_grad():
-            before = self.twins["old"](now.x)
-        ours, theirs = (values.index_select(1, context.old) for values in (logits, before))
-        return loss + self.settings.alpha * distillation(ours, theirs, self.options.temperature)
+            old_logits = self.model_copies["old"](batch.x)
+        student, teacher = (values.index_select(1, context.past_columns) for values in (logits, old_logits))
+        return loss + self.settings.alpha * distillation(student, teacher, self.options.temperature)

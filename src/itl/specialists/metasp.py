@@ -11,26 +11,26 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from itl.engine.batches import num_batches
-from itl.gradients.per_sample import passed
-from itl.gradients.virtual_update import descended, judged, present
-from itl.specialists.base import Batch, Options, join
+from itl.gradients.grad_sample import per_sample_gradients
+from itl.gradients.virtual_update import detached_weights, gradient_step, loss_and_gradient
+from itl.specialists.base import Batch, Options, concat
 from itl.specialists.er import ER
 
 
-class Influence(Options):
-    """`plain`: the part of a task's epochs that goes by without replay and influence (the authors' 45 of 50)."""
+class MetaSPOptions(Options):
+    """`plain`: fraction of a task's epochs without replay and influence, at its start (the authors: 45 of 50)."""
 
     plain: Annotated[float, Field(strict=True, ge=0, lt=1, allow_inf_nan=False)] = 0.9
 
 
 class MetaSP(ER):
-    """ER whose samples count for what they do to held-out old and new samples.
+    """ER with sample weights that follow each sample's influence on held-out old and new samples.
 
-    A step is tried (θ̂) on the task's batch and the replayed one, with every sample's weight free. How the loss on old
-    samples (a second draw from memory) and on new ones (drawn from the task) at θ̂ changes with a weight is the
-    sample's influence on stability and on plasticity; their min-norm mixture I* is subtracted: the step's weights are
-    (1 − I*) / Σ (1 − I*), where I* is above 1 zero. Influences are computed in evaluation mode. The first epochs of
-    a task fine-tune alone.
+    A virtual step (θ̂) is made on the task and replay batches with free sample weights. The derivative of the loss at θ̂
+    on old samples (a second draw from memory) with respect to a weight is the sample's influence on stability, that of
+    the loss on new samples (drawn from the task) its influence on plasticity. Their min-norm combination I* is
+    subtracted: the weights of the actual step are (1 − I*) / Σ (1 − I*), or zero where I* > 1. Influences are computed
+    in evaluation mode. The first epochs of a task are plain fine-tuning.
     """
 
     name = "metasp"
@@ -38,76 +38,85 @@ class MetaSP(ER):
     reference = "Sun, Lyu, Shang, Feng, Wan: Exploring Example Influence in Continual Learning, NeurIPS 2022"
     defaults = {"memory.policy": "stratified", "specialist.lr": 0.1}
     note = "the authors' update by influence, without their choice of the memory by influence"
-    Options = Influence
-    options: Influence
-    looks_up = ("judge",)
-    forwards, backwards = 8, 5
+    Options = MetaSPOptions
+    options: MetaSPOptions
+    lookup_inputs = ("judge",)
+    forward_batches, backward_batches = 8, 5
 
     @property
-    def draws(self) -> int:
-        """One batch to learn from, one to judge by."""
+    def num_replay_batches(self) -> int:
+        """One batch to learn from, one to measure stability on."""
         return 2
 
-    def epoch_starts(self, index: int) -> None:
-        """Whether this epoch replays."""
+    def on_epoch_start(self, index: int) -> None:
+        """Determine whether this epoch replays."""
         s = self.settings
         epochs = s.epochs
         if s.steps is not None:
             epochs = min(epochs, -(-s.steps // num_batches(len(self.context.labels), s.batch)))
         self.replaying = index >= int(self.options.plain * epochs)
 
-    def inputs(self, rng: np.random.Generator, steps: int, first: int) -> dict[str, np.ndarray]:
-        """Rows of the task to judge plasticity by, in the epochs that do."""
+    def draw_inputs(self, rng: np.random.Generator, steps: int, first: int) -> dict[str, np.ndarray]:
+        """Rows of the task to measure plasticity on, in epochs that replay."""
         if not self.replaying:
             return {}
         return {"judge": rng.integers(0, len(self.context.labels), (steps, self.settings.replay))}
 
-    def loss(self, net: nn.Module, now: Batch, pasts: tuple[Batch, ...]) -> Tensor:
-        """Σ w_i CE_i over the task's and the replayed batch; without memory, and at first, plain CE(now)."""
-        if not pasts or "judge.x" not in now.extra:
-            return super().loss(net, now, ())
-        past, old = pasts
-        x, y = join(now.x, past.x), join(now.y, past.y)
-        new_x, new_y = self.context.normalize(now.extra["judge.x"]), now.extra["judge.y"]
+    def loss(self, net: nn.Module, batch: Batch, replay_batches: tuple[Batch, ...]) -> Tensor:
+        """Σ w_i CE_i over task and replay batch; plain CE(task) in the first epochs and while the memory is empty."""
+        if not replay_batches or "judge" not in batch.lookups:
+            return super().loss(net, batch, ())
+        replay, old = replay_batches
+        x, y = concat(batch.x, replay.x), concat(batch.y, replay.y)
+        new = batch.lookups["judge"]
         training = net.training
         net.eval()
         with torch.enable_grad():
-            each = influences(net, (x, y), [(old.x, old.y), (new_x, new_y)], self.settings.lr)
+            held_out = [(old.x, old.y), (self.context.normalize(new.x), new.y)]
+            stability, plasticity = influences(net, (x, y), held_out, self.settings.lr)
         net.train(training)
-        weights = step_weights(fused(*each))
+        weights = step_weights(min_norm_combination(stability, plasticity))
         logits = net(x)
-        now.said, past.said = logits.detach().split([len(now.y), len(past.y)])
-        now.logits = now.said
+        batch.outputs, replay.outputs = logits.detach().split([len(batch.y), len(replay.y)])
         return (weights * F.cross_entropy(logits.float(), y, reduction="none")).sum()
 
 
 def influences(
-    net: nn.Module, batch: tuple[Tensor, Tensor], judges: list[tuple[Tensor, Tensor]], lr: float
+    net: nn.Module, batch: tuple[Tensor, Tensor], held_out: list[tuple[Tensor, Tensor]], lr: float
 ) -> list[Tensor]:
-    """∂ CE(judge; θ̂) / ∂ ε_i at ε = 0 for θ̂ = θ − lr/n ∇ Σ (1 + ε_i) CE_i, scaled to the judge's loss: each `[n]`.
+    """Influence of each sample of a batch on the loss of each held-out set, scaled to the norm of that loss.
 
-    That is −lr/n ⟨∇CE_i(θ), ∇CE(judge; θ̂)⟩: the pass that the step is tried by also says how each of the batch's losses
-    changes along any direction. A step that leads where no loss is finite says nothing of its samples: 0.
+    The influence is ∂ CE(held out; θ̂) / ∂ ε_i at ε = 0 for θ̂ = θ − lr/n ∇ Σ (1 + ε_i) CE_i, which equals
+    −lr/n ⟨∇CE_i(θ), ∇CE(held out; θ̂)⟩. The forward pass of the virtual step also yields the per-sample derivatives.
+
+    Args:
+        net: The network, in evaluation mode.
+        batch: Images `[n, c, h, w]` and labels `[n]`.
+        held_out: Images and labels of each held-out set.
+        lr: Step size of the virtual step.
+
+    Returns:
+        Influences `[n]` for each held-out set; 0 where the loss after the virtual step is not finite.
     """
     x, y = batch
-    weights, rate = present(net), lr / len(y)
+    weights, rate = detached_weights(net), lr / len(y)
     with torch.autocast(x.device.type, enabled=False):  # the backward passes would be in bf16 too
-        tried = passed(net, weights, x, y)
-        ahead = descended(weights, tried.gradient, rate)
-        losses, directions = zip(*(judged(net, ahead, *judge) for judge in judges), strict=True)
-        raw = -rate * tried.along(directions)
-    scaled = [each * loss / each.norm().clamp(min=1e-12) for each, loss in zip(raw, losses, strict=True)]
+        gradients = per_sample_gradients(net, weights, x, y)
+        ahead = gradient_step(weights, gradients.total, rate)
+        losses, directions = zip(*(loss_and_gradient(net, ahead, *samples) for samples in held_out), strict=True)
+        derivatives = -rate * gradients.along(directions)
+    scaled = [each * loss / each.norm().clamp(min=1e-12) for each, loss in zip(derivatives, losses, strict=True)]
     return [torch.where(each.isfinite(), each, 0.0) for each in scaled]
 
 
-def fused(stability: Tensor, plasticity: Tensor) -> Tensor:
-    """The shortest vector between the two `[n]` (MGDA's solution for two)."""
-    apart = stability - plasticity
-    gamma = ((-apart @ plasticity) / (apart @ apart).clamp(min=1e-24)).clamp(0.001, 0.999)
+def min_norm_combination(stability: Tensor, plasticity: Tensor) -> Tensor:
+    """The convex combination of two vectors `[n]` with the smallest norm (MGDA for two objectives)."""
+    difference = stability - plasticity
+    gamma = ((-difference @ plasticity) / (difference @ difference).clamp(min=1e-24)).clamp(0.001, 0.999)
     return gamma * stability + (1 - gamma) * plasticity
 
 
 def step_weights(influence: Tensor) -> Tensor:
-    """(1 − I*) / Σ (1 − I*) of influences `[n]`; a loss that is to rise has no bottom, so no weight is below zero."""
+    """(1 − I*) / Σ (1 − I*) for influences `[n]`, clipped at 0: maximizing a sample's loss would be unbounded."""
     weights = (1 - influence).clamp(min=0)
     return weights / weights.sum().clamp(min=1e-12)

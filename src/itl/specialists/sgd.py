@@ -19,15 +19,15 @@ class SGD(Specialist):
     defaults = {"memory.policy": "none", "specialist.lr": 0.1}
     stream_defaults = {("seq-tinyimagenet", None): {"specialist.lr": 0.03, "specialist.epochs": 100}}
     needs_memory = False
-    forwards = backwards = 1
+    forward_batches = backward_batches = 1
 
     @property
-    def draws(self) -> int:
-        """It looks at no memory."""
+    def num_replay_batches(self) -> int:
+        """There is no replay."""
         return 0
 
-    def loss(self, net: nn.Module, now: Batch, pasts: tuple[Batch, ...]) -> Tensor:
+    def loss(self, net: nn.Module, batch: Batch, replay_batches: tuple[Batch, ...]) -> Tensor:
         """CE(p(x), y)."""
-        logits = net(now.x)
-        now.said = logits.detach()
-        return cross_entropy(logits, now.y, self.settings.reduction)
+        logits = net(batch.x)
+        batch.outputs = logits.detach()
+        return cross_entropy(logits, batch.y, self.settings.reduction)

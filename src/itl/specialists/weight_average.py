@@ -1,4 +1,7 @@
-"""A specialist whose model is the mean of its weights over its last steps (Polyak, Juditsky, 1992)."""
+"""Exponential moving average of the weights over the last steps (Polyak, Juditsky, 1992).
+
+Every specialist whose options derive from `WeightAverageOptions` has it as an option; `Specialist` calls it.
+"""
 
 from __future__ import annotations
 
@@ -8,70 +11,65 @@ from torch import Tensor, nn
 
 from itl.engine.batches import num_batches
 from itl.nets import Net
-from itl.settings import Momentum
-from itl.specialists.base import Batch, Options, Specialist
-from itl.specialists.model_copies import copy_into, lean, twin
+from itl.specialists.model_copies import copy_weights_, ema_update_, frozen_copy
+
+COPY = "mean"  # name of the average among the specialist's model copies, and so in saved folders
 
 
-class Averaging(Options):
-    """`average` is the share of itself that the mean of the weights keeps at each step: 0.999 looks about a thousand
-    steps back. 0: there is no mean, the network is what its last step made of it.
+class WeightAverage:
+    """The average of the network's weights and batch-norm statistics, which is evaluated in place of the network.
+
+    It restarts with every task. While it is younger than its horizon, all steps of the task have the same weight. At a
+    constant learning rate it is less noisy than the weights of the last step. The average is stored in `copies`, the
+    specialist's `model_copies`.
     """
 
-    average: Momentum = 0.0
+    def __init__(self, decay: float) -> None:
+        self.decay = decay  # 0 disables it
+        self.steps_done = 0
 
+    def start(self, copies: dict[str, Net], net: Net) -> None:
+        """Restart the average for a new task."""
+        if self.decay:
+            copies[COPY] = frozen_copy(net)
 
-class Averaged(Specialist):
-    """The network is trained as ever; where `average` asks for it, what is evaluated, and what a generalist starts
-    from, is the mean of its weights and of its batch norms' statistics.
+    def on_epoch_start(self, index: int, samples: int, batch_size: int) -> None:
+        """Count the task's steps before epoch `index`."""
+        self.steps_done = index * num_batches(samples, batch_size)
 
-    At a constant learning rate the last step's weights are noisy: the mean is not. It begins anew with every task; as
-    long as it is younger than it looks back, all steps of the task count the same.
-    """
-
-    Options = Averaging
-    options: Averaging
-
-    def task_starts(self) -> None:
-        """The mean has seen no step yet."""
-        if self.options.average:
-            self.twins["mean"] = twin(self.context.net)
-
-    def epoch_starts(self, index: int) -> None:
-        """How many steps of the task the mean has seen."""
-        self.seen = index * num_batches(len(self.context.labels), self.settings.batch)
-
-    def inputs(self, rng: np.random.Generator, steps: int, first: int) -> dict[str, np.ndarray]:
-        """How much of itself the mean keeps at each step: nothing at the task's first."""
-        if not self.options.average:
+    def draw_inputs(self, steps: int) -> dict[str, np.ndarray]:
+        """The decay at each step of the epoch: 0 at the first step of the task, never above the option."""
+        if not self.decay:
             return {}
-        count = self.seen + np.arange(steps)
-        return {"keep": np.minimum(count / (count + 1), self.options.average).astype(np.float32)}
+        count = self.steps_done + np.arange(steps)
+        return {"keep": np.minimum(count / (count + 1), self.decay).astype(np.float32)}
 
-    def after_step(self, net: nn.Module, now: Batch, pasts: tuple[Batch, ...]) -> None:
+    def update(self, copies: dict[str, Net], net: nn.Module, extra: dict[str, Tensor]) -> None:
         """θ_mean ← keep θ_mean + (1 − keep) θ."""
-        if self.options.average:
-            lean(self.changed(), floats(net), now.extra["keep"])
+        if self.decay:
+            ema_update_(self.mutable_tensors(copies), _float_tensors(net), extra["keep"])
 
-    def changed(self) -> list[Tensor]:
-        """The mean and its statistics."""
-        return floats(self.twins["mean"]) if self.options.average else []
+    def mutable_tensors(self, copies: dict[str, Net]) -> list[Tensor]:
+        """Weights and statistics of the average."""
+        return _float_tensors(copies[COPY]) if self.decay else []
 
-    def logits(self, net: Net, x: Tensor) -> Tensor:
-        """The mean's."""
-        return self.twins["mean"](x) if "mean" in self.twins else super().logits(net, x)  # type: ignore[no-any-return]
+    def model(self, copies: dict[str, Net], net: Net) -> Net:
+        """The averaged network if there is one, else `net`."""
+        return copies.get(COPY, net) if self.decay else net
 
-    def hand_over(self, net: Net) -> bool:
-        """A generalist starts from the mean."""
-        if "mean" in self.twins:
-            copy_into(net, self.twins["mean"])
-        return "mean" in self.twins
+    def copy_to(self, net: Net, copies: dict[str, Net]) -> bool:
+        """Copy the average into `net`; return whether there is one."""
+        model = self.model(copies, net)
+        if model is not net:
+            copy_weights_(net, model)
+        return model is not net
 
-    def take_back(self, net: Net) -> None:
-        """The expert is what counts now."""
-        self.twins.clear()
+    def discard(self, copies: dict[str, Net]) -> None:
+        """Forget the average: a generalist has replaced the model."""
+        if self.decay:
+            copies.pop(COPY, None)
 
 
-def floats(net: nn.Module) -> list[Tensor]:
-    """Weights and statistics, without what counts batches."""
+def _float_tensors(net: nn.Module) -> list[Tensor]:
+    """Weights and statistics of a network, without batch norm's integer counters."""
     return [t for t in net.state_dict().values() if torch.is_floating_point(t)]

@@ -1,4 +1,4 @@
-"""X-DER: extended dark experience replay (Boschini et al., 2022): logits are kept up to date, future heads ready."""
+"""X-DER: extended dark experience replay (Boschini et al., 2022): updates stored logits and prepares future heads."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ from torch import Tensor, nn
 from itl.nets import Net, forward_each
 from itl.settings import Rate, Weight
 from itl.specialists.base import Batch, Options, Phase, Specialist
-from itl.specialists.losses import among, contrast, cross_entropy, squared_error, wide
+from itl.specialists.losses import at_least_float32, cross_entropy, mask_logits, squared_error, supervised_contrast
+
+EVALUATION_BATCH = 512
 
 
 class XDEROptions(Options):
-    """`gamma` bounds what is grafted into stored logits, `consistency` and its `temperature` prepare the future heads,
-    `eta` and `margin` hold past and future heads below the sample's own.
+    """`gamma`: bound on the logits grafted into stored logits. `consistency`, `temperature`: weight and temperature of
+    the contrastive loss that prepares the future heads. `eta`, `margin`: weight and margin of the constraints that
+    keep past and future heads below the sample's own.
     """
 
     gamma: Annotated[float, Field(strict=True, gt=0, le=1)] = 0.85
@@ -29,12 +32,13 @@ class XDEROptions(Options):
 
 
 class XDER(Specialist):
-    """CE(now) among the task's classes + α ‖p(x) − z‖² + β CE among the past classes + L_future + L_constraints.
+    """CE(task) over the task's classes + α ‖p(x) − z‖² + β CE over the past classes + L_future + L_constraints.
 
-    z, the logits stored with an image at its task's end, say nothing of classes that came later: the present network's
-    answers for them are grafted in, during training with ever smaller chance (1/k at the k-th replay) and at every
-    task's end, never above γ times the image's own class. Views for the future heads are two more of the usual kind of
-    the task's images and of the first memory batch; the authors' code draws and augments these apart.
+    z are the logits stored with an image at the end of its task, which lack the classes of later tasks. The current
+    network's outputs for these classes are grafted into z: during training with decreasing probability (1/k at the
+    k-th replay) and at every task's end, never above γ times the logit of the image's own class. The future heads use
+    two more augmentations of the task's images and of the first replay batch; the authors' code draws and augments
+    images for them separately.
     """
 
     name = "x-der"
@@ -63,138 +67,140 @@ class XDER(Specialist):
     Options = XDEROptions
     options: XDEROptions
     stores_logits = True
-    logits_at_end = True
-    new_classes = True
-    fixed_classes = True
-    views = 3
-    forwards = backwards = 7
-    count: Tensor  # how often each slot has been replayed in this task, [size + 1]
+    stores_logits_at_task_end = True
+    requires_new_classes = True
+    requires_fixed_classes = True
+    num_views = 3
+    forward_batches = backward_batches = 7
+    count: Tensor  # how often each slot was replayed in this task, [size + 1]
 
     @property
-    def draws(self) -> int:
+    def num_replay_batches(self) -> int:
         """One batch for the logits, one for the labels."""
         return 2
 
-    def task_starts(self) -> None:
-        """Nothing has been replayed yet."""
+    def on_task_start(self) -> None:
+        """Reset the replay counts."""
         self.count = torch.zeros(self.context.memory.size + 1, device=self.context.engine.device)
 
-    def phase(self) -> Phase:
-        """The usual training; which columns belong together is written out before the first step."""
+    def training_phase(self) -> Phase:
+        """The usual training; the output columns of each task are tabulated before the first step."""
         context, outputs = self.context, self.context.net.classifier.out_features
-        later = [c for c in range(outputs) if c not in {*context.past, *context.classes}]
-        each, send = len(context.classes), context.engine.send
-        self.heads = [send(torch.tensor(later[k : k + each])) for k in range(0, len(later), each)]
-        same = torch.zeros((outputs, outputs), dtype=torch.bool)  # [class, column of its task]
+        unseen = [c for c in range(outputs) if c not in {*context.past_classes, *context.classes}]
+        per_task, send = len(context.classes), context.engine.send
+        self.future_heads = [send(torch.tensor(unseen[k : k + per_task])) for k in range(0, len(unseen), per_task)]
+        same_task = torch.zeros((outputs, outputs), dtype=torch.bool)  # [class, column of its task]
         for task in context.tasks:
-            same[torch.tensor(task)[:, None], torch.tensor(task)] = True
-        self.same_task = send(same)
-        return super().phase()
+            same_task[torch.tensor(task)[:, None], torch.tensor(task)] = True
+        self.same_task = send(same_task)
+        return super().training_phase()
 
-    def inputs(self, rng: np.random.Generator, steps: int, first: int) -> dict[str, np.ndarray]:
-        """A number for each replayed image: whether its logits are brought up to date."""
+    def draw_inputs(self, rng: np.random.Generator, steps: int, first: int) -> dict[str, np.ndarray]:
+        """A uniform number for each replayed image, which decides whether its stored logits are updated."""
         return {"chance": rng.random((steps, 2, self.settings.replay), dtype=np.float32)}
 
-    def loss(self, net: nn.Module, now: Batch, pasts: tuple[Batch, ...]) -> Tensor:
-        """All terms; those of the memory from the second task on, those of the future heads before the last."""
+    def loss(self, net: nn.Module, batch: Batch, replay_batches: tuple[Batch, ...]) -> Tensor:
+        """All terms; replay terms from the second task on, those of the future heads before the last task."""
         s, o, context = self.settings, self.options, self.context
-        outputs, *replayed = (wide(logits) for logits in forward_each(net, now.x, *(past.x for past in pasts)))
-        loss = cross_entropy(among(outputs, context.own), now.y, s.reduction)
-        now.said, everything, labels = outputs.detach(), outputs, now.y
-        if pasts:
-            logits, label = pasts
-            assert logits.logits is not None
-            loss = loss + s.alpha * squared_error(replayed[0], logits.logits, s.reduction)
-            loss = loss + s.beta * cross_entropy(
-                among(replayed[1], context.taught & ~context.own), label.y, s.reduction
-            )
-            loss = loss + o.eta * hinge(self._past_too_high(outputs) + o.margin)
-            self._renew(pasts, [logits.detach() for logits in replayed], now.extra["chance"])
-            everything, labels = torch.cat([outputs, *replayed]), torch.cat([now.y, logits.y, label.y])
-        if self.heads:
+        images = (batch.x, *(replay.x for replay in replay_batches))
+        logits, *replay_logits = (at_least_float32(outputs) for outputs in forward_each(net, *images))
+        loss = cross_entropy(mask_logits(logits, context.task_mask), batch.y, s.reduction)
+        batch.outputs, all_logits, labels = logits.detach(), logits, batch.y
+        if replay_batches:
+            first, second = replay_batches
+            assert first.stored_logits is not None
+            loss = loss + s.alpha * squared_error(replay_logits[0], first.stored_logits, s.reduction)
+            past_logits = mask_logits(replay_logits[1], context.seen_mask & ~context.task_mask)
+            loss = loss + s.beta * cross_entropy(past_logits, second.y, s.reduction)
+            loss = loss + o.eta * hinge(self._past_excess(logits) + o.margin)
+            self._update_logits(replay_batches, [outputs.detach() for outputs in replay_logits], batch.extra["chance"])
+            all_logits, labels = torch.cat([logits, *replay_logits]), torch.cat([batch.y, first.y, second.y])
+        if self.future_heads:
             own = self.same_task.index_select(0, labels)
-            too_high = among(everything, ~context.taught).amax(1) - among(everything, own).amax(1)
-            loss = loss + o.eta * hinge(too_high + o.margin)
-            loss = loss + o.consistency * self._consistency(net, now, pasts)
+            excess = mask_logits(all_logits, ~context.seen_mask).amax(1) - mask_logits(all_logits, own).amax(1)
+            loss = loss + o.eta * hinge(excess + o.margin)
+            loss = loss + o.consistency * self._consistency(net, batch, replay_batches)
         return loss
 
-    def _past_too_high(self, outputs: Tensor) -> Tensor:
-        """By how much the past classes exceed the task's own on its samples, in probability: `[n]`."""
-        context, chance = self.context, among(outputs, self.context.taught).softmax(1)
-        return torch.where(context.own, 0.0, chance).amax(1).detach() - torch.where(context.own, chance, 0.0).amax(1)
+    def _past_excess(self, logits: Tensor) -> Tensor:
+        """By how much the past classes exceed the task's classes on its samples, in probability: `[n]`."""
+        task_mask = self.context.task_mask
+        probability = mask_logits(logits, self.context.seen_mask).softmax(1)
+        past, own = torch.where(task_mask, 0.0, probability), torch.where(task_mask, probability, 0.0)
+        return past.amax(1).detach() - own.amax(1)
 
-    def _consistency(self, net: nn.Module, now: Batch, pasts: tuple[Batch, ...]) -> Tensor:
-        """Supervised contrast of two more views in each future head."""
-        shown = (now, *pasts[:1])
-        x = torch.cat([view.others[k] for k in (0, 1) for view in shown])
-        y = torch.cat([view.y for view in shown]).repeat(2)
-        outputs = wide(net(x))
-        units = [F.normalize(outputs.index_select(1, head), dim=1) for head in self.heads]
-        return torch.stack([contrast(unit, y, self.options.temperature).mean() for unit in units]).mean()
+    def _consistency(self, net: nn.Module, batch: Batch, replay_batches: tuple[Batch, ...]) -> Tensor:
+        """Supervised contrastive loss between the two extra views, averaged over the future heads."""
+        batches = (batch, *replay_batches[:1])
+        x = torch.cat([b.extra_views[k] for k in (0, 1) for b in batches])
+        y = torch.cat([b.y for b in batches]).repeat(2)
+        logits = at_least_float32(net(x))
+        features = [F.normalize(logits.index_select(1, head), dim=1) for head in self.future_heads]
+        return torch.stack([supervised_contrast(f, y, self.options.temperature).mean() for f in features]).mean()
 
     @torch.no_grad()
-    def _renew(self, pasts: tuple[Batch, ...], replayed: list[Tensor], chance: Tensor) -> None:
-        """Graft the present answers for this and later tasks into some of the replayed samples' logits."""
-        first, second = pasts
+    def _update_logits(self, replay_batches: tuple[Batch, ...], replay_logits: list[Tensor], chance: Tensor) -> None:
+        """Graft the current outputs for this and later tasks into some of the replayed samples' stored logits."""
+        first, second = replay_batches
         assert first.slots is not None
         assert second.slots is not None
-        match = second.slots[:, None] == first.slots  # an image in both batches counts once, as the first's
-        again = [torch.zeros_like(first.slots, dtype=torch.bool), match.any(1)]
-        for past, outputs, twice, number in zip(pasts, replayed, again, chance, strict=True):
-            assert past.slots is not None
-            assert past.logits is not None
-            self.count.index_add_(0, past.slots, (~twice).to(self.count.dtype))
-            chosen = (number[: len(past.y)] * self.count.index_select(0, past.slots) < 1) & ~twice
-            new = graft(past.logits, outputs.float(), past.y, self._open(), self.options.gamma)
-            past.renewed = torch.where(chosen[:, None], new, past.logits)
-        assert first.renewed is not None
-        assert second.renewed is not None
-        theirs = first.renewed.index_select(0, match.float().argmax(1))
-        second.renewed = torch.where(again[1][:, None], theirs, second.renewed)
+        match = second.slots[:, None] == first.slots  # an image in both batches is updated once, in the first
+        repeated = [torch.zeros_like(first.slots, dtype=torch.bool), match.any(1)]
+        for replay, outputs, twice, number in zip(replay_batches, replay_logits, repeated, chance, strict=True):
+            assert replay.slots is not None
+            assert replay.stored_logits is not None
+            self.count.index_add_(0, replay.slots, (~twice).to(self.count.dtype))
+            chosen = (number[: len(replay.y)] * self.count.index_select(0, replay.slots) < 1) & ~twice
+            new = graft(replay.stored_logits, outputs.float(), replay.y, self._open_columns(), self.options.gamma)
+            replay.updated_logits = torch.where(chosen[:, None], new, replay.stored_logits)
+        assert first.updated_logits is not None
+        assert second.updated_logits is not None
+        from_first = first.updated_logits.index_select(0, match.float().argmax(1))
+        second.updated_logits = torch.where(repeated[1][:, None], from_first, second.updated_logits)
 
-    def _open(self) -> Tensor:
-        """The columns of this task and of those to come: what samples of past tasks know nothing of."""
-        return self.context.own | ~self.context.taught
+    def _open_columns(self) -> Tensor:
+        """Mask of the columns of the current and future tasks, which past samples' stored logits lack."""
+        return self.context.task_mask | ~self.context.seen_mask
 
     @torch.no_grad()
-    def task_ends(self) -> None:
-        """Store the logits of what the memory has taken, and bring the others' up to date."""
-        memory, net, gamma = self.context.memory, self.context.net.eval(), self.options.gamma
-        held = len(memory)
-        x, y = memory.pixels[:held], torch.from_numpy(memory.labels.copy()).to(memory.pixels.device)
-        outputs = torch.cat([wide(net(self.context.normalize(part))) for part in x.split(512)])
+    def on_task_end(self) -> None:
+        """Store the logits of the task's samples in memory, and update those of older samples."""
+        context, memory, net = self.context, self.context.memory, self.context.net.eval()
+        gamma, count = self.options.gamma, len(memory)
+        x, y = memory.pixels[:count], torch.from_numpy(memory.labels.copy()).to(memory.pixels.device)
+        logits = torch.cat([at_least_float32(net(context.normalize(part))) for part in x.split(EVALUATION_BATCH)])
         assert memory.logits is not None
-        fresh = (
-            graft(outputs, outputs, y, self.context.taught & ~self.context.own, gamma) if self.context.past else outputs
-        )
-        older = graft(memory.logits[:held], outputs, y, self._open(), gamma)
-        ours = torch.from_numpy(memory.slots.task[:held] == self.context.task).to(y.device)
-        memory.logits[:held] = torch.where(ours[:, None], fresh, older)
+        new = logits
+        if context.past_classes:
+            new = graft(logits, logits, y, context.seen_mask & ~context.task_mask, gamma)
+        old = graft(memory.logits[:count], logits, y, self._open_columns(), gamma)
+        is_new = torch.from_numpy(memory.slots.task[:count] == context.task).to(y.device)
+        memory.logits[:count] = torch.where(is_new[:, None], new, old)
 
-    def changed(self) -> list[Tensor]:
-        """How often each slot was replayed."""
+    def mutable_tensors(self) -> list[Tensor]:
+        """The replay counts."""
         return [self.count]
 
-    def extra_state(self) -> dict[str, Tensor]:
-        """The same."""
+    def state_dict(self) -> dict[str, Tensor]:
+        """The replay counts."""
         return {"count": self.count} if hasattr(self, "count") else {}
 
-    def restore(self, kept: dict[str, Tensor], net: Net) -> None:
-        """Take it up."""
-        if "count" in kept:
-            self.count = kept["count"]
+    def load_state_dict(self, state: dict[str, Tensor], net: Net) -> None:
+        """Restore the replay counts."""
+        if "count" in state:
+            self.count = state["count"]
 
 
 def graft(old: Tensor, new: Tensor, y: Tensor, columns: Tensor, gamma: float) -> Tensor:
-    """The logits `old` `[n, classes]` with `columns` (bool `[classes]`) from `new`, scaled where they outdo y's own.
+    """Logits `old` `[n, classes]` with `columns` (bool `[classes]`) taken from `new`, bounded by the logit of y.
 
-    Where the largest of them exceeds the logit of y, all are multiplied by γ · old[y] / largest (eq. 6 of the paper).
+    If the largest of them exceeds the logit of y, all are multiplied by γ · old[y] / largest (eq. 6 of the paper).
     """
     own = old.gather(1, y[:, None])
-    top = among(new, columns).amax(1, keepdim=True)
-    return torch.where(columns, new * torch.where(top > own, gamma * own / top, 1.0), old)
+    largest = mask_logits(new, columns).amax(1, keepdim=True)
+    return torch.where(columns, new * torch.where(largest > own, gamma * own / largest, 1.0), old)
 
 
 def hinge(excess: Tensor) -> Tensor:
-    """The mean of the positive ones of `[n]` values, 0 if there is none."""
+    """Mean of the positive values among `[n]`; 0 if there are none."""
     return F.relu(excess).sum() / (excess > 0).sum().clamp(min=1)

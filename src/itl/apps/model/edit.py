@@ -238,8 +238,8 @@ def _drop_outputs(model: Model, dropped: Sequence[int]) -> None:
     learner = model.learner
     kept = [output for output in range(len(model.output_names)) if output not in dropped]
     new_output = {output: new for new, output in enumerate(kept)}
-    copies = learner.specialist.twins
-    if any(name.partition("/")[0] not in copies for name in learner.specialist.extra_state()):
+    copies = learner.specialist.model_copies
+    if any(name.partition("/")[0] not in copies for name in learner.specialist.state_dict()):
         raise UserError(f"{learner.specialist.name} keeps state by class, so its classes cannot be forgotten")
     for net in (learner.net, *copies.values()):
         net.select_outputs([output for output in kept if output < net.classifier.out_features])

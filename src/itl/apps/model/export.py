@@ -35,8 +35,10 @@ class ExportModule(nn.Module):
         # Before a generalist has changed the network, the specialist predicts, possibly with further model copies.
         self.specialist = None if learner._is_expert() else copy.copy(learner.specialist)
         if self.specialist is not None:
-            self.specialist.twins = {name: _cpu_copy(net) for name, net in learner.specialist.twins.items()}
-            self.model_copies = nn.ModuleDict(self.specialist.twins)
+            self.specialist.model_copies = {
+                name: _cpu_copy(net) for name, net in learner.specialist.model_copies.items()
+            }
+            self.model_copies = nn.ModuleDict(self.specialist.model_copies)
         self.scale = nn.Buffer(learner.normalize.scale.cpu().clone())
         self.shift = nn.Buffer(learner.normalize.shift.cpu().clone())
         merged = len(model.classes) < len(model.output_names)
@@ -45,7 +47,7 @@ class ExportModule(nn.Module):
     def forward(self, pixels: Tensor) -> Tensor:
         """Compute what `Model.predict_proba` computes."""
         x = pixels.float() * self.scale + self.shift
-        logits = self.net(x) if self.specialist is None else self.specialist.logits(self.net, x)
+        logits = self.net(x) if self.specialist is None else self.specialist.evaluate_logits(self.net, x)
         probabilities = logits.softmax(1)
         return probabilities if self.output_class_matrix is None else probabilities @ self.output_class_matrix
 

@@ -109,7 +109,7 @@ def describe(method: Method) -> dict[str, Any]:
         "projection": s.projects,
         "memory": s.memory.policy,
         "stores": [] if s.memory.policy == "none" else stored,
-        "captured": specialists.captured(s),
+        "captured": specialists.is_capturable(s),
         "reference": method.reference,
         "note": method.note,
     }
@@ -118,7 +118,7 @@ def describe(method: Method) -> dict[str, Any]:
 def settings_by_stream(method: Method) -> dict[str, dict[str, dict[str, Any]]]:
     """All settings by stream, then by the buffer sizes that have settings of their own (`any` if there are none)."""
     from itl.settings import build, flatten
-    from itl.specialists import resolve
+    from itl.specialists import resolve_options
     from itl.streams import names
 
     out: dict[str, dict[str, dict[str, Any]]] = {}
@@ -126,7 +126,7 @@ def settings_by_stream(method: Method) -> dict[str, dict[str, dict[str, Any]]]:
         sizes = sorted({size for name, size in method.stream_defaults if name == stream and size is not None})
         built: dict[str, Settings] = {str(size): build(method.defaults_for(stream, size)) for size in sizes}
         built = built or {"any": build(method.defaults_for(stream, 0))}
-        out[stream] = {size: flatten(resolve(settings).model_dump()) for size, settings in built.items()}
+        out[stream] = {size: flatten(resolve_options(settings).model_dump()) for size, settings in built.items()}
     return out
 
 

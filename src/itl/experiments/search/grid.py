@@ -217,7 +217,7 @@ def _settings(part: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 def _config(values: dict[str, Any], name: str) -> Config:
     """A cell's configuration, checked as far as it can be without data."""
-    from itl.specialists import resolve
+    from itl.specialists import resolve_options
 
     if "buffer" not in values and values.get("stream", Config.stream) != Config.stream:
         values["buffer"] = 200  # as `itl run` has it
@@ -234,7 +234,7 @@ def _config(values: dict[str, Any], name: str) -> Config:
     check(config.stream, **cut)
     if config.seed < 0 or config.buffer < 0 or (config.curves or 0) < 0:
         raise UserError(f"seed, buffer and curves of the grid {name} must be 0 or more; {config.name} is not")
-    resolve(settings_for(config.method, config.stream, config.buffer, config.settings))
+    resolve_options(settings_for(config.method, config.stream, config.buffer, config.settings))
     return config
 
 

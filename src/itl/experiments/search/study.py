@@ -42,14 +42,16 @@ class Plan:
 
 def check(plan: Plan) -> None:
     """Refuse what cannot be searched, before anything is begun."""
-    from itl.specialists import resolve
+    from itl.specialists import resolve_options
 
     config = plan.config
     if plan.sampler not in SAMPLERS:
         raise UserError(f"--sampler takes {', '.join(SAMPLERS)}, not '{plan.sampler}'")
     for choice in plan.space.choices:
         for value in choice.ends():
-            resolve(settings_for(config.method, config.stream, config.buffer, {**config.settings, choice.key: value}))
+            resolve_options(
+                settings_for(config.method, config.stream, config.buffer, {**config.settings, choice.key: value})
+            )
     if plan.kept:
         from itl.experiments import refine
 
