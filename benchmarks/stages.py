@@ -30,7 +30,7 @@ import torch  # noqa: E402
 
 from itl import nets  # noqa: E402
 from itl.augment import fused  # noqa: E402
-from itl.bench import Scale, engine_timing  # noqa: E402
+from itl.bench import Workload, engine_timing  # noqa: E402
 from itl.engine import concurrency, loop  # noqa: E402
 from itl.engine.device import Engine, choose_engine  # noqa: E402
 from itl.engine.stage import StepChunk  # noqa: E402
@@ -159,25 +159,25 @@ def ways() -> dict[str, Way]:
     }
 
 
-def generalist(scale: Scale, stream: Stream, **own: Any) -> dict[str, float]:
+def generalist(scale: Workload, stream: Stream, **own: Any) -> dict[str, float]:
     """Seconds and ms a step of both stages."""
     epochs = 60 if scale.device == "cuda" else 4
     few = {"specialist.steps": STEPS, "tangent.epochs": epochs, "projection.epochs": epochs, **own}
-    watch = engine_timing.teach(scale, stream, "itl", 200, few, tasks=2)
+    watch = engine_timing.train_learner(scale, stream, "itl", 200, few, tasks=2)
     out = {f"{stage}_ms": watch.ms(stage) for stage in STAGES}
     return {**out, "seconds": sum(watch.seconds(stage) for stage in STAGES)}
 
 
-def specialists(scale: Scale, stream: Stream) -> dict[str, float]:
+def specialists(scale: Workload, stream: Stream) -> dict[str, float]:
     """ms a step of er, and of itl's specialist."""
-    watch = engine_timing.teach(scale, stream, "er", 200, {}, tasks=1)
+    watch = engine_timing.train_learner(scale, stream, "er", 200, {}, tasks=1)
     own = {"specialist.epochs": 3, "tangent.epochs": 1, "projection.epochs": 1}
-    both = engine_timing.teach(scale, stream, "itl", 200, own, tasks=2)
+    both = engine_timing.train_learner(scale, stream, "itl", 200, own, tasks=2)
     return {"er_ms": watch.ms("specialist"), "itl_specialist_ms": both.ms("specialist")}
 
 
 def measure(
-    scale: Scale, stream: Stream, only: list[str] | None, repeat: int, say: Callable[[str], None]
+    scale: Workload, stream: Stream, only: list[str] | None, repeat: int, say: Callable[[str], None]
 ) -> dict[str, Any]:
     """Every way, and the engine as it is before and after; each so often."""
     plan: list[tuple[str, Way]] = [(FIRST, nullcontext), *ways().items(), (f"{FIRST}-again", nullcontext)]
@@ -203,7 +203,7 @@ def measure(
     return {"format": 1, **environment(torch.device(scale.device)), "ways": out, "repeats": repeat, "each": found}
 
 
-def profiled(scale: Scale, stream: Stream, folder: Path) -> None:
+def profiled(scale: Workload, stream: Stream, folder: Path) -> None:
     """Both stages' kernels, by time and one after another: a table and a trace for each in `folder`."""
     from torch.profiler import ProfilerActivity, profile
 
@@ -212,7 +212,7 @@ def profiled(scale: Scale, stream: Stream, folder: Path) -> None:
     for stage, other in (STAGES, STAGES[::-1]):
         few = {f"{stage}.epochs": 60 if device == "cuda" else 4, f"{other}.epochs": 1, "specialist.steps": STEPS}
         with profile(activities=kinds) as seen:
-            engine_timing.teach(scale, stream, "itl", 200, few, tasks=1)
+            engine_timing.train_learner(scale, stream, "itl", 200, few, tasks=1)
         key = "self_device_time_total" if device == "cuda" else "self_cpu_time_total"
         text = seen.key_averages().table(sort_by=key, row_limit=70, max_name_column_width=110)
         (folder / f"profile-{stage}.txt").write_text(text)
@@ -226,7 +226,7 @@ def main() -> None:
     parser.add_argument("--only", help="names of ways, with commas between; default: all")
     parser.add_argument("--repeat", type=int, default=1, metavar="N", help="times; default: once")
     args = parser.parse_args()
-    scale = Scale.of(choose_engine("auto").device.type)
+    scale = Workload.for_device(choose_engine("auto").device.type)
     stream = scale.stream()
     only = args.only.split(",") if args.only else None
     found = measure(scale, stream, only, args.repeat, lambda line: print(line, flush=True))

@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from itl import UserError
-from itl.bench import Scale, baseline_loop, engine_timing, full_run
+from itl.bench import Workload, baseline_loop, engine_timing, full_run
 from itl.bench import method_steps as bench_methods
 from itl.bench.plot import draw
 from itl.engine.concurrency import run_concurrently
 from itl.presets import settings_for
 
-TINY = Scale("cpu", 64, 8, {"net.name": "resnet8", "net.width": 4}, 2, 2, 0, (8, 16), (1,), {"tangent.epochs": 2})
+TINY = Workload("cpu", 64, 8, {"net.name": "resnet8", "net.width": 4}, 2, 2, 0, (8, 16), (1,), {"tangent.epochs": 2})
 SHORT = {"specialist.epochs": 1, "tangent.epochs": 1, "projection.epochs": 1, "projection.lr": 1e-4}
 STEPS = {"er", "derpp", "itl specialist", "itl tangent", "itl projection"}
 
@@ -28,7 +28,7 @@ def record() -> dict[str, object]:
         "ours": mine,
         "usual": theirs,
         "growth": engine_timing.growth(TINY, stream),
-        "lanes": engine_timing.lanes(TINY, stream),
+        "lanes": engine_timing.concurrent_runs(TINY, stream),
     }
 
 
@@ -76,7 +76,7 @@ def test_jobs_on_a_cpu_run_one_after_another_in_order() -> None:
 def test_the_usual_run_goes_through_every_stage_and_keeps_a_balanced_memory() -> None:
     stream = TINY.stream()
     settings = settings_for("itl", None, 8, {**TINY.net, **SHORT})
-    run = full_run.UsualRun(stream, 8, settings, seed=0)
+    run = full_run.BaselineRun(stream, 8, settings, seed=0)
     before = [p.detach().clone() for p in run.net.parameters()]
     for index in range(len(stream)):
         run.learn(index)
@@ -86,8 +86,8 @@ def test_the_usual_run_goes_through_every_stage_and_keeps_a_balanced_memory() ->
 
 
 def test_a_methods_step_is_held_to_what_it_computes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench_methods.Scale, "of", lambda device, quick: TINY)
-    record = bench_methods.measure_methods("cpu", bench_methods.chosen("derpp,gdumb,co2l"))
+    monkeypatch.setattr(bench_methods.Workload, "for_device", lambda device, quick: TINY)
+    record = bench_methods.measure_methods("cpu", bench_methods.parse_names("derpp,gdumb,co2l"))
     rows = {row["method"]: row for row in record["methods"]}
     assert list(rows) == ["er", "derpp", "gdumb", "co2l"]
     assert all(row["ms"] > 0 for row in rows.values())
@@ -100,7 +100,7 @@ def test_a_methods_step_is_held_to_what_it_computes(monkeypatch: pytest.MonkeyPa
 
 
 def test_all_methods_but_the_ablation_and_itl_are_measured() -> None:
-    assert {"sgd", "er", "derpp", "joint", "agem", "cls-er", "lwf"} <= set(bench_methods.chosen("all"))
-    assert not {"b", "b+ff", "itl", "itl-l"} & set(bench_methods.chosen("all"))
+    assert {"sgd", "er", "derpp", "joint", "agem", "cls-er", "lwf"} <= set(bench_methods.parse_names("all"))
+    assert not {"b", "b+ff", "itl", "itl-l"} & set(bench_methods.parse_names("all"))
     with pytest.raises(UserError, match="unknown method to measure 'dre'; did you mean"):
-        bench_methods.chosen("er,dre")
+        bench_methods.parse_names("er,dre")

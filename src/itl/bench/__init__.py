@@ -1,6 +1,6 @@
-"""How fast it is, as ratios within one run on the machine it is on: our engine, the usual loop, memory size, lanes."""
+"""Speed measured as ratios within one run on one machine: engine, baseline loop, memory sizes, concurrent runs."""
 
 from itl.bench.measure import measure
-from itl.bench.workload import Scale
+from itl.bench.workload import Workload
 
-__all__ = ["Scale", "measure"]
+__all__ = ["Workload", "measure"]

@@ -1,6 +1,6 @@
-"""The same work done the usual way: a loader with workers, Pillow transforms image by image, eager steps.
+"""The same work in a conventional training loop: data loader with workers, Pillow transforms, eager steps.
 
-This is how the benchmark's code and most research code train: float32 images from a `DataLoader`, the memory's images
+The benchmark's code and most research code train like this: float32 images from a `DataLoader`, replayed images
 transformed one by one in the main process, one kernel launch at a time, `loss.item()` at every step.
 """
 
@@ -21,12 +21,12 @@ from torch.func import functional_call, jvp
 from torch.utils.data import DataLoader, Dataset
 
 from itl import nets
-from itl.bench.workload import Scale
+from itl.bench.workload import Workload
 from itl.streams import Images, Stream
 
 
 class Transform:
-    """Crop with padding, flip, to a normalised tensor: one Pillow image at a time."""
+    """Random crop, flip and normalization of one Pillow image at a time."""
 
     def __init__(self, stream: Stream) -> None:
         self.mean = torch.tensor(stream.mean).view(-1, 1, 1)
@@ -34,11 +34,11 @@ class Transform:
         self.padding, self.flip = stream.padding, stream.flip
 
     def __call__(self, raw: np.ndarray) -> Tensor:
-        """Float32 `[c, h, w]` of a uint8 image `[h, w, c]`."""
+        """Convert a uint8 image `[h, w, c]` to float32 `[c, h, w]`."""
         image = Image.fromarray(raw.squeeze(2) if raw.shape[2] == 1 else raw)
-        side, most = image.size[0], 2 * self.padding
+        side, margin = image.size[0], 2 * self.padding
         image = ImageOps.expand(image, border=self.padding)
-        left, top = random.randint(0, most), random.randint(0, most)
+        left, top = random.randint(0, margin), random.randint(0, margin)
         image = image.crop((left, top, left + side, top + side))
         if self.flip and random.random() < 0.5:
             image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
@@ -47,7 +47,7 @@ class Transform:
 
 
 class Samples(Dataset[tuple[Tensor, int, Tensor]]):
-    """What a loader's workers read: the view, the label, and the raw image for the memory."""
+    """Dataset of (augmented image, label, raw image for the memory)."""
 
     def __init__(self, images: Images, transform: Transform) -> None:
         self.pixels = images.pixels.permute(0, 2, 3, 1).numpy()
@@ -63,7 +63,7 @@ class Samples(Dataset[tuple[Tensor, int, Tensor]]):
 
 
 class Buffer:
-    """A reservoir written and read sample by sample."""
+    """Reservoir that is written and read sample by sample."""
 
     def __init__(self, size: int, transform: Transform) -> None:
         self.size, self.transform, self.seen = size, transform, 0
@@ -72,19 +72,19 @@ class Buffer:
         self.logits: list[Tensor] = []
 
     def add(self, raw: Tensor, labels: Tensor, logits: Tensor) -> None:
-        """Offer a batch."""
+        """Add a batch by reservoir sampling."""
         for k in range(len(raw)):
-            place = len(self.images) if len(self.images) < self.size else random.randint(0, self.seen)
+            slot = len(self.images) if len(self.images) < self.size else random.randint(0, self.seen)
             self.seen += 1
-            if place < len(self.images):
-                self.images[place], self.labels[place], self.logits[place] = raw[k], int(labels[k]), logits[k]
-            elif place < self.size:
+            if slot < len(self.images):
+                self.images[slot], self.labels[slot], self.logits[slot] = raw[k], int(labels[k]), logits[k]
+            elif slot < self.size:
                 self.images.append(raw[k])
                 self.labels.append(int(labels[k]))
                 self.logits.append(logits[k])
 
     def draw(self, count: int, device: str | torch.device) -> tuple[Tensor, Tensor, Tensor]:
-        """Some samples without replacement, transformed one by one."""
+        """Draw samples without replacement and transform them one by one."""
         picks = random.sample(range(len(self.images)), min(count, len(self.images)))
         views = torch.stack([self.transform(self.images[p].numpy()) for p in picks])
         labels = torch.tensor([self.labels[p] for p in picks])
@@ -92,38 +92,38 @@ class Buffer:
 
 
 def er(net: nn.Module, x: Tensor, y: Tensor, buffer: Buffer, replay: int = 32) -> tuple[Tensor, Tensor]:
-    """The loss of task and memory in one forward, and the task's logits."""
+    """Loss of task and replay batch in one forward pass, and the task batch's logits."""
     own = len(x)
     if buffer.images:
-        past_x, past_y, _ = buffer.draw(replay, x.device)
-        x, y = torch.cat([x, past_x]), torch.cat([y, past_y])
+        replay_x, replay_y, _ = buffer.draw(replay, x.device)
+        x, y = torch.cat([x, replay_x]), torch.cat([y, replay_y])
     logits = net(x)
     return F.cross_entropy(logits, y), logits[:own]
 
 
-def apart(net: nn.Module, x: Tensor, y: Tensor, buffer: Buffer, replay: int = 32) -> tuple[Tensor, Tensor]:
-    """The same in a forward each."""
+def er_separate(net: nn.Module, x: Tensor, y: Tensor, buffer: Buffer, replay: int = 32) -> tuple[Tensor, Tensor]:
+    """Loss of task and replay batch in separate forward passes, and the task batch's logits."""
     logits = net(x)
     loss = F.cross_entropy(logits, y)
     if buffer.images:
-        past_x, past_y, _ = buffer.draw(replay, x.device)
-        loss = loss + F.cross_entropy(net(past_x), past_y)
+        replay_x, replay_y, _ = buffer.draw(replay, x.device)
+        loss = loss + F.cross_entropy(net(replay_x), replay_y)
     return loss, logits
 
 
-def measure(scale: Scale, stream: Stream) -> dict[str, float]:
-    """ms a step of er, derpp and ITL's three stages, each the median over some steps after warming up."""
+def measure(workload: Workload, stream: Stream) -> dict[str, float]:
+    """Milliseconds per step of er, derpp and the three stages of itl: median after a warm-up."""
     random.seed(0)
     torch.manual_seed(0)
-    bench = _Usual(scale, stream)
+    bench = _BaselineBench(workload, stream)
     kinds: dict[str, Callable[[], Iterator[None]]] = {
         "er": lambda: bench.replay(er),
         "derpp": lambda: bench.replay(bench.derpp),
-        "itl specialist": lambda: bench.replay(apart, frozen=True),
+        "itl specialist": lambda: bench.replay(er_separate, frozen=True),
         "itl tangent": bench.tangent,
         "itl projection": bench.projection,
     }
-    return {name: _median_ms(steps(), scale.usual_steps) for name, steps in kinds.items()}
+    return {name: _median_ms(steps(), workload.baseline_steps) for name, steps in kinds.items()}
 
 
 def _median_ms(steps: Iterator[None], count: int) -> float:
@@ -134,28 +134,30 @@ def _median_ms(steps: Iterator[None], count: int) -> float:
         begin = time.perf_counter()
         next(steps)
         times.append(time.perf_counter() - begin)
-    # the mean over blocks of ten, since a loader delivers in bursts
+    # Means over blocks of ten, because a loader delivers in bursts.
     blocks = [sum(times[k : k + 10]) / len(times[k : k + 10]) for k in range(0, len(times), 10)]
     return 1e3 * median(blocks)
 
 
-class _Usual:
-    def __init__(self, scale: Scale, stream: Stream) -> None:
-        self.scale, self.device = scale, scale.device
+class _BaselineBench:
+    """Endless iterators that run one training step per item."""
+
+    def __init__(self, workload: Workload, stream: Stream) -> None:
+        self.workload, self.device = workload, workload.device
         self.transform = Transform(stream)
         self.samples = Samples(stream.tasks[0].train, self.transform)
         self.classes = stream.classes
 
     def _net(self) -> nets.Net:
-        name, width = self.scale.net.get("net.name", "resnet18"), self.scale.net.get("net.width")
+        name, width = self.workload.net.get("net.name", "resnet18"), self.workload.net.get("net.width")
         return nets.build(name, self.classes, width=width).to(self.device)
 
     def _batches(self) -> Iterator[Any]:
         while True:
-            yield from DataLoader(self.samples, 32, shuffle=True, num_workers=self.scale.workers)
+            yield from DataLoader(self.samples, 32, shuffle=True, num_workers=self.workload.workers)
 
     def replay(self, loss: Callable[..., tuple[Tensor, Tensor]], frozen: bool = False) -> Iterator[None]:
-        """Steps of a replay method; `frozen`: the memory is full and takes nothing."""
+        """Steps of a replay method. `frozen`: the memory is filled once and then not updated."""
         net, buffer = self._net(), Buffer(200, self.transform)
         optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
         for x, y, raw in self._batches():
@@ -170,18 +172,18 @@ class _Usual:
             yield
 
     def derpp(self, net: nn.Module, x: Tensor, y: Tensor, buffer: Buffer) -> tuple[Tensor, Tensor]:
-        """Three forwards, two draws."""
+        """DER++ loss with three forward passes and two replay batches, and the task batch's logits."""
         logits = net(x)
         loss = F.cross_entropy(logits, y)
         if buffer.images:
-            past_x, _, stored = buffer.draw(32, self.device)
-            loss = loss + 0.1 * F.mse_loss(net(past_x), stored)
-            past_x, past_y, _ = buffer.draw(32, self.device)
-            loss = loss + 0.5 * F.cross_entropy(net(past_x), past_y)
+            replay_x, _, stored = buffer.draw(32, self.device)
+            loss = loss + 0.1 * F.mse_loss(net(replay_x), stored)
+            replay_x, replay_y, _ = buffer.draw(32, self.device)
+            loss = loss + 0.5 * F.cross_entropy(net(replay_x), replay_y)
         return loss, logits
 
     def tangent(self) -> Iterator[None]:
-        """Tangent learning over the last two layers, by forward-mode AD, eagerly."""
+        """Steps of tangent learning over the last two layers, by forward-mode differentiation."""
         net = self._net().eval()
         trunk, head = net.split(2)
         params = {name: p.detach() for name, p in head.named_parameters()}
@@ -198,7 +200,7 @@ class _Usual:
             yield
 
     def projection(self) -> Iterator[None]:
-        """Distillation of a tangent model, eagerly."""
+        """Steps of distilling a tangent model."""
         net, anchor = self._net(), self._net().eval()
         trunk, head = anchor.split(2)
         params = {name: p.detach() for name, p in head.named_parameters()}
@@ -217,6 +219,6 @@ class _Usual:
 
 
 def tangent_logits(head: nn.Module, params: dict[str, Tensor], w: dict[str, Tensor], features: Tensor) -> Tensor:
-    """p(x) + ∇p(x) w by forward-mode AD: `[n, classes]`."""
-    value, along = jvp(lambda p: functional_call(head, p, (features,)), (params,), (w,))  # type: ignore[misc]
-    return value + along  # type: ignore[no-any-return]
+    """p(x) + ∇p(x) w by forward-mode differentiation: `[n, classes]`."""
+    value, derivative = jvp(lambda p: functional_call(head, p, (features,)), (params,), (w,))  # type: ignore[misc]
+    return value + derivative  # type: ignore[no-any-return]

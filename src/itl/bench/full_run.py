@@ -1,4 +1,4 @@
-"""A whole `itl` run over a stream, in our engine and the usual way: the same epochs, batches and stages."""
+"""A complete `itl` run with the engine and with the baseline loop: the same epochs, batches and stages."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from itl import nets
-from itl.bench.baseline_loop import Buffer, Samples, Transform, apart, er, tangent_logits
+from itl.bench.baseline_loop import Buffer, Samples, Transform, er, er_separate, tangent_logits
 from itl.learner import Learner
 from itl.settings import Settings
 from itl.streams import Stream
 
 
-def measure(stream: Stream, buffer: int, settings: dict[str, Any], rounds: int = 2) -> dict[str, Any]:
-    """Seconds of both ways, `rounds` times by turns, with the accuracy each reached: they do the same."""
+def measure(stream: Stream, buffer: int, settings: dict[str, Any], repeats: int = 2) -> dict[str, Any]:
+    """Seconds and accuracy of both, run `repeats` times, interleaved."""
     out: dict[str, Any] = {"stream": stream.name, "buffer": buffer, "ours": [], "usual": []}
-    for seed in range(rounds):
+    for seed in range(repeats):
         begin = time.perf_counter()
         learner = Learner("itl", buffer, seed, stream.classes, settings=settings, device="cpu")
         for task in stream:
             learner.learn(task)
         middle = time.perf_counter()
-        usual = UsualRun(stream, buffer, learner.settings, seed)
+        baseline = BaselineRun(stream, buffer, learner.settings, seed)
         for index in range(len(stream)):
-            usual.learn(index)
+            baseline.learn(index)
         end = time.perf_counter()
         out["ours"].append({"seconds": middle - begin, "class_il": learner.evaluate(stream).class_il})
-        out["usual"].append({"seconds": end - middle, "class_il": usual.class_il()})
+        out["usual"].append({"seconds": end - middle, "class_il": baseline.class_il()})
     spent = {side: sum(run["seconds"] for run in out[side]) for side in ("ours", "usual")}
     return {**out, "ratio": spent["usual"] / spent["ours"]}
 
 
-class UsualRun:
-    """Algorithm 1 as one would write it at first: a loader, Pillow, eager steps, `.item()` at each of them."""
+class BaselineRun:
+    """Algorithm 1 as a straightforward loop: data loader, Pillow, eager steps, `.item()` at each step."""
 
     def __init__(self, stream: Stream, buffer: int, settings: Settings, seed: int) -> None:
         torch.manual_seed(seed)
@@ -50,11 +50,11 @@ class UsualRun:
         self.memory = Buffer(buffer, self.transform)
 
     def learn(self, index: int) -> None:
-        """One task: specialist, memory, half-pipe, tangent learning, projection."""
+        """Learn a task: specialist, memory, half-pipe, tangent learning, projection."""
         task = self.stream.tasks[index]
         samples = Samples(task.train, self.transform)
         self._specialist(samples)
-        self._keep(samples)
+        self._update_memory(samples)
         self.net.classifier.reset_parameters()
         anchor = copy.deepcopy(self.net).eval()
         w = self._tangent(anchor)
@@ -62,31 +62,31 @@ class UsualRun:
 
     def _specialist(self, samples: Samples) -> None:
         s = self.settings.specialist
-        replayed = apart if s.name == "er-separate" else er
+        loss_function = er_separate if s.name == "er-separate" else er
         optimizer = torch.optim.SGD(self.net.parameters(), s.lr, s.momentum, weight_decay=s.weight_decay)
         self.net.train()
         for _ in range(s.epochs):
             for x, y, _raw in DataLoader(samples, s.batch, shuffle=True, num_workers=1):
                 optimizer.zero_grad()
-                loss, _ = replayed(self.net, x, y, self.memory, s.replay)
+                loss, _ = loss_function(self.net, x, y, self.memory, s.replay)
                 loss.backward()
                 optimizer.step()
                 loss.item()
 
-    def _keep(self, samples: Samples) -> None:
-        """Equally many random images of every class seen."""
-        held: dict[int, list[Tensor]] = {}
+    def _update_memory(self, samples: Samples) -> None:
+        """Keep equally many random images of every class seen."""
+        images_by_class: dict[int, list[Tensor]] = {}
         for image, label in zip(self.memory.images, self.memory.labels, strict=True):
-            held.setdefault(label, []).append(image)
+            images_by_class.setdefault(label, []).append(image)
         for row in random.sample(range(len(samples)), len(samples)):
-            held.setdefault(samples.labels[row], []).append(torch.from_numpy(samples.pixels[row].copy()))
-        each = self.size // len(held)
-        self.memory.images = [image for images in held.values() for image in images[:each]]
-        self.memory.labels = [label for label, images in held.items() for _ in images[:each]]
+            images_by_class.setdefault(samples.labels[row], []).append(torch.from_numpy(samples.pixels[row].copy()))
+        per_class = self.size // len(images_by_class)
+        self.memory.images = [image for images in images_by_class.values() for image in images[:per_class]]
+        self.memory.labels = [label for label, images in images_by_class.items() for _ in images[:per_class]]
         self.memory.logits = [torch.zeros(1)] * len(self.memory.images)
 
     def _epochs(self, epochs: int, batch: int) -> Any:
-        """The memory's images, transformed one by one, in shuffled batches."""
+        """Yield shuffled batches of the memory's images, transformed one by one."""
         for _ in range(epochs):
             order = random.sample(range(len(self.memory.images)), len(self.memory.images))
             for first in range(0, len(order), batch):
@@ -127,7 +127,7 @@ class UsualRun:
 
     @torch.no_grad()
     def class_il(self) -> float:
-        """Mean over tasks of the accuracy among all classes, percent."""
+        """Mean over tasks of the accuracy among all classes, in percent."""
         self.net.eval()
         scores: list[float] = []
         for task in self.stream:

@@ -1,4 +1,4 @@
-"""Everything `itl bench` measures, as one record."""
+"""All measurements of `itl bench` as one record."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from itl.bench import baseline_loop, engine_timing, full_run
-from itl.bench.workload import Scale
+from itl.bench.workload import Workload
 from itl.results import environment
 from itl.streams import load
 
@@ -19,45 +19,55 @@ def measure(
     *,
     quick: bool = False,
     parts: tuple[str, ...] = ("ours", "usual", "growth", "lanes", "whole"),
-    say: Callable[[str], None] = lambda line: None,
+    on_progress: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
-    """Measure on `device` (cpu or cuda). `quick`: fewer sizes; `parts`: what to measure; `say` hears of progress."""
-    scale = Scale.of(device, quick)
-    stream = scale.stream()
-    out: dict[str, Any] = {"format": 1, "network": scale.net.get("net.name", "resnet18"), "images": scale.images}
+    """Measure speed on one device.
+
+    Args:
+        device: "cpu" or "cuda".
+        quick: Measure fewer sizes.
+        parts: Which measurements to make.
+        on_progress: Called with one line per measurement.
+
+    Returns:
+        A record that can be written as JSON.
+    """
+    workload = Workload.for_device(device, quick)
+    stream = workload.stream()
+    out: dict[str, Any] = {"format": 1, "network": workload.net.get("net.name", "resnet18"), "images": workload.images}
     out |= environment(torch.device(device))
     begin = time.perf_counter()
     if "ours" in parts:
-        say("our engine: er, derpp, ITL's three stages")
-        out["ours"] = engine_timing.steps(scale, stream)
-        out["generalist_share"] = share(out["ours"], scale)
+        on_progress("engine: er, derpp, the three stages of itl")
+        out["ours"] = engine_timing.steps(workload, stream)
+        out["generalist_share"] = generalist_share(out["ours"], workload)
     if "growth" in parts:
-        say("tangent learning and projection against the memory's size")
-        out["growth"] = engine_timing.growth(scale, stream)
+        on_progress("tangent learning and projection at several memory sizes")
+        out["growth"] = engine_timing.growth(workload, stream)
     if "lanes" in parts:
-        say("several runs side by side")
-        out["lanes"] = engine_timing.lanes(scale, stream)
-    if "usual" in parts:  # after ours: its loaders' workers and what it leaves on the device are in nobody's way
-        say("the same the usual way")
-        out["usual"] = {name: {"ms": ms} for name, ms in baseline_loop.measure(scale, stream).items()}
+        on_progress("concurrent runs")
+        out["lanes"] = engine_timing.concurrent_runs(workload, stream)
+    if "usual" in parts:  # last, so that its loader's workers and its device memory do not affect the engine
+        on_progress("baseline loop")
+        out["usual"] = {name: {"ms": ms} for name, ms in baseline_loop.measure(workload, stream).items()}
     if "ours" in parts and "usual" in parts:
         out["ratio"] = {name: out["usual"][name]["ms"] / out["ours"][name]["ms"] for name in out["usual"]}
     if "whole" in parts and device == "cpu":
-        say("a whole run on seq-digits, both ways")
+        on_progress("complete runs on seq-digits with engine and baseline loop")
         short = {"specialist.epochs": 1, "tangent.epochs": 4, "projection.epochs": 4} if quick else {}
-        out["whole"] = full_run.measure(load("seq-digits"), 20, short, rounds=1 if quick else 2)
+        out["whole"] = full_run.measure(load("seq-digits"), 20, short, repeats=1 if quick else 2)
     out["seconds"] = time.perf_counter() - begin
     return out
 
 
-def share(times: dict[str, Any], scale: Scale) -> dict[str, float]:
-    """Tangent learning + projection, for 60 epochs each, as a share of the specialist over a task of 50 epochs.
+def generalist_share(times: dict[str, Any], workload: Workload) -> dict[str, float]:
+    """Time of tangent learning and projection (60 epochs each) as a share of the specialist's (50 epochs of a task).
 
-    On CUDA the 60 epochs were run, all that they took counts; on a CPU fewer, and their time is scaled up. Of the
-    specialist a few epochs were run, captures and all; the others are reckoned as its median one.
+    On CUDA all 60 epochs are timed; on a CPU fewer, scaled up. Of the specialist a few epochs are timed, including
+    graph capture; the others count as the median epoch.
     """
-    each = times["itl specialist"]["ms"] * -(-scale.images // 32) / 1e3
-    specialist = times["itl specialist"]["seconds"] + (50 - scale.epochs) * each
+    epoch_seconds = times["itl specialist"]["ms"] * -(-workload.images // 32) / 1e3
+    specialist = times["itl specialist"]["seconds"] + (50 - workload.epochs) * epoch_seconds
     stages = (times["itl tangent"], times["itl projection"])
     generalist = sum(60 / stage["epochs"] * stage["seconds"] for stage in stages)
     return {"specialist_seconds": specialist, "generalist_seconds": generalist, "share": generalist / specialist}

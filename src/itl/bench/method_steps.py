@@ -1,4 +1,4 @@
-"""Every method's step beside er's: how much longer it takes, and how much of that its passes explain."""
+"""Time of every method's step relative to `er`, and the part explained by its forward and backward passes."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 import torch
 
 from itl import presets, specialists
-from itl.bench.engine_timing import Stopwatch
-from itl.bench.workload import Scale
+from itl.bench.engine_timing import StageTimer
+from itl.bench.workload import Workload
 from itl.errors import unknown
 from itl.learner import Learner
 from itl.results import environment
 from itl.streams import Stream
 
 BUFFER = 200
-BACKWARD = 2  # a backward pass costs two forward ones
-# The same batches for all, gentle steps (noise must not diverge), nothing but the specialist.
-SAME: dict[str, Any] = {
+BACKWARD_COST = 2  # a backward pass costs as much as two forward passes
+# The same batches for all methods, low learning rates (training on noise must not diverge), no generalist.
+COMMON_SETTINGS: dict[str, Any] = {
     "specialist.batch": 32,
     "specialist.replay": 32,
     "specialist.lr": 1e-3,
@@ -26,18 +26,22 @@ SAME: dict[str, Any] = {
     "augment.task": None,
     "augment.memory": None,
 }
-# Options that lengthen what is not timed, or that leave out of most epochs what is (metasp's plain ones).
-SHORT = {"first_epochs": None, "probe_epochs": 1, "bias_epochs": 1, "plain": 0.0}
+# Options that shorten parts that are not timed, or that make every epoch do the timed work (metasp).
+SHORT_OPTIONS = {"first_epochs": None, "probe_epochs": 1, "bias_epochs": 1, "plain": 0.0}
 
 
 def names() -> list[str]:
-    """The methods that are measured: all that are specialists alone, but for the ablation's."""
+    """Measured methods: all without a generalist, except the ablation's `b`."""
     alone = [name for name in presets.METHODS if presets.settings_for(name, None, BUFFER).generalist == "none"]
     return [name for name in alone if name != "b"]
 
 
-def chosen(text: str) -> list[str]:
-    """`all`, or names with commas between; er is always among them."""
+def parse_names(text: str) -> list[str]:
+    """Method names from `all` or a comma-separated list; `er` is always included.
+
+    Raises:
+        UserError: A name is unknown.
+    """
     if text == "all":
         return names()
     out = ["er"]
@@ -49,47 +53,50 @@ def chosen(text: str) -> list[str]:
 
 
 def measure_methods(
-    device: str, which: Sequence[str], *, quick: bool = False, say: Callable[[str], None] = lambda line: None
+    device: str, which: Sequence[str], *, quick: bool = False, on_progress: Callable[[str], None] = lambda line: None
 ) -> dict[str, Any]:
-    """A record with `methods`: for each its ms a step on the second task, `ratio` to er's, `explained` by what it
-    computes, and `factor`, the one over the other: 1 is what its forwards and backwards cost, 3 the most it may be.
+    """Measure the step time of several methods.
+
+    Returns:
+        A record whose `methods` hold, for each method, milliseconds per step on the second task (`ms`), the `ratio` to
+        `er`, the ratio `explained` by forward and backward passes, and `factor` = ratio / explained (1: no overhead).
     """
-    scale = Scale.of(device, quick)
-    stream = scale.stream()
-    out: dict[str, Any] = {"format": 1, "network": scale.net.get("net.name", "resnet18"), "images": scale.images}
+    workload = Workload.for_device(device, quick)
+    stream = workload.stream()
+    out: dict[str, Any] = {"format": 1, "network": workload.net.get("net.name", "resnet18"), "images": workload.images}
     out |= environment(torch.device(device))
     rows: list[dict[str, Any]] = []
     for name in which:
-        say(name)
-        rows.append(row(scale, stream, name))
-    er = next(one for one in rows if one["method"] == "er")
-    for one in rows:
-        one["ratio"] = one["ms"] / er["ms"]
-        one["explained"] = cost(one) / cost(er)
-        one["factor"] = one["ratio"] / one["explained"]
+        on_progress(name)
+        rows.append(row(workload, stream, name))
+    er = next(entry for entry in rows if entry["method"] == "er")
+    for entry in rows:
+        entry["ratio"] = entry["ms"] / er["ms"]
+        entry["explained"] = cost(entry) / cost(er)
+        entry["factor"] = entry["ratio"] / entry["explained"]
     return out | {"methods": rows}
 
 
-def row(scale: Scale, stream: Stream, name: str) -> dict[str, Any]:
-    """One method's milliseconds a step, and what it computes in one."""
+def row(workload: Workload, stream: Stream, name: str) -> dict[str, Any]:
+    """A method's milliseconds per step and its number of forward and backward passes."""
     settings = presets.settings_for(name, None, BUFFER)
     specialist = specialists.build(settings.specialist)
-    own = {f"specialist.options.{k}": v for k, v in SHORT.items() if k in specialist.options.model_dump()}
+    own = {f"specialist.options.{k}": v for k, v in SHORT_OPTIONS.items() if k in specialist.options.model_dump()}
     if specialist.data == "memory":  # an epoch is a few steps
-        own["specialist.epochs"] = scale.epochs * max(1, scale.images // BUFFER)
-    given = {**scale.net, "specialist.epochs": scale.epochs, **scale.settings, **SAME, **own}
-    watch, outputs = Stopwatch(), stream.classes + 2  # some classes are still to come, for methods that prepare them
-    learner = Learner(name, BUFFER, 0, outputs, settings=given, device=scale.device, callback=watch)
+        own["specialist.epochs"] = workload.epochs * max(1, workload.images // BUFFER)
+    given = {**workload.net, "specialist.epochs": workload.epochs, **workload.settings, **COMMON_SETTINGS, **own}
+    timer, outputs = StageTimer(), stream.classes + 2  # two unseen classes, for methods that prepare future outputs
+    learner = Learner(name, BUFFER, 0, outputs, settings=given, device=workload.device, callback=timer)
     for task in stream:
         learner.learn(task)
-    facts = {
+    passes = {
         "forwards": specialist.forward_batches,
         "backwards": specialist.backward_batches,
         "captured": specialists.is_capturable(settings),
     }
-    return {"method": name, "ms": watch.ms("specialist"), **facts}
+    return {"method": name, "ms": timer.ms("specialist"), **passes}
 
 
-def cost(facts: dict[str, Any]) -> float:
-    """A step's arithmetic in forward passes of a batch."""
-    return float(facts["forwards"] + BACKWARD * facts["backwards"])
+def cost(passes: dict[str, Any]) -> float:
+    """Arithmetic of a step, in forward passes of one batch."""
+    return float(passes["forwards"] + BACKWARD_COST * passes["backwards"])

@@ -1,4 +1,4 @@
-"""The work that is timed: which network, images and numbers of steps, for a GPU and for a CPU."""
+"""The timed workload: network, images and numbers of steps, for a GPU and for a CPU."""
 
 from __future__ import annotations
 
@@ -11,23 +11,36 @@ from itl.streams import Stream, from_arrays
 
 
 @dataclass(frozen=True)
-class Scale:
-    """A benchmark's size. On CUDA it is the benchmark's own: ResNet-18 on 10,000 images a task; small on a CPU."""
+class Workload:
+    """Size of the timed work: ResNet-18 on 10,000 images per task on CUDA, as in the benchmark; small on a CPU.
+
+    Attributes:
+        device: "cpu" or "cuda".
+        images: Images per task.
+        side: Image height and width in pixels.
+        net: Network settings.
+        epochs: Timed epochs of a specialist.
+        baseline_steps: Timed steps of the baseline loop.
+        workers: Workers of the baseline's data loader.
+        buffers: Memory sizes for the growth measurement.
+        concurrent_runs: Numbers of concurrent runs to time.
+        settings: Further settings of the learner.
+    """
 
     device: str
-    images: int  # a task's
+    images: int
     side: int
     net: dict[str, Any]
-    epochs: int  # timed epochs of a specialist
-    usual_steps: int  # timed steps of the usual loop
-    workers: int  # of its loader
+    epochs: int
+    baseline_steps: int
+    workers: int
     buffers: tuple[int, ...]
-    lanes: tuple[int, ...]
+    concurrent_runs: tuple[int, ...]
     settings: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, device: str, quick: bool = False) -> Scale:
-        """The size for a device."""
+    def for_device(cls, device: str, quick: bool = False) -> Workload:
+        """The workload for a device; smaller if `quick`."""
         if device == "cuda":
             sizes: tuple[int, ...] = (200, 1000) if quick else (200, 500, 1000, 2000, 5120)
             return cls(device, 10_000, 32, {}, 4, 60, 4, sizes, (1, 4) if quick else (1, 2, 3, 4, 6))
@@ -36,7 +49,7 @@ class Scale:
         return cls(device, 320 if quick else 1_280, 16, small, 3, 10 if quick else 30, 1, sizes, (1,))
 
     def stream(self) -> Stream:
-        """Two tasks of two classes of noise, each class with a brightness of its own: there is something to learn."""
+        """Two tasks of two classes: noise whose brightness depends on the class, so that training can succeed."""
         rng = np.random.default_rng(0)
         labels = np.repeat(np.arange(4), self.images // 2)
         pixels = rng.integers(0, 64, (2 * self.images, 3, self.side, self.side), dtype=np.uint8)

@@ -30,7 +30,7 @@ def bench(device: str, method: str | None, quick: bool, out: str | None, plot: s
     and on the number of concurrent runs. The ratios hold within one invocation on one machine.
     """
     from itl.bench import measure
-    from itl.bench.method_steps import chosen, measure_methods
+    from itl.bench.method_steps import measure_methods, parse_names
     from itl.engine.device import choose_engine
 
     if method is not None and plot is not None:
@@ -41,9 +41,9 @@ def bench(device: str, method: str | None, quick: bool, out: str | None, plot: s
         click.echo(f"{line} …", err=True)
 
     if method is None:
-        record = measure(kind, quick=quick, say=log)
+        record = measure(kind, quick=quick, on_progress=log)
     else:
-        record = measure_methods(kind, chosen(method), quick=quick, say=log)
+        record = measure_methods(kind, parse_names(method), quick=quick, on_progress=log)
     if out is not None:
         write_text(out, json.dumps(record, indent=1) + "\n")
     if plot is not None:
