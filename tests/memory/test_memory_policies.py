@@ -1,4 +1,4 @@
-"""Which images a memory keeps: strata balanced to within one, and a reservoir in which all are equally likely."""
+"""Tests of the stratified and reservoir policies, and of the plan of an epoch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from itl.replay.plan import plan_epoch
 
 
 def chi_square(counts: np.ndarray) -> float:
-    """Pearson's statistic of counts that should be equal, as standard deviations above its mean."""
+    """Pearson's statistic for equal expected counts, in standard deviations above its mean."""
     expected = counts.sum() / counts.size
     freedom = counts.size - 1
     return float((((counts - expected) ** 2 / expected).sum() - freedom) / (2 * freedom) ** 0.5)
@@ -27,7 +27,7 @@ def chi_square(counts: np.ndarray) -> float:
 
 
 def taught(size: int, tasks: list[list[int]], key: str = "stream") -> list[Slots]:
-    """The slots after each task, a task being the number of images of each new class."""
+    """Slots after each task; a task is the number of images of each of its new classes."""
     slots, first, out = Slots.empty(size), 0, []
     for number, counts in enumerate(tasks):
         labels = np.repeat(np.arange(first, first + len(counts)), counts)
@@ -47,7 +47,7 @@ def held(slots: Slots) -> np.ndarray:
 
 @pytest.mark.parametrize("size", [10, 11, 20, 37, 50, 200])
 @pytest.mark.parametrize("per_task", [1, 2, 3])
-def test_strata_are_balanced_to_within_one_over_a_whole_stream(size: int, per_task: int) -> None:
+def test_stratified_balances_classes_to_within_one(size: int, per_task: int) -> None:
     tasks = [[90] * per_task for _ in range(9 // per_task)]
     for number, slots in enumerate(taught(size, tasks), 1):
         counts = held(slots)
@@ -56,20 +56,20 @@ def test_strata_are_balanced_to_within_one_over_a_whole_stream(size: int, per_ta
         assert counts.sum() == slots.count == min(size, 90 * number * per_task)
 
 
-def test_what_a_class_of_few_images_cannot_fill_goes_to_the_others() -> None:
+def test_stratified_gives_unused_quota_to_other_classes() -> None:
     after = taught(30, [[100, 3], [100, 100], [2, 100]])
     assert [sorted(held(slots).tolist()) for slots in after] == [[3, 27], [3, 9, 9, 9], [2, 3, 6, 6, 6, 7]]
 
 
-def test_a_memory_larger_than_the_data_holds_all_of_it_once() -> None:
+def test_stratified_memory_larger_than_the_data_holds_everything_once() -> None:
     slots = taught(100, [[5, 6], [7]])[-1]
     assert slots.count == 18
     assert len({(t, r) for t, r in zip(slots.task[:18], slots.row[:18], strict=True)}) == 18
     assert (slots.label[18:] == -1).all()
 
 
-def test_old_images_are_given_up_not_exchanged() -> None:
-    """An old class keeps a part of what it held: nothing of a past task can come back or be rewritten."""
+def test_stratified_never_exchanges_old_images() -> None:
+    """An old class keeps a subset of its images; images of past tasks are never rewritten."""
     after = taught(20, [[50, 50], [50, 50], [50]])
     for before, now in pairwise(after):
         for label in before.classes():
@@ -80,18 +80,29 @@ def test_old_images_are_given_up_not_exchanged() -> None:
         assert (now.written[unmoved] == before.written[unmoved]).all()
 
 
-def test_every_image_of_a_class_is_equally_likely_to_be_kept() -> None:
+def test_stratified_keeps_every_image_of_a_class_with_equal_probability() -> None:
     counts = np.zeros(20)
     for run in range(1500):
         last = taught(12, [[20, 20], [20, 20]], key=f"run {run}")[-1]
         rows = last.row[:12][last.label[:12] == 0]
         labels = generator(f"run {run}", 0, "mix").permutation(np.repeat([0, 1], 20))
-        place = np.cumsum(labels == 0) - 1  # the how-manieth image of class 0 a row is
-        counts[place[rows]] += 1
+        rank = np.cumsum(labels == 0) - 1  # rank of each row among the images of class 0
+        counts[rank[rows]] += 1
     assert abs(chi_square(counts)) < 4
 
 
-def test_who_gets_the_remainder_is_drawn() -> None:
+def test_stratified_evicts_random_slots_of_old_classes() -> None:
+    """Each of the six slots of an old class is among the three that it keeps with the same probability."""
+    kept, runs = np.zeros(6), 600
+    for run in range(runs):
+        before, after = taught(12, [[20, 20], [20, 20]], key=f"evict {run}")
+        slots = before.of_class(0)
+        kept += after.label[slots] == 0
+    assert kept.sum() == 3 * runs
+    assert abs(chi_square(kept)) < 4
+
+
+def test_class_quotas_draws_the_classes_that_get_the_remainder() -> None:
     extra = np.zeros(3)
     for run in range(600):
         extra += class_quotas(np.array([50, 50, 50]), 10, generator("remainder", run)) - 3
@@ -99,7 +110,7 @@ def test_who_gets_the_remainder_is_drawn() -> None:
     assert abs(chi_square(extra)) < 4
 
 
-def test_a_class_taught_again_keeps_its_share_and_mixes_old_and_new() -> None:
+def test_stratified_mixes_old_and_new_images_of_a_repeated_class() -> None:
     slots = taught(20, [[50, 50]])[0]
     labels = np.repeat([1, 2], 50)
     targets, rows = Stratified().select_at_task_end(slots, labels, generator("again"))
@@ -112,12 +123,12 @@ def test_a_class_taught_again_keeps_its_share_and_mixes_old_and_new() -> None:
 # ---------------------------------------------------------------------- reservoir
 
 
-def test_the_reservoir_is_the_textbooks_given_the_same_draws() -> None:
+def test_reservoir_follows_the_textbook_algorithm() -> None:
     for seen, size, count in ((0, 5, 40), (3, 5, 10), (100, 7, 200), (0, 50, 20)):
         draws = generator("book", seen).random(count)
         slots = reservoir(seen, size, count, generator("book", seen))
         for k in range(count):
-            n = seen + k  # samples before this one
+            n = seen + k  # number of samples before this one
             if n < size:
                 assert slots[k] == n
             else:
@@ -125,8 +136,8 @@ def test_the_reservoir_is_the_textbooks_given_the_same_draws() -> None:
                 assert slots[k] == (j if j < size else size)
 
 
-def test_every_sample_of_a_stream_is_equally_likely_to_be_held() -> None:
-    """By its place in the order of offering, over several epochs' plans in uneven batches and with last_wins."""
+def test_reservoir_holds_every_sample_with_equal_probability() -> None:
+    """By its position in the stream, over the plans of several epochs with uneven batches."""
     size, runs, counts = 5, 2000, np.zeros(24)
     for run in range(runs):
         slots, place, begun = Slots.empty(size), np.full(size, -1), 0
@@ -143,7 +154,7 @@ def test_every_sample_of_a_stream_is_equally_likely_to_be_held() -> None:
     assert abs(chi_square(counts)) < 4
 
 
-def test_of_several_writes_to_one_slot_in_a_batch_the_last_remains() -> None:
+def test_last_write_per_slot_keeps_only_the_last_write() -> None:
     assert last_write_per_slot(np.array([2, 9, 2, 0, 2, 0]), dummy=9).tolist() == [9, 9, 9, 9, 2, 0]
     rng = np.random.default_rng(0)
     for _ in range(50):
@@ -174,7 +185,7 @@ def plan(slots: Slots, count: int = 52, **options: object):  # type: ignore[no-u
     return plan_epoch(slots, np.arange(count) % 4, **{**given, **options})
 
 
-def test_a_batch_from_memory_holds_no_slot_twice_and_only_filled_ones() -> None:
+def test_plan_replays_each_filled_slot_at_most_once_per_batch() -> None:
     made = plan(Slots.empty(20))
     assert made.replay.tolist() == [0, 6, 6, 6, 6, 6, 6]
     for picks in made.slots:
@@ -187,13 +198,13 @@ def test_a_batch_from_memory_holds_no_slot_twice_and_only_filled_ones() -> None:
     assert not np.array_equal(made.slots[0], made.slots[1])  # the two draws are independent
 
 
-def test_a_small_memory_is_replayed_whole() -> None:
+def test_plan_replays_all_of_a_small_memory() -> None:
     made = plan(Slots.empty(4))
     assert made.replay.tolist() == [0, 4, 4, 4, 4, 4, 4]
     assert sorted(made.slots[0][:4]) == [0, 1, 2, 3]
 
 
-def test_planning_leaves_the_memory_as_it_is() -> None:
+def test_plan_does_not_change_the_memory() -> None:
     slots = taught(10, [[30, 30]])[0]
     before = slots.copy()
     made = plan(slots)
@@ -204,7 +215,7 @@ def test_planning_leaves_the_memory_as_it_is() -> None:
     assert made.after.step == 7
 
 
-def test_an_offline_memory_takes_nothing_during_the_epoch() -> None:
+def test_plan_without_online_policy_writes_nothing() -> None:
     slots = taught(10, [[30, 30]])[0]
     made = plan(slots, online=None)
     assert (made.targets == 10).all()
@@ -213,7 +224,7 @@ def test_an_offline_memory_takes_nothing_during_the_epoch() -> None:
     assert made.after.seen == 0
 
 
-def test_every_slot_tells_the_step_it_was_written_at() -> None:
+def test_plan_records_the_step_of_every_write() -> None:
     made = plan(Slots.empty(20))
     position = {int(row): k for k, row in enumerate(made.rows)}
     for slot in range(made.after.count):

@@ -1,6 +1,6 @@
-"""Greedy selection that scales: facility location, herding, and matching pursuit in last-layer gradient space.
+"""Greedy selection: facility location, herding, and matching pursuit on gradients of the last layer.
 
-All three look at one block of columns at a time; nothing here is ever `n x n`.
+No function builds an `n x n` matrix, so thousands of candidates are no problem.
 """
 
 from __future__ import annotations
@@ -8,35 +8,44 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-BLOCK = 32  # candidates whose gain is computed anew at once
-CELLS = 1 << 22  # distances held at once
+GAIN_BLOCK = 32  # candidates whose gains are updated at once
+MAX_DISTANCES = 1 << 22  # distances in memory at once
 
 
 def facility_location(points: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """A weighted coreset of `points` `[n, d]` (CRAIG, Mirzasoleiman et al., 2020): chosen `[count]`, weights `[count]`.
+    """Select a weighted coreset (CRAIG, Mirzasoleiman et al., 2020).
 
-    Maximises F(S) = Σ_i (c - min_{j in S} |x_i - x_j|), with c no smaller than any distance, by the greedy rule, so
-    that F is at least 1 - 1/e of the best. Lazily (Minoux, 1978): a gain only shrinks as S grows, so a candidate whose
-    old gain is already below another's new one need not be looked at. A chosen point's weight is how many points are
-    nearest to it; weights sum to n.
+    Maximizes F(S) = Σ_i (c - min_{j in S} |x_i - x_j|), where c is at least every distance. Greedy selection reaches at
+    least 1 - 1/e of the maximum. It is lazy (Minoux, 1978): gains only shrink as S grows, so a candidate whose old gain
+    is below another candidate's current gain need not be updated.
+
+    Args:
+        points: `[n, d]`.
+        count: Number of points to select.
+
+    Returns:
+        Indices of the selected points `[count]`, and their weights `[count]`: the number of points whose nearest
+        selected point it is, n in total.
     """
     n = len(points)
     count = min(count, n)
     nearest = torch.full((n,), _farthest(points), dtype=points.dtype, device=points.device)
     owner = torch.zeros(n, dtype=torch.int64, device=points.device)
-    gains = torch.cat([_gains(points, nearest, part) for part in torch.arange(n, device=points.device).split(_rows(n))])
-    fresh = torch.zeros(n, dtype=torch.int64, device=points.device)  # the step a gain was computed at
+    gains = torch.cat(
+        [_gains(points, nearest, block) for block in torch.arange(n, device=points.device).split(_max_columns(n))]
+    )
+    updated = torch.zeros(n, dtype=torch.int64, device=points.device)  # step at which each gain was computed
     chosen: list[int] = []
     for step in range(count):
         while True:
             best = int(gains.argmax())
-            if int(fresh[best]) == step:
+            if int(updated[best]) == step:
                 break
-            stale = torch.where(fresh < step, gains, -torch.inf).topk(min(BLOCK, n)).indices
+            stale = torch.where(updated < step, gains, -torch.inf).topk(min(GAIN_BLOCK, n)).indices
             gains[stale] = torch.where(gains[stale] == -torch.inf, -torch.inf, _gains(points, nearest, stale))
-            fresh[stale] = step
+            updated[stale] = step
         chosen.append(best)
-        gains[best] = -torch.inf  # and stays there
+        gains[best] = -torch.inf  # never selected again
         distance = torch.cdist(points, points[best : best + 1])[:, 0]
         closer = distance < nearest
         closer[best] = True
@@ -45,75 +54,94 @@ def facility_location(points: Tensor, count: int) -> tuple[Tensor, Tensor]:
     return torch.tensor(chosen, dtype=torch.int64), torch.bincount(owner, minlength=count).cpu()
 
 
-def _gains(points: Tensor, nearest: Tensor, which: Tensor) -> Tensor:
-    """How much F grows with each of the candidates `which` `[b]`."""
-    return (nearest[:, None] - torch.cdist(points, points[which])).clamp_(min=0).sum(0)
+def _gains(points: Tensor, nearest: Tensor, candidates: Tensor) -> Tensor:
+    """Increase of F by each of the `candidates` `[b]`, given the distance of each point to S, `nearest` `[n]`."""
+    return (nearest[:, None] - torch.cdist(points, points[candidates])).clamp_(min=0).sum(0)
 
 
 def _farthest(points: Tensor) -> float:
-    """A bound on all distances: twice the largest from the mean."""
+    """Upper bound of all distances: twice the largest distance from the mean."""
     return 2 * float((points - points.mean(0)).norm(dim=1).max())
 
 
-def _rows(n: int) -> int:
-    return max(1, CELLS // n)
+def _max_columns(n: int) -> int:
+    """Number of candidates whose distances to n points may be in memory at once."""
+    return max(1, MAX_DISTANCES // n)
 
 
 def herding(points: Tensor, count: int) -> Tensor:
-    """The order in which iCaRL's herding takes `points` `[n, d]`: `[count]` (Rebuffi et al., 2017, algorithm 4).
+    """Select points by iCaRL's herding (Rebuffi et al., 2017, algorithm 4).
 
-    Each next point brings the mean of those taken as near as it gets to the mean of all.
+    Each selected point brings the mean of the selection as close as possible to the mean of all points.
+
+    Args:
+        points: `[n, d]`.
+        count: Number of points to select.
+
+    Returns:
+        Indices in order of selection, int64 `[count]`.
     """
     mean = points.mean(0)
-    towards, square = points @ mean, (points * points).sum(1)
-    along = torch.zeros_like(towards)  # points @ (sum of those taken)
-    taken: list[int] = []
+    mean_products, squares = points @ mean, (points * points).sum(1)
+    sum_products = torch.zeros_like(mean_products)  # points @ (sum of the selection)
+    selected: list[int] = []
     for k in range(1, min(count, len(points)) + 1):
-        # |mean - (s + x) / k|² up to what does not depend on x
-        distance = (2 * along + square) / k**2 - 2 * towards / k
-        distance[taken] = torch.inf
+        # |mean - (s + x) / k|² without the terms that do not depend on x
+        distance = (2 * sum_products + squares) / k**2 - 2 * mean_products / k
+        distance[selected] = torch.inf
         best = int(distance.argmin())
-        taken.append(best)
-        along += points @ points[best]
-    return torch.tensor(taken, dtype=torch.int64)
+        selected.append(best)
+        sum_products += points @ points[best]
+    return torch.tensor(selected, dtype=torch.int64)
 
 
 def matching_pursuit(errors: Tensor, inputs: Tensor, mass: Tensor, count: int, l2: float) -> tuple[Tensor, Tensor]:
-    """Few gradients with weights that stand for all of them: chosen `[at most count]`, weights, none negative.
+    """Approximate a weighted sum of gradients by few of them (GRAD-MATCH, Killamsetty et al., 2021).
 
-    Gradient i is the outer product of `errors` i `[c]` and `inputs` i `[d]`, as a linear layer's is; it is never
-    written out. Orthogonal matching pursuit (GRAD-MATCH, Killamsetty et al., 2021) towards Σ_i mass_i g_i: take the
-    gradient that points most along what is left, fit all weights anew by least squares with `l2`, drop the most
-    negative until none is. What was dropped does not come back; nothing that points along the rest: stop.
+    Gradient g_i of a linear layer is the outer product of its error and its input; it is never materialized. Orthogonal
+    matching pursuit approximates Σ_i mass_i g_i: select the gradient with the largest inner product with the residual,
+    fit all weights by least squares with penalty `l2`, and drop the most negative weight until none is negative.
+    Dropped gradients are not selected again. It stops early if no gradient has a positive inner product with the
+    residual.
+
+    Args:
+        errors: Gradients with respect to the layer's outputs, `[n, c]`.
+        inputs: Inputs of the layer, `[n, d]`.
+        mass: Weights of the sum to approximate, `[n]`.
+        count: Maximum number of gradients to select.
+        l2: Penalty of the least-squares fit.
+
+    Returns:
+        Indices of the selected gradients `[at most count]`, and their weights, which are not negative.
     """
     errors, inputs, mass = errors.double(), inputs.double(), mass.double()
     target = (errors * mass[:, None]).T @ inputs
-    towards = ((errors @ target) * inputs).sum(1)
-    out = torch.zeros(len(errors), dtype=torch.bool, device=errors.device)
+    target_products = ((errors @ target) * inputs).sum(1)
+    excluded = torch.zeros(len(errors), dtype=torch.bool, device=errors.device)
     chosen: list[int] = []
-    rows = errors.new_zeros(0, len(errors))  # inner products of the chosen with all
+    rows = errors.new_zeros(0, len(errors))  # inner products of the selected gradients with all
     weights = errors.new_zeros(0)
     while len(chosen) < min(count, len(errors)):
-        left = torch.where(out, -torch.inf, towards - weights @ rows)
-        best = int(left.argmax())
-        if float(left[best]) <= 1e-12 * float(towards.abs().max()):
+        residual_products = torch.where(excluded, -torch.inf, target_products - weights @ rows)
+        best = int(residual_products.argmax())
+        if float(residual_products[best]) <= 1e-12 * float(target_products.abs().max()):
             break
         chosen.append(best)
-        out[best] = True
+        excluded[best] = True
         rows = torch.cat([rows, ((errors @ errors[best]) * (inputs @ inputs[best]))[None]])
-        weights = _fit(rows, towards, chosen, l2)
+        weights = _fit(rows, target_products, chosen, l2)
         while float(weights.min()) < 0:
             worst = int(weights.argmin())
             chosen.pop(worst)
             rows = torch.cat([rows[:worst], rows[worst + 1 :]])
-            weights = _fit(rows, towards, chosen, l2)
+            weights = _fit(rows, target_products, chosen, l2)
     return torch.tensor(chosen, dtype=torch.int64), weights.cpu()
 
 
-def _fit(rows: Tensor, towards: Tensor, chosen: list[int], l2: float) -> Tensor:
-    """argmin_w |Σ w_j g_j - target|² + l2 |w|² over the chosen."""
-    gram = rows[:, chosen].cpu()  # small, and PyTorch's solvers for a GPU fail if two lanes are the first to ask
-    scale = l2 + 1e-10 * float(gram.diagonal().max())  # two equal gradients have no unique answer
+def _fit(rows: Tensor, target_products: Tensor, chosen: list[int], l2: float) -> Tensor:
+    """argmin_w |Σ w_j g_j - target|² + l2 |w|² over the selected gradients."""
+    gram = rows[:, chosen].cpu()  # small, and PyTorch's GPU solvers fail if two concurrent runs initialize them at once
+    scale = l2 + 1e-10 * float(gram.diagonal().max())  # makes the solution unique for equal gradients
     gram = gram + scale * torch.eye(len(chosen), dtype=gram.dtype)
-    weights: Tensor = torch.linalg.solve(gram, towards[chosen].cpu())
+    weights: Tensor = torch.linalg.solve(gram, target_products[chosen].cpu())
     return weights.to(rows.device)
