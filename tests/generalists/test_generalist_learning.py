@@ -1,6 +1,9 @@
-"""Tangent learning and projection on small problems: they reach what they aim at."""
+"""Tests of tangent learning, fine-tuning and projection on small problems."""
 
 from __future__ import annotations
+
+import copy
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,6 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from itl import Learner
+from itl.callbacks.base import Callback
+from itl.engine.keyed_random import generator
 from itl.errors import UserError
 from itl.generalists import TangentModel
 from itl.generalists.learning import memory_loss
@@ -17,8 +22,8 @@ from itl.specialists.losses import squared_error
 from support.tiny import Teller, tiny_learner, tiny_stream
 
 
-def test_the_projection_reaches_the_tangent_models_outputs_on_the_memory() -> None:
-    """By a large factor, from the half-piped start, where no augmentation blurs the target."""
+def test_projection_reaches_the_tangent_models_outputs() -> None:
+    """Without augmentation the distance shrinks by a large factor from the weights after the half-pipe."""
     distance: list[float] = []
 
     def listen(event: str, learner: Learner, stage: str | None, epoch: int) -> None:
@@ -47,23 +52,23 @@ def test_the_projection_reaches_the_tangent_models_outputs_on_the_memory() -> No
     assert distance[-1] < distance[0] / 100
 
 
-def test_tangent_learning_fits_the_memory_without_moving_the_network() -> None:
-    said: dict[str, Tensor] = {}
+def test_tangent_learning_fits_the_memory() -> None:
+    logits: dict[str, Tensor] = {}
 
     def listen(event: str, learner: Learner, stage: str | None, epoch: int) -> None:
         if stage == "tangent" and event != "round_ends":
             assert learner._generalist is not None
-            said[event] = learner._generalist.logits(learner.normalize(learner.memory.pixels[:8]))
+            logits[event] = learner._generalist.logits(learner.normalize(learner.memory.pixels[:8]))
 
     learner = tiny_learner(callback=Teller(listen), augment__padding=0, tangent__epochs=60, tangent__lr=0.1)
     learner.learn(tiny_stream().tasks[0])
     labels = torch.from_numpy(learner.memory.labels)
-    before, after = (F.cross_entropy(said[e], labels).item() for e in ("stage_begins", "stage_ends"))
+    before, after = (F.cross_entropy(logits[e], labels).item() for e in ("stage_begins", "stage_ends"))
     assert after < before / 4
-    assert (said["stage_ends"].argmax(1) == labels).all()
+    assert (logits["stage_ends"].argmax(1) == labels).all()
 
 
-def test_a_step_of_tangent_learning_is_gradient_descent_on_w_by_hand() -> None:
+def test_tangent_learning_step_is_gradient_descent_on_w() -> None:
     """One epoch of two steps over the memory: w ← w − η (∇ CE(g(w; x), y) + 2 λ w), with momentum, from w = 0."""
     learned: dict[str, Tensor] = {}
 
@@ -75,8 +80,6 @@ def test_a_step_of_tangent_learning_is_gradient_descent_on_w_by_hand() -> None:
         callback=Teller(listen), augment__padding=0, tangent__epochs=1, tangent__lr=0.2, tangent__l2=0.3
     )
     learner.learn(tiny_stream().tasks[0])
-    from itl.engine.keyed_random import generator
-
     anchor = tiny_learner(augment__padding=0)
     anchor.prepare(tiny_stream().tasks[0])
     anchor.net.load_state_dict({n.removeprefix("anchor."): t for n, t in learned.items() if n.startswith("anchor.")})
@@ -96,13 +99,9 @@ def test_a_step_of_tangent_learning_is_gradient_descent_on_w_by_hand() -> None:
         torch.testing.assert_close(learned[f"w.{name}"], value, rtol=1e-4, atol=1e-6, msg=name)
 
 
-def test_a_step_of_projection_is_gradient_descent_on_the_squared_error_by_hand() -> None:
+def test_projection_step_is_gradient_descent_on_the_squared_error() -> None:
     """One epoch of two steps: θ' ← θ' − η (∇ mean (p(θ'; x) − g(w; x))² + 2 λ θ'), batch norm in training mode."""
-    import copy
-
-    from itl.engine.keyed_random import generator
-
-    kept: dict[str, object] = {}
+    kept: dict[str, Any] = {}
 
     def listen(event: str, learner: Learner, stage: str | None, epoch: int) -> None:
         if (event, stage) == ("stage_ends", "tangent"):
@@ -113,11 +112,11 @@ def test_a_step_of_projection_is_gradient_descent_on_the_squared_error_by_hand()
         callback=Teller(listen), augment__padding=0, projection__epochs=1, projection__lr=0.1, projection__l2=0.02
     )
     learner.learn(tiny_stream().tasks[0])
-    net, teacher = kept["start"].train(), kept["teacher"]  # type: ignore[attr-defined]
+    net, teacher = kept["start"].train(), kept["teacher"]
     order = generator(0, 1, "projection", 0, "order").permutation(8)
     for rows in (order[:4], order[4:]):
         x = learner.normalize(learner.memory.pixels[torch.from_numpy(rows)])
-        loss = ((net(x) - teacher.logits(x)) ** 2).mean()  # type: ignore[attr-defined]
+        loss = ((net(x) - teacher.logits(x)) ** 2).mean()
         grads = torch.autograd.grad(loss, list(net.parameters()))
         with torch.no_grad():
             for p, grad in zip(net.parameters(), grads, strict=True):
@@ -127,7 +126,7 @@ def test_a_step_of_projection_is_gradient_descent_on_the_squared_error_by_hand()
 
 
 @pytest.mark.parametrize("how", ["mean", "sum", "classes"])
-def test_itl_ls_loss_is_beta_cross_entropy_plus_alpha_squared_distance(how: str) -> None:
+def test_memory_loss_is_beta_cross_entropy_plus_alpha_squared_distance(how: str) -> None:
     settings = TangentSettings(alpha=0.5, beta=2.0, reduction=how)  # type: ignore[arg-type]
     logits, stored, y = torch.randn(5, 4), torch.randn(5, 4), torch.tensor([0, 1, 2, 3, 0])
     widths = torch.tensor([4, 4, 2, 4, 2])
@@ -146,24 +145,24 @@ def test_itl_ls_loss_is_beta_cross_entropy_plus_alpha_squared_distance(how: str)
     )
 
 
-def test_a_relative_squared_error_does_not_know_how_large_the_logits_are() -> None:
-    said, aim = torch.randn(5, 4), torch.randn(5, 4)
-    expected = ((said - aim) ** 2).mean() / (aim**2).mean()
+def test_relative_squared_error_is_scale_invariant() -> None:
+    logits, target = torch.randn(5, 4), torch.randn(5, 4)
+    expected = ((logits - target) ** 2).mean() / (target**2).mean()
     for scale in (0.01, 1.0, 100.0):
-        torch.testing.assert_close(squared_error(scale * said, scale * aim, "relative"), expected)
-    assert squared_error(said, torch.zeros(5, 4), "relative").isfinite()
+        torch.testing.assert_close(squared_error(scale * logits, scale * target, "relative"), expected)
+    assert squared_error(logits, torch.zeros(5, 4), "relative").isfinite()
     with pytest.raises(UserError, match=r"tangent\.reduction"):
         build({"tangent.reduction": "relative"})
 
 
-def test_itl_l_learns_from_the_logits_stored_in_its_memory() -> None:
-    """With β = 0 nothing but the stored logits can pull the tangent model: it must come closer to them."""
-    said: dict[str, Tensor] = {}
+def test_itl_l_learns_from_stored_logits() -> None:
+    """With β = 0 only the stored logits determine the tangent model, which must come closer to them."""
+    logits: dict[str, Tensor] = {}
 
     def listen(event: str, learner: Learner, stage: str | None, epoch: int) -> None:
         if stage == "tangent" and event != "round_ends":
             assert learner._generalist is not None
-            said[event] = learner._generalist.logits(learner.normalize(learner.memory.pixels[:8]))
+            logits[event] = learner._generalist.logits(learner.normalize(learner.memory.pixels[:8]))
 
     learner = tiny_learner(
         "itl-l",
@@ -177,11 +176,11 @@ def test_itl_l_learns_from_the_logits_stored_in_its_memory() -> None:
     learner.learn(tiny_stream().tasks[0])
     assert learner.memory.logits is not None
     target = learner.memory.logits[:8]
-    before, after = (F.mse_loss(said[e], target).item() for e in ("stage_begins", "stage_ends"))
+    before, after = (F.mse_loss(logits[e], target).item() for e in ("stage_begins", "stage_ends"))
     assert after < before / 3
 
 
-def test_steps_cut_a_stage_short_and_epochs_of_any_length_give_the_same_views() -> None:
+def test_steps_shorten_a_stage_and_rounds_group_epochs() -> None:
     counted: list[tuple[str, int, int, int]] = []
 
     def listen(learner: Learner, stage: object, *_: object) -> None:
@@ -192,3 +191,35 @@ def test_steps_cut_a_stage_short_and_epochs_of_any_length_give_the_same_views() 
     learner.callback.stage_begins = listen  # type: ignore[method-assign]
     learner.learn(tiny_stream().tasks[0])
     assert counted == [("specialist", 6, 2, 2), ("tangent", 5, 3, 3), ("projection", 32, 16, 8)]
+
+
+@pytest.mark.parametrize("generalist", ["tangent", "full", "linear"])
+@pytest.mark.parametrize("augmented", ["task", "memory"])
+def test_generalist_and_projection_use_the_memorys_augmentation(generalist: str, augmented: str) -> None:
+    """The `-na` variants leave out AutoAugment on the tasks, and only there."""
+    is_augmented: dict[str, bool] = {}
+
+    class RecordImages(Callback):
+        def stage_begins(self, learner: Learner, stage: Any) -> None:
+            if stage.name == "specialist":
+                return
+            prepare = stage.planner.prepare
+
+            def recording_prepare(images: Tensor, rows: Tensor) -> Any:
+                differs = not torch.equal(images, learner.memory.gather(rows))
+                is_augmented[stage.name] = is_augmented.get(stage.name, False) or differs
+                return prepare(images, rows)
+
+            stage.planner.prepare = recording_prepare
+
+    policies = {"augment__task": None, "augment__memory": None, f"augment__{augmented}": "cifar10"}
+    learner = tiny_learner(
+        callback=RecordImages(),
+        generalist=generalist,
+        project=True,
+        augment__padding=0,
+        augment__flip=False,
+        **policies,
+    )
+    learner.learn(tiny_stream(channels=3).tasks[0])
+    assert is_augmented == {generalist: augmented == "memory", "projection": augmented == "memory"}

@@ -1,4 +1,4 @@
-"""The paper's other design: a specialist on the generalist's tangent plane, a generalist fine-tuned on the memory."""
+"""Tests of the reverse design: a specialist on the tangent plane, a generalist fine-tuned on the memory."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ def reverse(**settings: Any) -> Learner:
     return tiny_learner("itl", design="reverse", **settings)
 
 
-def test_the_specialist_moves_w_alone_and_the_projection_the_network() -> None:
+def test_specialist_changes_only_w_and_projection_the_network() -> None:
     at: dict[str, dict[str, torch.Tensor]] = {}
-    said: dict[str, torch.Tensor] = {}
+    logits: dict[str, torch.Tensor] = {}
     test = tiny_stream().tasks[1].test
 
     def take(event: str, learner: Learner, stage: str | None, epoch: int) -> None:
         if event in ("stage_begins", "stage_ends") and len(learner.tasks) == 2:
             at[f"{event} {stage}"] = photograph(learner)
-            said[f"{event} {stage}"] = learner.logits(test)
+            logits[f"{event} {stage}"] = learner.logits(test)
 
     learner = reverse(callback=Teller(take))
     for task in tiny_stream():
@@ -36,44 +36,44 @@ def test_the_specialist_moves_w_alone_and_the_projection_the_network() -> None:
         "stage_ends closing",
         "stage_ends full",
     ]
-    assert differing(at["stage_begins specialist"], at["stage_ends specialist"]) == {"counters"}  # θ is untouched
-    assert not torch.equal(said["stage_begins specialist"], said["stage_ends specialist"])  # w is not
+    assert differing(at["stage_begins specialist"], at["stage_ends specialist"]) == {"counters"}  # θ is unchanged
+    assert not torch.equal(logits["stage_begins specialist"], logits["stage_ends specialist"])  # w changed
     assert "net.stem.conv.weight" in differing(at["stage_begins closing"], at["stage_ends closing"])
     assert len(learner.memory) == 8
 
 
-def test_w_learns_the_task_on_the_tangent_plane() -> None:
-    right: dict[str, float] = {}
+def test_specialist_learns_the_task_on_the_tangent_plane() -> None:
+    accuracy: dict[str, float] = {}
     stream = tiny_stream(each=30)
 
     def score(event: str, learner: Learner, stage: str | None, epoch: int) -> None:
         if event in ("stage_begins", "stage_ends") and len(learner.tasks) == 2:
             task = stream.tasks[1].train
-            right[f"{event} {stage}"] = float((learner.logits(task).argmax(1) == task.labels).float().mean())
+            accuracy[f"{event} {stage}"] = float((learner.logits(task).argmax(1) == task.labels).float().mean())
 
     learner = reverse(callback=Teller(score), specialist__epochs=10, tangent__lr=0.05)
     for task in stream:
         learner.learn(task)
-    assert right["stage_ends specialist"] > 0.85 > right["stage_begins specialist"]
+    assert accuracy["stage_ends specialist"] > 0.85 > accuracy["stage_begins specialist"]
 
 
-def test_the_plane_is_never_in_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[tuple[bool, torch.dtype]] = []
+def test_tangent_model_is_never_in_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[bool, torch.dtype]] = []
     forward = TangentModel.__call__
 
     def watched(self: TangentModel, w: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
-        seen.append((torch.is_autocast_enabled("cpu"), x.dtype))
+        calls.append((torch.is_autocast_enabled("cpu"), x.dtype))
         return forward(self, w, x)
 
     monkeypatch.setattr(TangentModel, "__call__", watched)
     learner = reverse(precision="bf16")
     for task in tiny_stream():
         learner.learn(task)
-    assert set(seen) == {(False, torch.float32)}
+    assert set(calls) == {(False, torch.float32)}
 
 
 @pytest.mark.parametrize(("stage", "epoch"), [("specialist", 1), ("closing", 1), ("full", 1)])
-def test_an_interrupted_task_goes_on_exactly(stage: str, epoch: int, tmp_path: Path) -> None:
+def test_interrupted_task_resumes_exactly(stage: str, epoch: int, tmp_path: Path) -> None:
     stream = tiny_stream()
 
     def keep(event: str, learner: Learner, name: str | None, at: int) -> None:
@@ -88,6 +88,6 @@ def test_an_interrupted_task_goes_on_exactly(stage: str, epoch: int, tmp_path: P
     assert not differing(photograph(whole), photograph(again))
 
 
-def test_it_leaves_no_place_for_a_half_pipe() -> None:
+def test_reverse_design_rejects_a_half_pipe() -> None:
     with pytest.raises(UserError, match="design=reverse has no half-pipe"):
         reverse(half_pipe=True)

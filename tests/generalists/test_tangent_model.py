@@ -1,4 +1,4 @@
-"""The tangent model g(w; x) = p(x) + J(x) w, held against the mathematics in float64."""
+"""Tests of the tangent model g(w; x) = p(x) + J(x) w against its definition, in float64."""
 
 from __future__ import annotations
 
@@ -39,40 +39,40 @@ def combine(a: float, u: Vector, b: float, v: Vector) -> Vector:
 
 
 def moved(net: ResNet, w: Vector, by: float, x: Tensor) -> Tensor:
-    """p(θ + by·w; x), θ being all the network's weights and w moving those it names."""
+    """p(θ + by·w; x), where w has entries for some of the weights θ."""
     params = {name: p + by * w[name] if name in w else p for name, p in net.named_parameters()}
     return functional_call(net, params, (x,))
 
 
 @pytest.mark.parametrize("layers", LAYERS)
-def test_at_w_zero_it_is_the_network_in_evaluation_mode(net: ResNet, x: Tensor, layers: int | None) -> None:
-    net.train()  # whatever mode it came in
+def test_tangent_model_at_zero_is_the_network_in_evaluation_mode(net: ResNet, x: Tensor, layers: int | None) -> None:
+    net.train()  # the mode of the given network must not matter
     model = TangentModel(net, layers)
     with torch.no_grad():
         torch.testing.assert_close(model(model.zero(), x), copy.deepcopy(net).eval()(x), rtol=0, atol=1e-14)
 
 
 @pytest.mark.parametrize("layers", LAYERS)
-def test_it_moves_the_last_layers_and_no_others(net: ResNet, layers: int | None) -> None:
+def test_tangent_model_has_parameters_of_the_last_layers_only(net: ResNet, layers: int | None) -> None:
     last = net.layers if layers is None else net.layers[-layers:]
     expected = {name for name, _ in net.named_parameters() if name.partition(".")[0] in last}
     assert set(TangentModel(net, layers).zero()) == expected
 
 
 @pytest.mark.parametrize("layers", LAYERS)
-def test_the_jvp_agrees_with_central_finite_differences(net: ResNet, x: Tensor, layers: int | None) -> None:
+def test_jvp_agrees_with_central_finite_differences(net: ResNet, x: Tensor, layers: int | None) -> None:
     model = TangentModel(net, layers)
     w, step = random_w(model), 1e-6
     with torch.no_grad():
-        along = model(w, x) - model(model.zero(), x)
+        derivative = model(w, x) - model(model.zero(), x)
         differences = (moved(net, w, step, x) - moved(net, w, -step, x)) / (2 * step)
-    assert along.abs().max() > 0.1
-    torch.testing.assert_close(along, differences, rtol=1e-5, atol=1e-6)
+    assert derivative.abs().max() > 0.1
+    torch.testing.assert_close(derivative, differences, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("layers", LAYERS)
-def test_the_jvp_agrees_with_double_backward(net: ResNet, x: Tensor, layers: int | None) -> None:
-    """J w is the derivative, in u, of <Jᵀu, w>: two reverse passes give it without any forward mode."""
+def test_jvp_agrees_with_double_backward(net: ResNet, x: Tensor, layers: int | None) -> None:
+    """J w is the derivative of <Jᵀu, w> with respect to u, which two backward passes compute."""
     model = TangentModel(net, layers)
     w = random_w(model)
     params = dict(net.named_parameters())
@@ -80,13 +80,13 @@ def test_the_jvp_agrees_with_double_backward(net: ResNet, x: Tensor, layers: int
     u = torch.zeros_like(logits, requires_grad=True)
     pulled = torch.autograd.grad(logits, [params[n] for n in w], u, create_graph=True)
     inner = sum((g * w[n]).sum() for n, g in zip(w, pulled, strict=True))
-    (along,) = torch.autograd.grad(inner, u)
+    (derivative,) = torch.autograd.grad(inner, u)
     with torch.no_grad():
-        torch.testing.assert_close(model(w, x) - model(model.zero(), x), along, rtol=1e-10, atol=1e-11)
+        torch.testing.assert_close(model(w, x) - model(model.zero(), x), derivative, rtol=1e-10, atol=1e-11)
 
 
 @pytest.mark.parametrize("layers", LAYERS)
-def test_it_is_linear_in_w(net: ResNet, x: Tensor, layers: int | None) -> None:
+def test_tangent_model_is_linear_in_w(net: ResNet, x: Tensor, layers: int | None) -> None:
     model = TangentModel(net, layers)
     u, v = random_w(model, 1), random_w(model, 2)
     with torch.no_grad():
@@ -97,12 +97,12 @@ def test_it_is_linear_in_w(net: ResNet, x: Tensor, layers: int | None) -> None:
 
 
 def midpoint_gaps(loss, points: list[tuple[Vector, Vector]]) -> list[float]:  # type: ignore[no-untyped-def]
-    """How far the loss at the middle of each segment lies under the chord (negative: above it, not convex)."""
+    """Chord minus loss at the midpoint of each segment; negative values mean that the loss is not convex."""
     return [float((loss(u) + loss(v)) / 2 - loss(combine(0.5, u, 0.5, v))) for u, v in points]
 
 
 @pytest.mark.parametrize("layers", LAYERS)
-def test_the_loss_is_convex_in_w_and_the_networks_own_is_not(net: ResNet, x: Tensor, layers: int | None) -> None:
+def test_tangent_loss_is_convex_in_w_and_the_networks_loss_is_not(net: ResNet, x: Tensor, layers: int | None) -> None:
     model, y = TangentModel(net, layers), torch.arange(6) % 3
     stored = torch.randn(6, 3, dtype=torch.float64)
     segments = [
@@ -117,14 +117,14 @@ def test_the_loss_is_convex_in_w_and_the_networks_own_is_not(net: ResNet, x: Ten
         tangent = midpoint_gaps(lambda w: value(model(w, x), w), segments)
         bent = midpoint_gaps(lambda w: value(moved(net, w, 1.0, x), w), segments)
     assert min(tangent) > 0
-    if layers != 1:  # the classifier alone is linear already, so that its own loss is convex too
+    if layers != 1:  # the classifier is linear, so its loss is convex
         assert min(bent) < -1e-3
     else:
         assert min(bent) > 0
 
 
 @pytest.mark.parametrize("layers", LAYERS)
-def test_the_gradient_in_w_agrees_with_finite_differences(net: ResNet, x: Tensor, layers: int | None) -> None:
+def test_gradient_in_w_agrees_with_finite_differences(net: ResNet, x: Tensor, layers: int | None) -> None:
     model, y = TangentModel(net, layers), torch.arange(6) % 3
     w = {name: t.requires_grad_() for name, t in random_w(model, 1, 0.3).items()}
     grads = torch.autograd.grad(F.cross_entropy(model.logits(w, model.features(x)), y), list(w.values()))
@@ -139,47 +139,45 @@ def test_the_gradient_in_w_agrees_with_finite_differences(net: ResNet, x: Tensor
 @pytest.mark.parametrize("layers", LAYERS)
 @pytest.mark.parametrize("strided", [False, True])
 @pytest.mark.parametrize("name", nets.names())
-def test_derivatives_written_out_are_those_of_forward_mode(name: str, strided: bool, layers: int | None) -> None:
-    """For every member of the family: the value, the derivative along w, and the gradient in w; values known ahead
-    or not.
-    """
+def test_jvp_rules_agree_with_forward_mode(name: str, strided: bool, layers: int | None) -> None:
+    """For every backbone: logits and gradient with respect to w, with and without precomputed convolutions."""
     net = nets.build(name, 3, channels=1, width=2, strided=strided).train()
     size = 32 if strided else 8
     with torch.no_grad():
         for _ in range(3):
             net(torch.randn(8, 1, size, size))
         for p in net.parameters():
-            p += 0.1 * torch.randn_like(p)  # no bias of exactly 0, no scale of exactly 1
+            p += 0.1 * torch.randn_like(p)  # so that no bias is 0 and no scale is 1
     net = net.double()
     x, y = torch.randn(4, 1, size, size, dtype=torch.float64), torch.arange(4) % 3
     results = []
-    for written_out, ahead in ((False, False), (True, False), (True, True)):
+    for use_rules, precompute in ((False, False), (True, False), (True, True)):
         model = TangentModel(net, layers)
         assert model.has_jvp_rules
-        model.has_jvp_rules = written_out
+        model.has_jvp_rules = use_rules
         w = {key: t.requires_grad_() for key, t in random_w(model, 1, 0.3).items()}
         features = model.features(x)
-        logits = model.logits(w, features, model.conv_outputs(features) if ahead else None)
+        logits = model.logits(w, features, model.conv_outputs(features) if precompute else None)
         results.append([logits.detach(), *torch.autograd.grad(F.cross_entropy(logits, y), list(w.values()))])
-    for theirs, *ours in zip(*results, strict=True):
-        for mine in ours:
-            torch.testing.assert_close(mine, theirs, rtol=1e-8, atol=1e-10)
+    for expected, *others in zip(*results, strict=True):
+        for actual in others:
+            torch.testing.assert_close(actual, expected, rtol=1e-8, atol=1e-10)
 
 
-def test_a_network_that_nobody_wrote_out_is_linearised_by_forward_mode(x: Tensor) -> None:
-    """One of another's layers, and the tangent model is still p + J w."""
+def test_network_without_jvp_rules_is_linearized_by_forward_mode(x: Tensor) -> None:
+    """With a layer that has no rule, the tangent model is still p + J w."""
     net = tiny_net(dtype=torch.float64)
     net.layer3.append(torch.nn.Tanh())
     model = TangentModel(net, 2)
     assert not model.has_jvp_rules
     w, step = random_w(model), 1e-6
     with torch.no_grad():
-        along = model(w, x) - net(x)
+        derivative = model(w, x) - net(x)
         differences = (moved(net, w, step, x) - moved(net, w, -step, x)) / (2 * step)
-    torch.testing.assert_close(along, differences, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(derivative, differences, rtol=1e-5, atol=1e-6)
 
 
-def test_asking_it_changes_neither_weights_nor_batch_norm(net: ResNet, x: Tensor) -> None:
+def test_tangent_model_changes_neither_weights_nor_batch_norm(net: ResNet, x: Tensor) -> None:
     net.train()
     before = {name: t.clone() for name, t in net.state_dict().items()}
     model = TangentModel(net, None)
