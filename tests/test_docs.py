@@ -205,7 +205,7 @@ def test_the_contributors_method_learns(monkeypatch: pytest.MonkeyPatch) -> None
     images, labels = tiny_images()
     learner.learn(images[labels < 2], labels[labels < 2])
     learner.learn(images[labels >= 2], labels[labels >= 2])
-    assert learner.predict(images)[1].shape == (len(images), 4)
+    assert learner.predict_proba(images).shape == (len(images), 4)
     assert (learner.specialist.name, len(learner.memory)) == ("er-heavy", 8)
 
 

@@ -24,6 +24,7 @@ from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.metadata import EntryPoint, entry_points
+from pkgutil import resolve_name
 from types import ModuleType
 from typing import Any, ParamSpec, TypeVar
 
@@ -179,7 +180,7 @@ NAMES = {
     "itl.memory.policies.Ranking": "itl.memory.registry.Ranking",
     "itl.memory.policies.find": "itl.memory.registry.find",
     "itl.memory.sight.Sight": "itl.memory.model_outputs.ModelOutputs",
-    "itl.model.folder.Keeper": "itl.apps.model.folder.CheckpointCallback",
+    "itl.model.folder.Keeper": "itl.callbacks.checkpointing.CheckpointCallback",
     "itl.model.judge.Verdict": "itl.apps.model.evaluation.EvaluationResult",
     "itl.nets.Foreign": "itl.nets.ModuleAdapter",
     "itl.nets.draw": "itl.nets.initialize",
@@ -193,7 +194,10 @@ NAMES = {
     "itl.observer.Observers": "itl.callbacks.base.CallbackList",
     "itl.results.Folder": "itl.results.RunFolder",
     "itl.results.record.Folder": "itl.results.RunFolder",
-    "itl.saving.Pace": "itl.checkpoint.learner_state.CheckpointThrottle",
+    "itl.observer.Clock": "itl.learner.timer.SectionTimer",
+    "itl.saving.Pace": "itl.checkpoint.throttle.CheckpointThrottle",
+    "itl.saving.load": "itl.learner.load_learner",
+    "itl.saving.save": "itl.learner.Learner.save",
     "itl.search.work.Source": "itl.experiments.search.jobs.JobSource",
     "itl.settings.Part": "itl.settings.SettingsGroup",
     "itl.specialists.Here": "itl.specialists.TaskContext",
@@ -370,8 +374,7 @@ def _add_names_after_import(loader: Loader, table: dict[str, str]) -> None:
         def get(name: str) -> Any:
             if name in table:
                 warn(f"{module.__name__}.{name}", table[name])
-                owner, _, attribute = table[name].rpartition(".")
-                return getattr(import_module(owner), attribute)
+                return resolve_name(table[name])
             if previous is not None:
                 return previous(name)
             raise AttributeError(f"module '{module.__name__}' has no attribute '{name}'")

@@ -69,7 +69,7 @@ def test_it_is_the_learner_itself() -> None:
     learner.learn(images[first], place[labels[first]])
     learner.learn(images[~first], place[labels[~first]])
     assert model.classes_.tolist() == ["cat", "dog", "eel", "fox"]
-    expected = learner.predict(images)[1][:, [0, 2, 3, 1]]
+    expected = learner.predict_proba(images)[:, [0, 2, 3, 1]]
     np.testing.assert_allclose(model.predict_proba(pixels), expected, atol=1e-6)
 
 

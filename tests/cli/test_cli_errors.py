@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from itl.callbacks.base import Callback
-from itl.checkpoint import learner_state
 from itl.errors import UserError
 from itl.experiments.run import Config, run
+from itl.learner import load_learner
 from support.cli_process import Outcome, tiny
 
 
@@ -200,7 +200,7 @@ def test_a_diverging_run_keeps_the_last_good_state(tmp_path):
     config = Config(tasks=2, method="er", settings={"net.width": 2, "specialist.steps": 2})
     with pytest.raises(UserError, match=r"task 2, specialist, epoch 1.*specialist\.lr.*last good state is kept"):
         run(config, config.load_stream("data"), tmp_path / "run", device="cpu", callbacks=[Poison()])
-    learner = learner_state.load(tmp_path / "run/model", device="cpu")
+    learner = load_learner(tmp_path / "run/model", device="cpu")
     assert (len(learner.tasks), learner.position[0]) == (1, "done")
     assert not (tmp_path / "run/result.json").exists()
 

@@ -46,7 +46,7 @@ def taught(method: str, seed: int = 0, forget: bool = False, **settings: Any) ->
     for task in stream():
         learner.learn(task)
         if forget:
-            learner._stepper_cache, learner._before = {}, None
+            learner._stepper_cache, learner._last_generalist = {}, None
     state = {name: t.clone() for name, t in learner.net.state_dict().items()}
     return state | {"memory": learner.memory.pixels[:-1].clone()}
 

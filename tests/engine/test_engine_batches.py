@@ -9,10 +9,9 @@ import pytest
 import torch
 
 from itl.callbacks.base import Callback
-from itl.checkpoint import learner_state
 from itl.engine.batches import batch_sizes, num_batches, num_samples
 from itl.engine.stage import Stage
-from itl.learner import Learner
+from itl.learner import Learner, load_learner
 from itl.learner.stage_estimate import GENERALIST, estimate_stages
 from support.tiny import differing, photograph, tiny_learner, tiny_stream
 
@@ -90,12 +89,12 @@ def test_a_task_whose_last_batch_is_a_joined_one_goes_on_as_if_never_stopped(tmp
     class SaveEveryRound(Callback):
         def round_ends(self, learner: Learner, stage: Stage, epoch: int, loss: float) -> None:
             stops.append(tmp_path / f"{len(stops)}")
-            learner_state.save(learner, stops[-1])
+            learner.save(stops[-1])
 
     learner = tiny_learner("itl-l", buffer=18, callback=SaveEveryRound())
     learner.learn(stream.tasks[0])
     assert len(stops) >= 6  # two rounds of each of the three stages
     for path in stops:
-        again = learner_state.load(path, device="cpu")
+        again = load_learner(path, device="cpu")
         again.learn(stream.tasks[0])
         assert differing(photograph(again), photograph(learner)) == set()

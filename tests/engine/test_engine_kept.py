@@ -36,7 +36,7 @@ def taught(case: str, forget: bool) -> Learner:
     learner._stepper_cache = Forgetful() if forget else {}
     for task in tiny_stream(classes=6, tasks=3):
         learner.learn(task)
-        learner._before = None if forget else learner._before
+        learner._last_generalist = None if forget else learner._last_generalist
     return learner
 
 

@@ -400,7 +400,7 @@ def test_a_run_that_diverges_says_where_and_leaves_the_last_good_state(
     if (tmp_path / "model").exists():
         kept = itl.load(tmp_path / "model", device="cpu")
         assert all(bool(t.isfinite().all()) for t in kept.net.state_dict().values())
-        assert all(bool(t.isfinite().all()) for t in kept.flight.values())
+        assert all(bool(t.isfinite().all()) for t in kept.stage_state.tensors().values())
     assert not (tmp_path / "result.json").exists()
 
 

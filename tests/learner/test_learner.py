@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from itl import Learner, UserError
+from itl.callbacks.base import Callback
 from itl.specialists.losses import squared_error
 from itl.streams import Images
 from support.tiny import TINY, Teller, differing, photograph, tiny_images, tiny_learner, tiny_stream
@@ -32,7 +33,7 @@ def test_a_learner_without_a_number_of_classes_grows_with_what_it_is_taught(meth
     for classes in ([0, 1], [2], [3, 4, 5]):
         learner.learn(*part(classes))
         widths.append(learner.net.classifier.out_features)
-        labels, probabilities = learner.predict(part([0])[0])
+        labels, probabilities = learner.predict(part([0])[0]), learner.predict_proba(part([0])[0])
         assert probabilities.shape == (10, widths[-1])
         assert (labels < widths[-1]).all()
         np.testing.assert_allclose(probabilities.sum(1), 1, rtol=1e-5)
@@ -171,9 +172,9 @@ def test_logits_do_not_depend_on_who_else_is_asked() -> None:
 def test_no_images_have_no_answers() -> None:
     learner = tiny_learner()
     learner.learn(tiny_stream().tasks[0])
-    labels, probabilities = learner.predict(np.zeros((0, 8, 8), np.uint8))
-    assert labels.shape == (0,)
-    assert probabilities.shape == (0, 4)
+    no_images = np.zeros((0, 8, 8), np.uint8)
+    assert learner.predict(no_images).shape == (0,)
+    assert learner.predict_proba(no_images).shape == (0, 4)
 
 
 # ---------------------------------------------------------------------- mistakes
@@ -277,3 +278,27 @@ def test_images_of_another_shape_are_refused_by_predict() -> None:
     learner.learn(rng.integers(0, 256, (32, 8, 8), dtype=np.uint8), np.repeat([0, 1], 16))
     with pytest.raises(UserError, match="bring them to one shape"):
         learner.predict(rng.integers(0, 256, (2, 16, 16), dtype=np.uint8))
+
+
+def test_repr_is_one_line_that_shows_method_memory_and_progress() -> None:
+    learner = tiny_learner("itl-l")
+    assert repr(learner) == "Learner(method='itl-l', buffer=8, seed=0, tasks=0, classes=0, position=('done', 0))"
+    learner.learn(tiny_stream().tasks[0])
+    assert "tasks=1, classes=2" in repr(learner)
+
+
+def test_predict_returns_the_labels_of_the_largest_probabilities() -> None:
+    learner = tiny_learner()
+    learner.learn(tiny_stream().tasks[0])
+    images = tiny_images()[0]
+    assert (learner.predict(images) == learner.predict_proba(images).argmax(1)).all()
+
+
+def test_old_names_of_the_callback_and_the_timer_still_work() -> None:
+    callback = Callback()
+    with pytest.warns(DeprecationWarning, match="argument observer"):
+        learner = Learner("er", 8, device="cpu", observer=callback)  # type: ignore[call-arg]
+    with pytest.warns(DeprecationWarning, match=r"Learner.observer is deprecated, use callback"):
+        assert learner.observer is callback  # type: ignore[attr-defined]
+    with pytest.warns(DeprecationWarning, match=r"Learner.clock is deprecated, use timer"):
+        assert learner.clock is learner.timer  # type: ignore[attr-defined]

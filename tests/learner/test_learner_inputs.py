@@ -43,8 +43,8 @@ def test_pillow_images_and_datasets_are_learned_as_arrays_are(channels: int) -> 
         learner = tiny_learner("itl", classes=None)
         learner.learn(*given)
         learners.append(learner)
-        expected = learners[0].predict(pixels)[1]
-        np.testing.assert_array_equal(learner.predict(given[0])[1], expected)
+        expected = learners[0].predict_proba(pixels)
+        np.testing.assert_array_equal(learner.predict_proba(given[0]), expected)
     assert not any(differing(photograph(learners[0]), photograph(other)) for other in learners[1:])
 
 
@@ -63,7 +63,7 @@ def test_modes_are_mixed_as_colours() -> None:
     [
         ([Image.new("L", (8, 8)), Image.new("L", (8, 9))], [0, 1], r"image 1 is \(8, 9\) pixels.*resize all images"),
         ([Image.new("L", (8, 8)), "a.png"], [0, 1], "image 1 of the list is a str"),
-        ([Image.new("L", (8, 8))], None, "no labels; give learn"),
+        ([Image.new("L", (8, 8))], None, "no labels; call learn"),
         (Image.new("RGB", (8, 8)), [0] * 8, r"a single Pillow image; give a list, as in \[image\]"),
         ([Image.new("L", (8, 8))], [0, 1], "there are 1 images but 2 labels"),
         ([Image.new("L", (8, 8))], ["cat"], "labels must be integers"),
@@ -82,11 +82,11 @@ def test_what_is_learned_can_be_evaluated_as_it_was_given() -> None:
     with pytest.raises(UserError, match="learned nothing"):
         learner.evaluate(pixels, labels)
     learner.learn(pixels, labels)
-    right = 100 * float((learner.predict(pixels)[0] == labels).mean())
+    right = 100 * float((learner.predict(pixels) == labels).mean())
     pairs = torch.utils.data.TensorDataset(torch.from_numpy(pixels), torch.from_numpy(labels))
     assert learner.evaluate(pixels, labels).class_il == pytest.approx(right)
     assert learner.evaluate(pairs).class_il == pytest.approx(right)
     half = labels == labels[0]
     assert learner.evaluate(pixels[half], labels[half]).task_il == 100  # one class to choose from
-    with pytest.raises(UserError, match=r"no labels; give evaluate\(images, labels\)"):
+    with pytest.raises(UserError, match=r"no labels; call evaluate\(images, labels\)"):
         learner.evaluate(pixels)

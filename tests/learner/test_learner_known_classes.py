@@ -30,7 +30,7 @@ def part(classes: list[int], each: int = 10, seed: int = 0) -> tuple[np.ndarray,
 def test_a_method_that_cannot_take_known_classes_says_so(method: str) -> None:
     learner = tiny_learner(method, buffer=12, classes=None)
     learner.learn(*part([0, 1]))
-    with pytest.raises(UserError, match="needs tasks of new classes, and class 1 was taught before"):
+    with pytest.raises(UserError, match="needs tasks of new classes, and class 1 was learned before"):
         learner.learn(*part([1, 2]))
 
 

@@ -157,7 +157,7 @@ def test_momentum_is_carried_neither_from_stage_to_stage_nor_from_task_to_task()
 
     def listen(event: str, learner: Learner, stage: str | None, epoch: int) -> None:
         if event == "stage_begins":
-            begins.append((str(stage), [name for name in learner.flight if name.startswith("momentum.")]))
+            begins.append((str(stage), list(learner.stage_state.momentum)))
 
     one, other = (tiny_learner("itl", callback=Teller(listen), **settings) for _ in range(2))
     one.learn(stream.tasks[0])

@@ -114,7 +114,7 @@ def test_every_kind_of_stage_takes_it(name: str, method: str) -> None:
     mine = learner(name, method)
     for task in tiny_stream():
         mine.learn(task)
-    assert np.isfinite(mine.predict(tiny_images()[0])[1]).all()
+    assert np.isfinite(mine.predict_proba(tiny_images()[0])).all()
 
 
 @pytest.mark.parametrize("name", MADE)
@@ -186,10 +186,10 @@ def test_the_classifier_grows_with_the_classes(name: str, tmp_path: Path) -> Non
     mine = Learner("itl", 8, settings={**TINY, **OWN}, device="cpu", net=MADE[name]())
     mine.learn(images[labels < 2], labels[labels < 2])
     mine.learn(images[labels >= 2], labels[labels >= 2])
-    assert mine.predict(images)[1].shape == (40, 4)
+    assert mine.predict_proba(images).shape == (40, 4)
     mine.save(tmp_path)
     again = itl.load(tmp_path, device="cpu", net=type(mine.net.module)())  # type: ignore[operator]
-    assert (again.predict(images)[1] == mine.predict(images)[1]).all()
+    assert (again.predict_proba(images) == mine.predict_proba(images)).all()
 
 
 def test_its_owner_keeps_the_module_as_it_was_and_frozen_layers_stay() -> None:

@@ -170,7 +170,7 @@ def test_er_ts_learning_rate_decays_with_every_sample_seen() -> None:
     learner = trained_learner("er-t", tasks=1, specialist__options__decay=0.99)
     seen = learner.memory.slots.seen
     assert seen == 3 * 18
-    learner._begin(tiny_stream(classes=6, tasks=3, each=9).tasks[1])
+    learner._start_task(tiny_stream(classes=6, tasks=3, each=9).tasks[1])
     optimizer = learner.specialist.training_phase().optimizer
     lr = learner.settings.specialist.lr
     assert optimizer.rates(0, 3, 9).tolist() == pytest.approx([lr * 0.99 ** (seen + 8 * k) for k in range(3)])

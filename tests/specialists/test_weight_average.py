@@ -150,7 +150,7 @@ def test_the_mean_does_not_change_what_is_trained() -> None:
 def test_an_option_may_be_that_of_the_specialist_on_one_stream_alone() -> None:
     """`itl` has er-separate, which may have a mean, on Seq-Digits; elsewhere er, which has none."""
     learner = Learner("itl", 20, settings={"specialist.options.average": 0.9}, device="cpu")
-    assert learner.settings_on("seq-digits").specialist.options == {"average": 0.9}
+    assert learner.configuration.settings_for("seq-digits").specialist.options == {"average": 0.9}
     with pytest.raises(UserError, match="average': the specialist er has no options of its own"):
         learner.learn(tiny_stream().tasks[0])
     for name, value, said in (

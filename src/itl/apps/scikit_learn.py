@@ -13,9 +13,9 @@ from sklearn.utils.multiclass import check_classification_targets  # type: ignor
 from sklearn.utils.validation import check_is_fitted, check_random_state  # type: ignore[import-untyped]
 from torch import Tensor
 
-from itl.checkpoint import learner_state
+from itl.checkpoint.learner_state import LearnerState
 from itl.errors import UserError
-from itl.learner import Learner
+from itl.learner import Learner, learner_from_state
 from itl.streams import Images, Task, Traits
 from itl.streams.arrays import statistics
 
@@ -99,7 +99,7 @@ class ITLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _task(self, pixels: Tensor, labels: Tensor) -> Task:
         """Images `[n, c, h, w]` and output columns `[n]` as the learner's next task."""
         data, learner = Images(pixels, labels), self.learner_
-        if learner._ready:
+        if learner.is_built:
             traits = learner.traits
         else:
             padding = min(4, pixels.shape[-1] // 8)
@@ -164,8 +164,9 @@ class ITLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """The learner as arrays: what it holds on to while it learns is not carried along."""
         state = dict(super().__getstate__())
         if "learner_" in state:
-            tensors, facts = learner_state.pack(state["learner_"])
-            state["learner_"] = ({name: t.detach().cpu().numpy().copy() for name, t in tensors.items()}, facts)
+            saved = state["learner_"].get_state()
+            arrays = {name: t.detach().cpu().numpy().copy() for name, t in saved.tensors.items()}
+            state["learner_"] = (arrays, saved.metadata)
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -174,5 +175,5 @@ class ITLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if isinstance(state.get("learner_"), tuple):
             arrays, facts = state["learner_"]
             tensors = {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
-            state["learner_"] = learner_state.unpack("a pickle", tensors, facts, device=state["device"])
+            state["learner_"] = learner_from_state(LearnerState(tensors, facts), "a pickle", device=state["device"])
         super().__setstate__(state)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -71,29 +68,3 @@ class CallbackList(Callback):
         """Tell everyone."""
         for one in self.callbacks:
             one.recorded(line)
-
-
-class Clock:
-    """Seconds by section. A section inside another stops the outer one meanwhile."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = defaultdict(float)
-        self._open: list[str] = []
-        self._since = 0.0
-
-    @contextmanager
-    def section(self, name: str) -> Iterator[None]:
-        """Count the time inside towards `name`."""
-        self._count()
-        self._open.append(name)
-        try:
-            yield
-        finally:
-            self._count()
-            self._open.pop()
-
-    def _count(self) -> None:
-        now = time.perf_counter()
-        if self._open:
-            self.seconds[self._open[-1]] += now - self._since
-        self._since = now

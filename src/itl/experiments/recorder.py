@@ -54,7 +54,7 @@ class Recorder(Callback):
     def stage_begins(self, learner: Learner, stage: Stage) -> None:
         """Where a stage after the specialist's sets out: the classifier may just have been redrawn."""
         if stage.name != "specialist" and learner.position[1] == 0 and self._points(learner, stage):
-            with learner.clock.section("evaluation"):
+            with learner.timer.section("evaluation"):
                 scores = self._evaluate(learner, self.subset[: len(learner.tasks)])
                 self._write(learner, "start", stage.name, 0, scores)
 
@@ -107,7 +107,7 @@ class Recorder(Callback):
         whole = [line["class_il_tasks"] for line in experts]
         masked = [line["task_il_tasks"] for line in experts]
         untrained = next(line for line in self.lines if line["kind"] == "untrained")
-        clock = dict.fromkeys(SECTIONS, 0.0) | learner.clock.seconds
+        clock = dict.fromkeys(SECTIONS, 0.0) | learner.timer.seconds
         seconds = {name: round(value, 3) for name, value in clock.items()}
         slots = learner.memory.slots
         config = self.config

@@ -14,16 +14,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from itl.callbacks.base import Callback, CallbackList
-from itl.checkpoint import learner_state
 from itl.engine.stage import Diverged
 from itl.errors import UserError
+from itl.learner import Learner, load_learner
 from itl.results import FORMAT, RunFolder
 from itl.settings import check_name
 from itl.streams import Stream
 
 if TYPE_CHECKING:
     from itl.engine.stage import Stage
-    from itl.learner import Learner
 
 
 class Failed(UserError):
@@ -77,8 +76,8 @@ def refine(
         raise UserError(f"{folder.path} has no specialist of task {task}; it has {', '.join(map(str, kept(folder)))}")
     scores = _Scores(stream, task)
     everyone = CallbackList([scores, *callbacks])
-    learner = learner_state.load(folder.specialist(task), device=device, settings=changed, callback=everyone)
-    learner.clock.seconds.clear()  # those of the run
+    learner = load_learner(folder.specialist(task), device=device, settings=changed, callback=everyone)
+    learner.timer.seconds.clear()  # those of the run
     begun = time.perf_counter()
     scores.add("specialist", learner)
     try:
@@ -95,7 +94,7 @@ def refine(
         "class_il_tasks": [one.class_il for one in expert.per_task],
         "task_il_tasks": [one.task_il for one in expert.per_task],
         "seconds": {
-            **{name: round(value, 3) for name, value in learner.clock.seconds.items()},
+            **{name: round(value, 3) for name, value in learner.timer.seconds.items()},
             "total": round(time.perf_counter() - begun, 3),
         },
     }

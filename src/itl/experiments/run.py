@@ -12,13 +12,13 @@ from threading import Event
 from typing import Any
 
 from itl.callbacks.base import Callback, CallbackList
-from itl.checkpoint import learner_state
+from itl.callbacks.checkpointing import CheckpointCallback
 from itl.engine.concurrency import run_concurrently
 from itl.engine.device import choose_engine
 from itl.errors import UserError
 from itl.experiments.config import Config
 from itl.experiments.recorder import Recorder
-from itl.learner import Learner
+from itl.learner import Learner, load_learner, use_saved_threads
 from itl.results import RunFolder, read_config
 from itl.streams import Stream
 
@@ -48,8 +48,10 @@ def run(
             if (folder.path / "result.json").exists():
                 return dict(folder.read("result.json"))
         recorder = Recorder(config, stream, folder, CallbackList(callbacks))
-        keeper = _CheckpointCallback(config, folder, save)
-        learner = _learner(config, stream, folder, device, CallbackList([recorder, *callbacks, keeper]), resume)
+        savers: list[Callback] = [_KeepSpecialists(folder)] if config.keep_specialists else []
+        if save:
+            savers.append(CheckpointCallback(lambda learner: learner.save(folder.model)))
+        learner = _learner(config, stream, folder, device, CallbackList([recorder, *callbacks, *savers]), resume)
         if not resume:
             held.enter_context(folder.lock())
         recorder.opens(learner)
@@ -101,8 +103,8 @@ def _learner(
 ) -> Learner:
     """A new learner in a new folder, or the one saved in it."""
     if resume and (folder.model / "CURRENT").exists():
-        saved = learner_state.load(folder.model, device=device, callback=callback)
-        learner_state.same_threads(saved)
+        saved = load_learner(folder.model, device=device, callback=callback)
+        use_saved_threads(saved)
         return saved
     learner = Learner(
         config.method,
@@ -128,28 +130,14 @@ def _check_same(config: Config, folder: RunFolder) -> None:
         raise UserError(f"{folder.path} is a run with another {', '.join(differs)}; resume it with its own options")
 
 
-class _CheckpointCallback(Callback):
-    """Saves the learner at the end of tasks and at its pace between, and specialists where asked to."""
+class _KeepSpecialists(Callback):
+    """Saves the specialist of each task for `itl refine`."""
 
-    def __init__(self, config: Config, folder: RunFolder, save: bool) -> None:
-        self.config, self.folder, self.save = config, folder, save
-        self.pace = learner_state.CheckpointThrottle()
-
-    def round_ends(self, learner: Learner, stage: Any, epoch: int, loss: float) -> None:
-        if self.pace.due():
-            self._save(learner)
+    def __init__(self, folder: RunFolder) -> None:
+        self.folder = folder
 
     def memory_updated(self, learner: Learner, task: Any) -> None:
-        if self.config.keep_specialists:
-            learner.save(self.folder.specialist(len(learner.tasks)))
-
-    def task_ends(self, learner: Learner) -> None:
-        self._save(learner)
-
-    def _save(self, learner: Learner) -> None:
-        if self.save:
-            with self.pace.saving(learner):
-                learner.save(self.folder.model)
+        learner.save(self.folder.specialist(len(learner.tasks)))
 
 
 def fresh_folder(root: str | os.PathLike[str], name: str) -> Path:

@@ -1,5 +1,7 @@
-"""The front door: a learner is taught one task after another."""
+"""The learner: `learn` reads like Algorithm 1 of the paper."""
 
-from itl.learner.learner import CANDIDATES, STAGES, Learner
+from itl.learner.learner import Learner
+from itl.learner.loading import learner_from_state, load_learner, use_saved_threads
+from itl.learner.stage_state import STAGES, StageState
 
-__all__ = ["CANDIDATES", "STAGES", "Learner"]
+__all__ = ["STAGES", "Learner", "StageState", "learner_from_state", "load_learner", "use_saved_threads"]

@@ -1,32 +1,44 @@
-"""Images and labels as a task."""
+"""Images and labels in the forms that users have them, as a task."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
+from torch.utils.data import Dataset
 
 from itl.errors import UserError
 from itl.streams import Task, Traits
 from itl.streams.arrays import as_images, statistics
 
-OUTPUTS = 1 << 17  # a label beyond is a number of another kind, and a classifier that wide would fill the memory
+ImageData: TypeAlias = np.ndarray | Tensor | Sequence[Image.Image] | Dataset[Any]
+LabelData: TypeAlias = np.ndarray | Tensor | Sequence[int]
+
+MAX_OUTPUTS = 1 << 17  # a larger label is not a class number, and a classifier that wide would fill the memory
 
 
-def lesson(images: Any, labels: Any, number: int, traits: Traits | None, verb: str = "learn") -> Task:
-    """Task `number` of what a user hands over. `traits` None: they are measured on these images, the first."""
+def task_from_arrays(
+    images: ImageData, labels: LabelData | None, number: int, traits: Traits | None, verb: str = "learn"
+) -> Task:
+    """Task `number` from images and labels. If `traits` is None they are measured on these images.
+
+    Raises:
+        UserError: Labels are missing, negative or too large, or there are no images. The message names `verb`.
+    """
     if labels is None and isinstance(images, np.ndarray | Tensor | list | tuple):
-        raise UserError(f"there are images but no labels; give {verb}(images, labels), or a torch Dataset of both")
+        raise UserError(f"there are images but no labels; call {verb}(images, labels), or pass a torch Dataset of both")
     data = as_images(images, labels)
     if not len(data):
         raise UserError(f"there are no images to {verb}{' from' * (verb == 'learn')}")
     if int(data.labels.min()) < 0:
         raise UserError("labels must be 0 or more: they are the classifier's outputs")
-    if int(data.labels.max()) >= OUTPUTS:
+    if int(data.labels.max()) >= MAX_OUTPUTS:
         raise UserError(
-            f"labels must be under {OUTPUTS:,}, not {int(data.labels.max())}: they are the classifier's outputs; "
+            f"labels must be under {MAX_OUTPUTS:,}, not {int(data.labels.max())}: they are the classifier's outputs; "
             "number the classes from 0"
         )
     if traits is None:

@@ -87,7 +87,7 @@ def test_test_images_are_not_trained_on(tmp_path: Path) -> None:
 
     def listen(event: str, learner: Any, stage: str | None, epoch: int) -> None:
         if event == "memory_updated":
-            seen.append(learner._pooled[0].pixels.clone())
+            seen.append(learner._pool_cache[0].pixels.clone())
 
     teacher, (result,) = teach(tmp_path / "m", folder, callback=Teller(listen))
     assert (sum(result.train_counts.values()), sum(result.test_counts.values())) == (20, 6)

@@ -33,7 +33,7 @@ class ExportModule(nn.Module):
         learner = model.learner
         self.net = _cpu_copy(learner.net)
         # Before a generalist has changed the network, the specialist predicts, possibly with further model copies.
-        self.specialist = None if learner._is_expert() else copy.copy(learner.specialist)
+        self.specialist = None if learner.is_expert else copy.copy(learner.specialist)
         if self.specialist is not None:
             self.specialist.model_copies = {
                 name: _cpu_copy(net) for name, net in learner.specialist.model_copies.items()

@@ -25,16 +25,18 @@ from itl.apps.model.generations import is_finished, newest_finished, with_undo_h
 from itl.apps.model.memory_images import PILLOW_MODES, MemoryImageFiles
 from itl.apps.model.metadata import DEFAULT_UNDO, METADATA_FORMAT, METADATA_KEY, ImageSpec, ModelMetadata, read_metadata
 from itl.callbacks.base import Callback, CallbackList
-from itl.checkpoint import learner_state, store
+from itl.callbacks.checkpointing import CheckpointCallback
+from itl.checkpoint import store
+from itl.checkpoint.learner_state import LearnerState
 from itl.checkpoint.lock import lock, locked
 from itl.errors import UserError
-from itl.learner import Learner
+from itl.learner import Learner, learner_from_state, use_saved_threads
 from itl.nets import ModuleAdapter
 from itl.streams import Images, Task, Traits
 from itl.streams.arrays import as_pixels, statistics
 
 if TYPE_CHECKING:
-    from itl.engine.stage import Stage
+    pass
 
 STRIDED_STEM_SIZE = 96  # pixels: from this image size on, the default network has a strided stem
 
@@ -177,7 +179,7 @@ class Model:
         metadata, memory_images = read_metadata(root, state), MemoryImageFiles()
         if "memory.pixels" not in tensors:
             tensors["memory.pixels"] = memory_images.read_memory(root / name, tensors, state, metadata.names)
-        learner = learner_state.unpack(root, tensors, state, device=device, settings=settings, net=net)
+        learner = learner_from_state(LearnerState(tensors, state), root, device=device, settings=settings, net=net)
         outputs = learner.net.classifier.out_features
         if len(metadata.names) != outputs:
             raise UserError(f"the model folder {root} has {len(metadata.names)} class names for {outputs} outputs")
@@ -214,7 +216,7 @@ class Model:
         current = store.current(self.path) if (self.path / store.CURRENT).exists() else None
         if current != self.generation:
             raise UserError(f"{self.path} was changed by another process since it was opened; open it again")
-        self.learner._must_be_whole()
+        self.learner.check_consistent()
         self.learner.notes[METADATA_KEY] = {
             "format": METADATA_FORMAT,
             "names": self.output_names,
@@ -223,7 +225,8 @@ class Model:
             "pending": self.pending,
             "undo": self.undo,
         }
-        tensors, state = learner_state.pack(self.learner)
+        state = self.learner.get_state()
+        tensors = state.tensors
         as_files = self.image["channels"] in PILLOW_MODES
         pixels, labels = tensors["memory.pixels"], self.learner.memory.labels
         if as_files:
@@ -233,7 +236,9 @@ class Model:
             self._memory_images.write(draft, pixels[: len(labels)], labels, self.output_names)
 
         keep = [] if private else self._generations_to_keep()
-        target = store.write(self.path, tensors, state, beside=write_memory_images if as_files else None, keep=keep)
+        target = store.write(
+            self.path, tensors, state.metadata, beside=write_memory_images if as_files else None, keep=keep
+        )
         if as_files:
             self._memory_images.commit(target)
         self.generation = target.name
@@ -266,7 +271,7 @@ class Model:
         outputs = torch.tensor([names.index(name) for name in labels])
         images = Images(pixels, outputs)
         learner = self.learner
-        if learner._ready:
+        if learner.is_built:
             traits = learner.traits
         else:
             padding = min(4, pixels.shape[-1] // 8)
@@ -314,9 +319,9 @@ class Model:
         if self.pending is None:
             self.pending = {**(notes or {}), "fingerprint": digest}
         else:
-            learner_state.same_threads(self.learner)
+            use_saved_threads(self.learner)
         self.output_names = self._extended_names(labels)
-        checkpointing = CheckpointCallback(self, save_interval)
+        checkpointing = CheckpointCallback(lambda _: self.save(), save_interval, at_task_end=False)
         self.learner.callback = CallbackList([checkpointing, *([callback] if callback else [])])
         try:
             with _out_of_memory_as_user_error(self.path):
@@ -419,19 +424,6 @@ def load(
     learner = Model.open(path, device=device, settings=settings, net=net).learner
     learner.callback = callback or learner.callback
     return learner
-
-
-class CheckpointCallback(Callback):
-    """Saves a model's unfinished state between rounds, at limited frequency."""
-
-    def __init__(self, model: Model, interval: float | None) -> None:
-        self.model, self.throttle = model, learner_state.CheckpointThrottle(interval)
-
-    def round_ends(self, learner: Learner, stage: Stage, epoch: int, loss: float) -> None:
-        """Save if the last save was long enough ago."""
-        if self.throttle.due():
-            with self.throttle.saving(learner):
-                self.model.save()
 
 
 def fingerprint(pixels: Tensor, labels: Sequence[str]) -> str:

@@ -122,7 +122,7 @@ class RunDisplay(TrainingDisplay):
 
     def estimate(self, learner: Learner) -> list[StageEstimate]:
         """All stages of all tasks; also counts the time that a resumed run had already taken."""
-        self.started -= sum(learner.clock.seconds.values())
+        self.started -= sum(learner.timer.seconds.values())
         return estimate_run(learner.settings, [len(task.train) for task in self.stream or ()], learner.buffer)
 
     def recorded(self, line: dict[str, Any]) -> None:

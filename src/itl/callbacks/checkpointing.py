@@ -1,0 +1,43 @@
+"""Saves a learner while it trains."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from itl.callbacks.base import Callback
+from itl.checkpoint.throttle import CheckpointThrottle
+
+if TYPE_CHECKING:
+    from itl.engine.stage import Stage
+    from itl.learner import Learner
+
+
+class CheckpointCallback(Callback):
+    """Saves the learner between rounds, as often as a `CheckpointThrottle` allows, and at the end of each task.
+
+    Args:
+        save: Called with the learner to save it.
+        interval: Seconds between two saves within a task; None for the default.
+        at_task_end: Whether to save at the end of each task too.
+    """
+
+    def __init__(
+        self, save: Callable[[Learner], None], interval: float | None = None, at_task_end: bool = True
+    ) -> None:
+        self.save, self.at_task_end = save, at_task_end
+        self.throttle = CheckpointThrottle(interval)
+
+    def round_ends(self, learner: Learner, stage: Stage, epoch: int, loss: float) -> None:
+        """Save if it is time."""
+        if self.throttle.due():
+            self._save(learner)
+
+    def task_ends(self, learner: Learner) -> None:
+        """Save the finished task."""
+        if self.at_task_end:
+            self._save(learner)
+
+    def _save(self, learner: Learner) -> None:
+        with learner.timer.section("saving"), self.throttle.saving():
+            self.save(learner)

@@ -1,0 +1,39 @@
+"""Logits of the model that a learner has at its current stage."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from itl.engine.concurrency import CAPTURE_GATE
+from itl.streams import Images
+
+if TYPE_CHECKING:
+    from itl.learner.learner import Learner
+
+BATCH_SIZE = {"cpu": 512, "cuda": 2048}  # images per forward pass: a GPU is faster with few large batches
+
+
+@torch.no_grad()
+def compute_logits(learner: Learner, images: Images) -> Tensor:
+    """Logits `[n, outputs]` on the CPU."""
+    net, engine = learner.net, learner.engine
+    training = net.training
+    net.eval()
+    out, batch = [], BATCH_SIZE[engine.device.type]
+    for first in range(0, max(len(images), 1), batch):  # without images: one empty batch
+        rows = torch.arange(first, min(first + batch, len(images)))
+        with CAPTURE_GATE.eager(), engine.activate():
+            out.append(_forward(learner, learner.normalize(engine.send(images.gather(rows)))))
+    net.train(training)
+    return torch.cat(out).cpu()
+
+
+def _forward(learner: Learner, x: Tensor) -> Tensor:
+    if learner._generalist is not None:
+        return learner._generalist.logits(x).float()
+    with learner.engine.autocast():
+        plain = learner.is_expert or not learner.tasks  # before its first task a specialist has no model to ask
+        return (learner.net(x) if plain else learner.specialist.evaluate_logits(learner.net, x)).float()

@@ -1,0 +1,45 @@
+"""Stages of a task, and the tensors that an unfinished stage needs to be resumed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+# Stages of a task, in order. A learner's position is one of them and the number of its rounds that are done.
+STAGES = ("specialist", "closing", "memory", "generalist", "projection", "done")
+
+_PREFIXES = {"before_half_pipe": "before.", "momentum": "momentum.", "candidates": "candidates."}  # names on disk
+
+
+@dataclass
+class StageState:
+    """Tensors that an unfinished stage needs in addition to the network and the memory.
+
+    Attributes:
+        before_half_pipe: Weights that the half-pipe replaced, by parameter name.
+        generalist: Tensors of the generalist, under the names that `Generalist.tensors` gives them.
+        momentum: Momentum of the optimizer, by parameter name.
+        candidates: Samples that the memory's policy gathers while a task is trained.
+    """
+
+    before_half_pipe: dict[str, Tensor] = field(default_factory=dict)
+    generalist: dict[str, Tensor] = field(default_factory=dict)
+    momentum: dict[str, Tensor] = field(default_factory=dict)
+    candidates: dict[str, Tensor] = field(default_factory=dict)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Tensors to checkpoint, in one dictionary."""
+        out = dict(self.generalist)
+        for group, prefix in _PREFIXES.items():
+            out |= {prefix + name: tensor for name, tensor in getattr(self, group).items()}
+        return out
+
+    @classmethod
+    def from_tensors(cls, tensors: dict[str, Tensor]) -> StageState:
+        """Restore the state from the dictionary that `tensors` returned."""
+        state = cls()
+        for name, tensor in tensors.items():
+            group = next((group for group, prefix in _PREFIXES.items() if name.startswith(prefix)), "generalist")
+            getattr(state, group)[name.removeprefix(_PREFIXES.get(group, ""))] = tensor
+        return state

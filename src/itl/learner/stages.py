@@ -1,0 +1,122 @@
+"""Stages of a task: what they are given, and how they are run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from itl.engine.keyed_random import torch_generator
+from itl.engine.loop import train
+from itl.engine.stage import Stage
+from itl.errors import UserError
+from itl.generalists import MemoryContext
+from itl.learner.builder import build_augment
+from itl.replay import ReplayRoundPlanner, phase_data, specialist_stage
+from itl.specialists import Phase, TaskContext
+from itl.streams import Task, Traits
+
+if TYPE_CHECKING:
+    from itl.learner.learner import Learner
+
+
+def grow_for_task(learner: Learner, task: Task) -> None:
+    """Make classifier and memory large enough for the classes of a new task."""
+    classes = len({column for known in (*learner.tasks, task.classes) for column in known})
+    learner.check_memory(classes)
+    settings = learner.settings.memory
+    if settings.policy != "none" and settings.outgrown == "grow":
+        learner.memory.grow(classes * settings.least)
+        learner.buffer = max(learner.buffer, learner.memory.size)
+    outputs = max(learner.net.classifier.out_features, max(task.classes) + 1)
+    learner.net.grow_classifier(outputs, torch_generator(learner.seed, "outputs", outputs))
+    learner.memory.grow_logits(outputs)
+
+
+def task_context(learner: Learner, task: Task) -> TaskContext:
+    """What the specialist works with while it learns a task."""
+    settings = learner.settings.augment
+    return TaskContext(
+        net=learner.net,
+        memory=learner.memory,
+        pool=learner._pool(task),
+        labels=task.train.labels.numpy(),
+        tasks=tuple(learner.tasks),
+        key=learner._key(),
+        augment_task=build_augment(settings, task.traits, settings.task),
+        augment_memory=build_augment(settings, task.traits, settings.memory),
+        normalize=learner.normalize,
+        engine=learner.engine,
+    )
+
+
+def memory_context(learner: Learner, traits: Traits) -> MemoryContext:
+    """What the generalist works with."""
+    settings = learner.settings
+    return MemoryContext(
+        memory=learner.memory,
+        augment=build_augment(settings.augment, traits, settings.augment.memory),
+        normalize=learner.normalize,
+        engine=learner.engine,
+        key=learner._key(),
+        settings=settings,
+    )
+
+
+def make_specialist_stage(learner: Learner, phase: Phase) -> Stage:
+    """The stage of a phase of the specialist.
+
+    Raises:
+        UserError: The phase trains on all tasks, and the images of some are missing.
+    """
+    specialist = learner.specialist
+    missing = len(learner.tasks) - 1 - len(learner._past_data)
+    if phase.data == "all" and missing:
+        raise UserError(
+            f"{specialist.name} learns from the images of all tasks, and those of {missing} earlier tasks are "
+            "missing; pass these tasks to learner.recall first"
+        )
+    return specialist_stage(ReplayRoundPlanner(specialist, phase, *phase_data(phase, specialist, learner._past_data)))
+
+
+def run_stage(learner: Learner, stage: Stage, section: str) -> None:
+    """Train a stage from the learner's position to its end and call the callback; time counts toward `section`."""
+    state, timer = learner.stage_state, learner.timer
+    learner.callback.stage_begins(learner, stage)
+
+    def after_round(index: int, loss: float, momentum: dict[str, Tensor]) -> None:
+        learner.position = (learner.position[0], index + 1)
+        state.momentum = momentum
+        if learner._generalist is not None:
+            state.generalist = learner._generalist.tensors()
+        if learner.memory.candidates is not None:
+            state.candidates = learner.memory.candidates.tensors()
+        learner._inside_round = False
+        with timer.section("evaluation"):
+            learner.callback.round_ends(learner, stage, stage.planner.epochs_done(index), loss)
+        learner._inside_round = True
+
+    if not learner.net.supports_fused_paths:
+        _adapt_to_module(learner, stage)
+    with timer.section(section):
+        learner._inside_round = True
+        start, steppers = learner.position[1], learner._stepper_cache
+        train(
+            stage,
+            learner.engine,
+            start=start,
+            momentum=state.momentum,
+            on_round_end=after_round,
+            stepper_cache=steppers,
+        )
+        learner._inside_round = False
+    state.momentum = {}
+    with timer.section("evaluation"):
+        learner.callback.stage_ends(learner, stage)
+
+
+def _adapt_to_module(learner: Learner, stage: Stage) -> None:
+    """For a user's module: disable fused paths, keep frozen layers, seed dropout."""
+    stage.capturable, stage.net = False, None
+    stage.parameters = {name: p for name, p in stage.parameters.items() if p.requires_grad}
+    stage.round_seed = lambda index: torch_generator(*learner._key(), stage.name, index, "network").initial_seed()

@@ -1,0 +1,42 @@
+"""The state of a learner as plain data."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import torch
+
+from itl.checkpoint.learner_state import LearnerState, memory_tensors
+from itl.settings import flatten
+
+if TYPE_CHECKING:
+    from itl.learner.learner import Learner
+
+
+def get_state(learner: Learner) -> LearnerState:
+    """State of a learner that has a network and a memory."""
+    slots = learner.memory.slots
+    tensors = {f"net.{name}": t for name, t in learner.net.state_dict().items()}
+    tensors |= {f"flight.{name}": t for name, t in learner.stage_state.tensors().items()}
+    tensors |= {f"specialist.{name}": t for name, t in learner.specialist.state_dict().items()}
+    tensors |= memory_tensors(learner.memory)
+    metadata = {
+        "method": learner.method,
+        "buffer": learner.buffer,
+        "seed": learner.seed,
+        "classes": learner.classes,
+        "settings": flatten(learner.settings.model_dump()),  # all of them: defaults may change with a version
+        "stream": learner.stream,
+        "traits": asdict(learner.traits),
+        "shape": list(learner.memory.pixels.shape[1:]),
+        "outputs": learner.net.classifier.out_features,
+        "tasks": [list(task) for task in learner.tasks],
+        "position": list(learner.position),
+        "slots": {"count": slots.count, "seen": slots.seen, "clock": slots.step},
+        "seconds": dict(learner.timer.seconds),
+        "notes": learner.notes,
+        "threads": torch.get_num_threads(),
+        "network": None if learner.own_net is None else learner.own_net.describe(),
+    }
+    return LearnerState(tensors, metadata)
