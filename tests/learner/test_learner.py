@@ -238,7 +238,7 @@ def test_settings_that_do_not_go_together_are_refused_before_training(
 @pytest.mark.parametrize("device", ["tpu", "meta", "cuda:99x"])
 def test_an_unknown_device_is_refused(device: str) -> None:
     learner = Learner("er", 8, settings=TINY, device=device)
-    with pytest.raises(UserError, match="(?i)device"):
+    with pytest.raises(UserError, match=r"(?i)device"):
         learner.prepare(tiny_stream().tasks[0])
 
 
