@@ -5,15 +5,11 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import sys
 import tomllib
 from functools import partial
-from importlib.metadata import EntryPoint
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-import numpy as np
 import pytest
 
 import itl
@@ -22,9 +18,8 @@ from itl.cli.app import cli
 from itl.cli.commands import run as run_command
 from itl.cli.parsing import expand_settings
 from itl.experiments.refine import check
-from itl.memory import Slots, policy_names
+from itl.memory import policy_names
 from itl.settings import Settings, flatten
-from itl.streams import registry
 from support.tiny import TINY, tiny_images
 
 HOME = Path(__file__).parents[1]
@@ -191,72 +186,3 @@ def test_the_readmes_python_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     exec(second, names)
     assert names["probabilities"].shape == (len(images), 4)
     assert len(names["stream"]) == 2
-
-
-def test_the_contributors_method_learns(monkeypatch: pytest.MonkeyPatch) -> None:
-    file, row, *_ = blocks(CONTRIBUTING, "python")
-    names: dict[str, Any] = {}
-    exec(file, names)
-    exec(row, names)
-    monkeypatch.setitem(specialists.SPECIALISTS, "er-heavy", names["HeavyER"])
-    monkeypatch.setitem(presets.METHODS, "er-heavy", names["HEAVY"])
-    assert presets.settings_for("er-heavy", "seq-cifar10", 200).specialist.lr == 0.03
-    learner = itl.Learner("er-heavy", 8, settings=TINY, device="cpu")
-    images, labels = tiny_images()
-    learner.learn(images[labels < 2], labels[labels < 2])
-    learner.learn(images[labels >= 2], labels[labels >= 2])
-    assert learner.predict_proba(images).shape == (len(images), 4)
-    assert (learner.specialist.name, len(learner.memory)) == ("er-heavy", 8)
-
-
-def plug_in(monkeypatch: pytest.MonkeyPatch, room: Any, toml: str, names: dict[str, Any]) -> str:
-    """Install what a block of pyproject.toml offers, as `my_package`; the entry point's name."""
-    ((group, points),) = tomllib.loads(toml)["project"]["entry-points"].items()
-    ((name, value),) = points.items()
-    module = ModuleType(value.partition(":")[0])
-    module.__dict__.update(names)
-    monkeypatch.setitem(sys.modules, "my_package", ModuleType("my_package"))
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    offered = [EntryPoint(name, value, group)]
-    monkeypatch.setattr(room, "entry_points", lambda group: [point for point in offered if point.group == group])
-    return str(name)
-
-
-def test_the_contributors_specialist_can_come_from_another_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    names: dict[str, Any] = {}
-    exec(blocks(CONTRIBUTING, "python")[0], names)
-    monkeypatch.setattr(specialists, "SPECIALISTS", dict(specialists.SPECIALISTS))
-    name = plug_in(monkeypatch, specialists, blocks(CONTRIBUTING, "toml")[0], names)
-    settings = presets.settings_for("er", None, 8, {"specialist.name": name})
-    assert type(specialists.build(settings.specialist)) is names["HeavyER"]
-
-
-def test_the_contributors_stream_is_read_and_cut(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    names: dict[str, Any] = {}
-    exec(blocks(CONTRIBUTING, "python")[2], names)
-    name = plug_in(monkeypatch, registry, blocks(CONTRIBUTING, "toml")[1], names)
-    with pytest.raises(itl.UserError, match=r"stripes\.npz"):
-        streams.load(name, tmp_path)
-    x, y = tiny_images()
-    x_test, y_test = tiny_images(each=6, seed=1)
-    np.savez(tmp_path / "stripes.npz", train_images=x, train_labels=y, test_images=x_test, test_labels=y_test)
-    stream = streams.load(name, tmp_path)
-    source = names["SOURCE"]
-    assert [task.classes for task in stream] == [(0, 1), (2, 3)]
-    assert (stream.classes, stream.shape) == (source.classes, source.shape)
-    assert sum(len(task.train) for task in stream) == source.train
-    assert sum(len(task.test) for task in stream) == source.test
-
-
-def test_the_contributors_policy_keeps_the_memory_full_and_fair() -> None:
-    names: dict[str, Any] = {}
-    exec(blocks(CONTRIBUTING, "python")[3], names)
-    rng, slots = np.random.default_rng(0), Slots.empty(10)
-    for task, count in enumerate((4, 30, 300)):
-        labels = np.full(count, task)
-        targets, rows = names["Uniform"]().select_at_task_end(slots, labels, rng, None)
-        assert len(targets) == len(rows) == len(set(targets)) == len(set(rows))
-        slots.write(targets, labels[rows], task, rows, width=3)
-        assert (slots.label[: slots.count] >= 0).all()
-        assert slots.count == (4 if task == 0 else 10)
-    assert (slots.label == 2).sum() >= 7  # 300 of 310 were offered with equal chances
