@@ -154,7 +154,7 @@ def ways() -> dict[str, Way]:
         "trunk-by-our-kernel": lambda: patch.object(nets.frozen, "USE_CUDNN_FUSION", False),
         "trunk-layer-by-layer": lambda: patch.object(nets.frozen, "supports", lambda _: False),
         "views-by-pytorch": lambda: patch.object(fused, "fits", lambda *_: False),
-        "norms-in-two-kernels": lambda: patch.object(nets.norm, "WHOLE", 0),
+        "norms-in-two-kernels": lambda: patch.object(nets.norm, "SINGLE_PASS_MAX_ROWS", 0),
         "gradients-summed-apart": lambda: patch.object(nets.resnet, "twice", lambda x: (x, x)),
     }
 

@@ -100,7 +100,7 @@ def test_learn_lists_unreadable_files_and_learns_the_others(itl, tmp_path):
         (["m", "monday", "--set", "specialist.lr=-1"], ["specialist.lr"]),
         (["m", "monday", "--device", "tpu"], ["tpu"]),
         (["m", "monday", "--weights", "none.safetensors"], ["cannot read --weights none.safetensors"]),
-        (["m", "monday", "--weights", "monday/ant/0000.png"], ["it is no safetensors file"]),
+        (["m", "monday", "--weights", "monday/ant/0000.png"], ["it is not a safetensors file"]),
         (["m", "monday", "--json", "--quiet"], ["Use either --json or --quiet, not both."]),
         (["m"], ["Missing argument 'FOLDER…'"]),
     ],

@@ -38,7 +38,7 @@ def test_the_fused_norm_is_pytorchs(
 ) -> None:
     """Whether one layer, another or two take its output, in one kernel or two each way."""
     if not whole:
-        monkeypatch.setattr(norm, "WHOLE", 0)
+        monkeypatch.setattr(norm, "SINGLE_PASS_MAX_ROWS", 0)
     shape = (batch, channels, side, side)
     x, r, g = (random(shape, device) for _ in range(3))
     outputs = []
@@ -104,7 +104,7 @@ def test_the_fused_derivative_is_forward_modes(
 ) -> None:
     """With values computed before or not, with a norm's way back in one kernel or two."""
     if not whole:
-        monkeypatch.setattr(norm, "WHOLE", 0)
+        monkeypatch.setattr(norm, "SINGLE_PASS_MAX_ROWS", 0)
     model, x = a_tangent_model(device)
     w = {name: 0.01 * torch.randn_like(p) for name, p in model.params.items()}
     monkeypatch.setattr(norm, "fusable", lambda x, bn: False)

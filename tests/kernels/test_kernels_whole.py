@@ -54,8 +54,8 @@ WAYS = [
 ]
 # Few large programs: an interpreter takes them one by one.
 LARGE = [
-    *((norm, "PROGRAMS", 2), (norm, "BLOCK_M", 512), (norm, "APPLY_M", 1024)),
-    *((fused_sgd, "BLOCK", 1 << 16), (norm, "WHOLE", 64)),
+    *((norm, "REDUCE_PROGRAMS", 2), (norm, "BLOCK_M", 512), (norm, "APPLY_M", 1024)),
+    *((fused_sgd, "BLOCK", 1 << 16), (norm, "SINGLE_PASS_MAX_ROWS", 64)),
 ]
 
 

@@ -60,16 +60,16 @@ def test_another_network_is_refused_and_nothing_is_changed(tmp_path: Path) -> No
 
     whole = {n.replace(".", "__"): t for n, t in net(seed=1).state_dict().items()}
     refuse(
-        r"has no layer\d.* tensors are missing\); its network is another one",
+        r"has no layer\d.* tensors are missing\); set net.name, net.width and net.strided",
         **{"conv1__weight": torch.zeros(1)} | {n: t for n, t in whole.items() if "layer2" not in n},
     )
     refuse(
         r"has stem.conv.weight of \[8, 3, 7, 7\], the network \[4, 3, 7, 7\]",
         **{n.replace(".", "__"): t for n, t in net(8).state_dict().items()},
     )
-    refuse("not finite", **whole | {"stem__bn__weight": torch.full((4,), float("nan"))})
+    refuse("non-finite", **whole | {"stem__bn__weight": torch.full((4,), float("nan"))})
     (tmp_path / "w.safetensors").write_bytes(b"pickle?")
-    with pytest.raises(UserError, match="it is no safetensors file"):
+    with pytest.raises(UserError, match="it is not a safetensors file"):
         load_backbone_weights(target, tmp_path / "w.safetensors")
     with pytest.raises(UserError, match="No such file"):
         load_backbone_weights(target, tmp_path / "none.safetensors")

@@ -1,7 +1,7 @@
-"""Convolutions that go beside the chain of a step, on a stream of their own: a weight's gradient, a derivative along w.
+"""Convolutions that compute gradients of weights, or derivatives along them, on a second CUDA stream.
 
-The chain of a backward pass is data gradients and norms; a weight's gradient is needed only at its end. With batches of
-64 neither fills a GPU alone.
+Data gradients and norms depend on each other, layer by layer; the gradients of the weights are needed only at the end
+of the backward pass. With batches of 64 neither of them fills a GPU, so they run concurrently.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def convolve(conv: nn.Conv2d, x: Tensor) -> Tensor:
 
 
 class SplitBackwardConv(torch.autograd.Function):
-    """A convolution without bias, dilation or groups, whose two gradients are computed apart."""
+    """A convolution (no bias, dilation or groups) that computes the weight's gradient on another stream."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, conv: Any, side_stream: Any) -> Tensor:  # type: ignore[override]
@@ -41,60 +41,60 @@ class SplitBackwardConv(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        """The data's gradient here, the weight's on the other stream; who takes it waits for that stream."""
+        """Gradients of `x` on the current stream and of `weight` on the side stream, which the engine joins later."""
         x, weight = ctx.saved_tensors
-        how = (ctx.conv.stride, ctx.conv.padding, (1, 1), False, (0, 0), 1)
+        geometry = (ctx.conv.stride, ctx.conv.padding, (1, 1), False, (0, 0), 1)
         backward = torch.ops.aten.convolution_backward
-        here = torch.cuda.current_stream(dy.device)
-        other = ctx.side_stream if ctx.conv.forward_count == 1 else here
-        if other != here:
-            other.wait_stream(here)
+        current = torch.cuda.current_stream(dy.device)
+        other = ctx.side_stream if ctx.conv.forward_count == 1 else current
+        if other != current:
+            other.wait_stream(current)
         with torch.cuda.stream(other):
-            dweight = backward(dy, x, weight, None, *how, (False, True, False))[1]
-        if other != here:
+            dweight = backward(dy, x, weight, None, *geometry, (False, True, False))[1]
+        if other != current:
             for tensor in (dy, x):
                 tensor.record_stream(other)
-            dweight.record_stream(here)
-        dx = backward(dy, x, weight, None, *how, (True, False, False))[0] if ctx.needs_input_grad[0] else None
+            dweight.record_stream(current)
+        dx = backward(dy, x, weight, None, *geometry, (True, False, False))[0] if ctx.needs_input_grad[0] else None
         return dx, dweight, None, None
 
 
 class SideStreamConv(torch.autograd.Function):
-    """A convolution of a constant with a moving weight, both ways on another stream."""
+    """A convolution of a constant input with a trained weight; forward and backward run on another stream."""
 
     @staticmethod
     def forward(  # type: ignore[override]
         ctx: Any, x: Tensor, weight: Tensor, shape: Any, side_stream: torch.cuda.Stream, ready: torch.cuda.Event
     ) -> Tensor:
-        """`[n, outputs, h, w]`, begun once x was `ready`, whatever came after; the present stream waits for it."""
+        """`[n, outputs, h, w]`, computed as soon as `x` is `ready`; the current stream waits for the result."""
         ctx.save_for_backward(x, weight)
         ctx.shape, ctx.side_stream = shape, side_stream
-        here = torch.cuda.current_stream(x.device)
+        current = torch.cuda.current_stream(x.device)
         side_stream.wait_event(ready)
         with torch.cuda.stream(side_stream):
             out = F.conv2d(x, weight, None, *shape)
-        here.wait_stream(side_stream)
+        current.wait_stream(side_stream)
         x.record_stream(side_stream)
         weight.record_stream(side_stream)
-        out.record_stream(here)
+        out.record_stream(current)
         return out
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        """The weight's gradient; the `WaitForStream` that it goes through waits for it."""
+        """Gradient of the weight; it passes through `WaitForStream`, which waits for it."""
         x, weight = ctx.saved_tensors
-        here = torch.cuda.current_stream(dy.device)
-        ctx.side_stream.wait_stream(here)
-        how = (*ctx.shape, (1, 1), False, (0, 0), 1, (False, True, False))
+        current = torch.cuda.current_stream(dy.device)
+        ctx.side_stream.wait_stream(current)
+        geometry = (*ctx.shape, (1, 1), False, (0, 0), 1, (False, True, False))
         with torch.cuda.stream(ctx.side_stream):
-            dweight = torch.ops.aten.convolution_backward(dy, x, weight, None, *how)[1]
+            dweight = torch.ops.aten.convolution_backward(dy, x, weight, None, *geometry)[1]
         dy.record_stream(ctx.side_stream)
-        dweight.record_stream(here)
+        dweight.record_stream(current)
         return None, dweight, None, None, None
 
 
 class WaitForStream(torch.autograd.Function):
-    """Tensors as they are; their gradients are taken when the stream `side_stream` has them all."""
+    """The identity, whose backward pass makes the current stream wait for `side_stream`."""
 
     @staticmethod
     def forward(ctx: Any, side_stream: torch.cuda.Stream, *tensors: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
@@ -104,6 +104,6 @@ class WaitForStream(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        """The gradients, waited for."""
+        """The gradients, once the side stream has computed them."""
         torch.cuda.current_stream(grads[0].device).wait_stream(ctx.side_stream)
         return None, *grads

@@ -1,7 +1,7 @@
-"""Frozen layers of the ResNet family, to be asked about many images: what does not depend on them is computed once.
+"""Fast inference through frozen layers of the ResNet family, by folding batch norms into convolutions.
 
-In evaluation mode a norm multiplies and adds. Its convolution's weight takes over the first; the sum and the ReLU are
-part of the convolution, where cuDNN does all of it (`USE_CUDNN_FUSION`), or one kernel over its output.
+In evaluation mode a batch norm is a scale and a shift. The scale is folded into the convolution's weight. The shift,
+the residual sum and the ReLU are computed by cuDNN together with the convolution (`USE_CUDNN_FUSION`) or by one kernel.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ Layer = Callable[[Tensor], Tensor]
 
 
 def supports(module: nn.Module) -> bool:
-    """Whether every layer of `module` is one of those known here."""
-    return all(type(layer) in KNOWN for layer in _flat(module))
+    """Whether `FrozenTrunk` can compute every layer of `module`."""
+    return all(type(layer) in FOLDERS for layer in _flatten(module))
 
 
 class FrozenTrunk:
-    """A module of the family at its present weights and statistics, in evaluation mode, computing in `dtype`."""
+    """A snapshot of a module's weights and statistics that computes it in evaluation mode, in `dtype`."""
 
     def __init__(self, module: nn.Module, dtype: torch.dtype) -> None:
         self.dtype = dtype
         with torch.no_grad():
-            self.layers = [KNOWN[type(layer)](layer, dtype) for layer in _flat(module)]
+            self.layers = [FOLDERS[type(layer)](layer, dtype) for layer in _flatten(module)]
 
     @torch.no_grad()
     def __call__(self, x: Tensor) -> Tensor:
@@ -45,54 +45,61 @@ class FrozenTrunk:
 
 @dataclass(frozen=True)
 class FoldedConv:
-    """A convolution and the norm behind it. `weight` is `[o, i, k, k]`, `bias` float32 `[o]`, `narrow` the same in the
-    weight's precision.
+    """A convolution and the batch norm after it.
+
+    Attributes:
+        weight: `[o, i, k, k]`.
+        bias: float32 `[o]`.
+        cast_bias: `bias` in the weight's precision.
+        geometry: Stride and padding.
     """
 
     weight: Tensor
     bias: Tensor
-    narrow: Tensor
-    how: tuple[Any, Any]  # stride, padding
+    cast_bias: Tensor
+    geometry: tuple[Any, Any]
 
-    def alone(self, x: Tensor) -> Tensor:
+    def convolve(self, x: Tensor) -> Tensor:
         """The convolution without its bias."""
-        return F.conv2d(x, self.weight, None, *self.how)
+        return F.conv2d(x, self.weight, None, *self.geometry)
 
     def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """relu(convolution + bias + residual), `[n, o, h, w]`."""
         if fusable_by_cudnn(x, self.weight):
-            how = (*self.how, (1, 1), 1)
+            geometry = (*self.geometry, (1, 1), 1)
             if residual is None:
-                return torch.cudnn_convolution_relu(x, self.weight, self.narrow, *how)
-            return torch.cudnn_convolution_add_relu(x, self.weight, residual, 1.0, self.narrow, *how)
-        y = self.alone(x)
+                return torch.cudnn_convolution_relu(x, self.weight, self.cast_bias, *geometry)
+            return torch.cudnn_convolution_add_relu(x, self.weight, residual, 1.0, self.cast_bias, *geometry)
+        y = self.convolve(x)
         if fused_kernels_for(y, torch.bfloat16, torch.float32) is not None:
             zero, one = torch.zeros_like(self.bias), torch.ones_like(self.bias)
-            return apply_norm(y, residual, (zero, one, one, self.bias), relu=True)  # a norm that only adds its bias
-        y = y + self.narrow.view(-1, 1, 1)
+            return apply_norm(
+                y, residual, (zero, one, one, self.bias), relu=True
+            )  # a batch norm that only adds its bias
+        y = y + self.cast_bias.view(-1, 1, 1)
         return F.relu(y if residual is None else y + residual)
 
 
 def fusable_by_cudnn(x: Tensor, weight: Tensor) -> bool:
-    """Whether cuDNN computes convolution, sum and ReLU at once: it does in bf16, for channels by eights."""
+    """Whether cuDNN can fuse convolution, sum and ReLU: in bf16, if the number of channels is a multiple of 8."""
     available = USE_CUDNN_FUSION and x.is_cuda and torch.version.hip is None
     return available and x.dtype == torch.bfloat16 and weight.shape[0] % 8 == 0
 
 
-def fold(conv: nn.Conv2d, bn: nn.BatchNorm2d, dtype: torch.dtype, more: Tensor | None = None) -> FoldedConv:
-    """The convolution and its norm in evaluation mode; `more` `[o]` is added to the bias."""
+def fold(conv: nn.Conv2d, bn: nn.BatchNorm2d, dtype: torch.dtype, extra_bias: Tensor | None = None) -> FoldedConv:
+    """Fold a batch norm in evaluation mode into its convolution; `extra_bias` `[o]` is added to the bias."""
     mean, var, scale, bias = running_stats(bn)
     scale = scale * (var + bn.eps).rsqrt()
     bias = bias - mean * scale
-    bias = bias if more is None else bias + more
+    bias = bias if extra_bias is None else bias + extra_bias
     weight = torch.empty_like(conv.weight, dtype=dtype).copy_(conv.weight * scale.view(-1, 1, 1, 1))
     return FoldedConv(weight, bias, bias.to(dtype), (conv.stride, conv.padding))
 
 
-def _flat(module: nn.Module) -> list[nn.Module]:
+def _flatten(module: nn.Module) -> list[nn.Module]:
     if type(module) is not nn.Sequential:
         return [module]
-    return [layer for child in module.children() for layer in _flat(child)]
+    return [layer for child in module.children() for layer in _flatten(child)]
 
 
 def _stem(stem: Any, dtype: torch.dtype) -> Layer:
@@ -101,25 +108,26 @@ def _stem(stem: Any, dtype: torch.dtype) -> Layer:
 
 
 def _block(block: Any, dtype: torch.dtype) -> Layer:
-    """The shortcut's bias is added with the last convolution's."""
+    """A residual block; the last convolution also adds the shortcut's bias."""
     short = fold(block.shortcut.conv, block.shortcut.bn, dtype) if block.shortcut.changes else None
-    more = None if short is None else short.bias
-    one = fold(block.conv1, block.bn1, dtype)
+    extra_bias = None if short is None else short.bias
+    conv1 = fold(block.conv1, block.bn1, dtype)
     if isinstance(block, BasicBlock):
-        first, last = [one], fold(block.conv2, block.bn2, dtype, more)
+        first, last = [conv1], fold(block.conv2, block.bn2, dtype, extra_bias)
     else:
-        first, last = [one, fold(block.conv2, block.bn2, dtype)], fold(block.conv3, block.bn3, dtype, more)
+        first = [conv1, fold(block.conv2, block.bn2, dtype)]
+        last = fold(block.conv3, block.bn3, dtype, extra_bias)
 
-    def through(x: Tensor) -> Tensor:
+    def forward(x: Tensor) -> Tensor:
         out = x
         for folded in first:
             out = folded(out)
-        return last(out, x if short is None else short.alone(x))
+        return last(out, x if short is None else short.convolve(x))
 
-    return through
+    return forward
 
 
-KNOWN: dict[type[nn.Module], Callable[[Any, torch.dtype], Layer]] = {
+FOLDERS: dict[type[nn.Module], Callable[[Any, torch.dtype], Layer]] = {
     Stem: _stem,
     BasicBlock: _block,
     Bottleneck: _block,

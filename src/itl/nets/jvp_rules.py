@@ -1,7 +1,7 @@
-"""Forward-mode derivatives of the ResNet family's layers written out: (x, dx) in, (y, dy) out, along parameters' w.
+"""Forward-mode derivatives (Jacobian-vector products) of the ResNet family's layers, in evaluation mode.
 
-This is what `torch.func.jvp` computes in evaluation mode, for the few layers the tangent model moves, with less
-overhead: the value's side needs no graph at all, and a norm with its derivative is one fused kernel on CUDA.
+Each rule maps a value and its derivative (x, dx) to (y, dy), along a direction w of the parameters. The result equals
+`torch.func.jvp`; the overhead is lower: the values need no autograd graph, and a norm with its derivative is one kernel.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from itl.nets.norm import (
 from itl.nets.resnet import BasicBlock, Bottleneck, GlobalAvgPool, Shortcut, Stem
 
 Vector = dict[str, Tensor]
-Pair = tuple[Tensor, Tensor | None]  # a value and its derivative, None where that is zero
+Pair = tuple[Tensor, Tensor | None]  # a value and its derivative; None for a derivative of zero
 
 
 def supports(module: nn.Module) -> bool:
-    """Whether every layer of `module` is one of those written out here."""
+    """Whether there is a rule for every layer of `module`."""
     return type(module) in RULES and all(
         supports(child) for child in module.children() if type(module) is nn.Sequential
     )
@@ -57,20 +57,28 @@ class JVPContext:
 def jvp(
     module: nn.Module, x: Tensor, w: Vector, known: Vector | None = None, side_stream: torch.cuda.Stream | None = None
 ) -> tuple[Tensor, Tensor]:
-    """A module's value at x and its derivative along w (names as in `named_parameters`).
+    """A module's value and its derivative along a direction of its parameters.
 
-    `known` are the `conv_outputs` at x, if they were computed before.
+    Args:
+        module: A module that `supports` accepts, in evaluation mode.
+        x: The input, which is constant.
+        w: The direction: a tensor for each parameter, by its name.
+        known: `conv_outputs(module, x)`, if they were computed in advance.
+        side_stream: A CUDA stream for computations that the chain of derivatives does not wait for.
+
+    Returns:
+        The value and the derivative, `[n, ...]` each.
     """
     if side_stream is not None:
         w = dict(zip(w, WaitForStream.apply(side_stream, *w.values()), strict=True))  # type: ignore[no-untyped-call]
-    y, dy = _through(module, "", (x, None), JVPContext(w, known, side_stream, pooled_classifier.is_fusable(module)))
+    y, dy = _apply(module, "", (x, None), JVPContext(w, known, side_stream, pooled_classifier.is_fusable(module)))
     assert dy is not None
     return y, dy
 
 
 @torch.no_grad()
 def conv_outputs(module: nn.Module, x: Tensor) -> Vector:
-    """Every convolution's output `[n, c, h, w]` for x, by its name: what `jvp` need not compute again."""
+    """The output `[n, c, h, w]` of every convolution for `x`, by layer name; `jvp` can reuse them."""
     found: Vector = {}
     hooks = [
         layer.register_forward_hook(lambda _, given, out, name=name: found.update({name: out}))
@@ -78,7 +86,7 @@ def conv_outputs(module: nn.Module, x: Tensor) -> Vector:
         if isinstance(layer, nn.Conv2d)
     ]
     try:
-        with torch.autocast(x.device.type, enabled=False):  # as `jvp` computes them
+        with torch.autocast(x.device.type, enabled=False):  # `jvp` computes in float32 too
             module(x)
     finally:
         for hook in hooks:
@@ -86,14 +94,14 @@ def conv_outputs(module: nn.Module, x: Tensor) -> Vector:
     return found
 
 
-def _through(module: nn.Module, name: str, pair: Pair, context: JVPContext) -> Pair:
-    """Push (x, dx) through a layer called `name`."""
+def _apply(module: nn.Module, name: str, pair: Pair, context: JVPContext) -> Pair:
+    """Apply the rule of a layer called `name`."""
     return RULES[type(module)](module, name, pair, context)
 
 
 def _sequential(module: Any, name: str, pair: Pair, context: JVPContext) -> Pair:
     for child_name, child in module.named_children():
-        pair = _through(child, f"{name}.{child_name}" if name else child_name, pair, context)
+        pair = _apply(child, f"{name}.{child_name}" if name else child_name, pair, context)
     return pair
 
 
@@ -129,7 +137,7 @@ def _stem(module: Any, name: str, pair: Pair, context: JVPContext) -> Pair:
 def _pool(module: Any, name: str, pair: Pair, context: JVPContext) -> Pair:
     y, dy = pair
     if context.fuse_pooling and pooled_classifier.is_supported(y, dy):
-        return pair  # the classifier does it
+        return pair  # the classifier's kernel pools
     return module(y), None if dy is None else module(dy)
 
 
@@ -167,7 +175,7 @@ def conv_norm(
     residual: Pair | None = None,
     relu: bool = True,
 ) -> Pair:
-    """relu(bn(conv(x)) + residual) in evaluation mode, and its derivative."""
+    """relu(bn(conv(x)) + residual) and its derivative; `residual` is such a pair, too."""
     x, dx = pair
     shape: Any = (conv.stride, conv.padding)
     with torch.no_grad():
@@ -175,34 +183,35 @@ def conv_norm(
     short, dshort = residual if residual is not None else (None, None)
     weight = context.w[f"{conv_name}.weight"]
     ready = None if context.side_stream is None else torch.cuda.current_stream(z.device).record_event()
-    b = None if dx is None else F.conv2d(dx, conv.weight.detach(), None, *shape)
+    by_input = None if dx is None else F.conv2d(dx, conv.weight.detach(), None, *shape)
     if ready is None:
-        a = F.conv2d(x, weight, None, *shape)
+        by_weight = F.conv2d(x, weight, None, *shape)
     else:
-        a = SideStreamConv.apply(x, weight, shape, context.side_stream, ready)  # type: ignore[no-untyped-call]
+        by_weight = SideStreamConv.apply(x, weight, shape, context.side_stream, ready)  # type: ignore[no-untyped-call]
     moved = (context.w[f"{bn_name}.weight"], context.w[f"{bn_name}.bias"])
     if fused_kernels_for(z, torch.float32) is not None:
-        return NormJVP.apply(z, a, b, short, dshort, *moved, bn, relu)  # type: ignore[no-any-return, no-untyped-call]
-    return _plain(z, a, b, short, dshort, moved, bn, relu)
+        return NormJVP.apply(z, by_weight, by_input, short, dshort, *moved, bn, relu)  # type: ignore[no-any-return, no-untyped-call]
+    return _norm_jvp(z, by_weight, by_input, short, dshort, moved, bn, relu)
 
 
-def _plain(
+def _norm_jvp(
     z: Tensor,
-    a: Tensor,
-    b: Tensor | None,
+    by_weight: Tensor,
+    by_input: Tensor | None,
     short: Tensor | None,
     dshort: Tensor | None,
     moved: tuple[Tensor, Tensor],
     bn: nn.BatchNorm2d,
     relu: bool,
 ) -> Pair:
+    """The computation of `NormJVP` in PyTorch; `moved` are the directions of the norm's weight and bias."""
     with torch.no_grad():
         mean, var, weight, bias = (t.view(-1, 1, 1) for t in running_stats(bn))
         rstd = (var + bn.eps).rsqrt()
         hat = (z - mean) * rstd
         y = torch.addcmul(bias, hat, weight)
         y = y if short is None else y + short
-    dz = a if b is None else a + b
+    dz = by_weight if by_input is None else by_weight + by_input
     dy = torch.addcmul(torch.addcmul(moved[1].view(-1, 1, 1), hat, moved[0].view(-1, 1, 1)), dz, weight * rstd)
     dy = dy if dshort is None else dy + dshort
     if not relu:
@@ -211,7 +220,10 @@ def _plain(
 
 
 class NormJVP(torch.autograd.Function):
-    """The norm's value and derivative in one kernel; backward (by w alone, the value is constant) in one or two."""
+    """A norm's value and derivative in one kernel, with a backward pass (of the derivative only) in one or two.
+
+    `z` is the output of the convolution; its derivative is `a` (by the weight) plus `b` (by the input).
+    """
 
     @staticmethod
     def forward(  # type: ignore[override]
@@ -226,7 +238,7 @@ class NormJVP(torch.autograd.Function):
         bn: nn.BatchNorm2d,
         relu: bool,
     ) -> tuple[Tensor, Tensor]:
-        """(y, dy), channels-last float32."""
+        """The value and the derivative, float32 in channels-last layout."""
         mean, var, weight, bias = running_stats(bn)
         y, dy, rstd = torch.empty_like(z), torch.empty_like(z), torch.empty_like(mean)
         grid, sizes, blocks = elementwise_launch(z, 1)
@@ -239,28 +251,28 @@ class NormJVP(torch.autograd.Function):
         ctx.save_for_backward(z, y, mean, rstd, weight)
         ctx.relu, ctx.has, ctx.counters = relu, (b is not None, dshort is not None), program_counters(bn)[1]
         ctx.mark_non_differentiable(y)
-        ctx.set_materialize_grads(False)  # nothing reads a gradient of y
+        ctx.set_materialize_grads(False)  # there is no gradient of y
         return y, dy
 
     @staticmethod
     def backward(ctx: Any, _: None, g: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        """Gradients of a, b, dresidual, dγ and dβ."""
+        """Gradients of `a`, `b`, `dshort`, `dweight` and `dbias`."""
         z, y, mean, rstd, weight = ctx.saved_tensors
         kernels = fused_kernels_for(z, torch.float32)
         g = g.contiguous(memory_format=torch.channels_last)
         da = torch.empty_like(z)
         dshort = torch.empty_like(z) if ctx.has[1] else None
         out, affine = (da, da if dshort is None else dshort), z.new_empty((2, z.shape[1]))
-        how = {"HAS_RESIDUAL": dshort is not None, "RELU": ctx.relu}
+        flags = {"HAS_RESIDUAL": dshort is not None, "RELU": ctx.relu}
         few = single_pass_launch(z, 1)
         if few is not None:
             grid, (channels, rows, _groups), blocks = few
             kernels.whole_dual_backward_kernel[grid](
-                g, y, z, *out, mean, rstd, weight, affine[0], affine[1], channels, rows, **how, **blocks
+                g, y, z, *out, mean, rstd, weight, affine[0], affine[1], channels, rows, **flags, **blocks
             )
         else:
-            how_reduced = {"TWO": False, "RELU": ctx.relu, "AGAIN": False, "KEEP": False}
-            reduce_gradients((g, g, y, z, g), (mean, rstd, weight, weight), affine, ctx.counters, 1, how_reduced)
+            reduce_flags = {"TWO": False, "RELU": ctx.relu, "AGAIN": False, "KEEP": False}
+            reduce_gradients((g, g, y, z, g), (mean, rstd, weight, weight), affine, ctx.counters, 1, reduce_flags)
             over, each, shape = elementwise_launch(z, 1)
-            kernels.dual_backward_kernel[over](g, y, *out, rstd, weight, *each, **how, **shape)
+            kernels.dual_backward_kernel[over](g, y, *out, rstd, weight, *each, **flags, **shape)
         return None, da, da if ctx.has[0] else None, None, dshort, affine[0], affine[1], None, None

@@ -1,4 +1,4 @@
-"""The end of a network and its derivative, pooling and classifier, in one kernel each way."""
+"""Global average pooling and classifier with their derivative, in one kernel forward and one backward."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ from itl.nets.norm import fused_kernels_for
 from itl.nets.resnet import GlobalAvgPool
 from itl.triton_support import device_guard, load_kernels
 
-CLASSES, PIXELS = 256, 256  # at most
-TILE = 4096  # weights a program of the forward kernel holds at once; of pixels' values twice as many
-IMAGES, CHANNELS = 32, 16  # of the backward kernel's blocks
+MAX_CLASSES, MAX_PIXELS = 256, 256
+TILE = 4096  # weights that a program of the forward kernel holds at once; it holds twice as many pixel values
+BLOCK_IMAGES, BLOCK_CHANNELS = 32, 16  # block size of the backward kernel
 
 
 def is_fusable(module: nn.Module) -> bool:
-    """Whether a module ends in pooling and a classifier that go together."""
+    """Whether a module ends in global average pooling and a classifier that the kernels can compute together."""
     *_, before, last = (None, None, *module.children())
     pools = isinstance(before, nn.Sequential) and type(before[-1]) is GlobalAvgPool
-    return pools and isinstance(last, nn.Linear) and last.bias is not None and last.out_features <= CLASSES
+    return pools and isinstance(last, nn.Linear) and last.bias is not None and last.out_features <= MAX_CLASSES
 
 
 def is_supported(y: Tensor, dy: Tensor | None) -> bool:
-    """Whether the kernels can take a value and its derivative, `[n, c, h, w]` each."""
-    few = y.dim() == 4 and y.shape[2] * y.shape[3] <= PIXELS
+    """Whether the kernels support a value and its derivative, `[n, c, h, w]` each."""
+    few = y.dim() == 4 and y.shape[2] * y.shape[3] <= MAX_PIXELS
     return dy is not None and few and fused_kernels_for(y, torch.float32) is not None
 
 
 class PooledClassifierJVP(torch.autograd.Function):
-    """Logits of the mean over an image's pixels, and their derivative along (dy, dweight, dbias)."""
+    """Logits of the pooled features, and their derivative along (dy, dweight, dbias)."""
 
     @staticmethod
     def forward(  # type: ignore[override]
         ctx: Any, y: Tensor, dy: Tensor, dweight: Tensor, dbias: Tensor, linear: nn.Linear
     ) -> tuple[Tensor, Tensor]:
-        """(value, derivative), `[n, classes]` each, of y and dy `[n, c, h, w]` channels-last."""
+        """Value and derivative, `[n, classes]` each, for `y` and `dy`, `[n, c, h, w]` in channels-last layout."""
         n, channels, height, width = y.shape
-        classes, weight, dy = linear.out_features, linear.weight.detach(), _last(dy)
+        classes, weight, dy = linear.out_features, linear.weight.detach(), _channels_last(dy)
         means = y.new_empty((n, channels))
         value, derivative = y.new_empty((n, classes)), y.new_empty((n, classes))
-        block_k, pixels = _power(classes), _power(height * width)
+        block_k, pixels = _next_power_of_two(classes), _next_power_of_two(height * width)
         blocks = {"PIXELS": pixels, "BLOCK_C": min(TILE // block_k, 2 * TILE // pixels, 256), "BLOCK_K": block_k}
         with device_guard(y.device):
             load_kernels("itl.nets.norm_kernels").head_kernel[(n,)](
@@ -61,19 +61,20 @@ class PooledClassifierJVP(torch.autograd.Function):
         (n, channels), classes = means.shape, len(weight)
         ddy = torch.empty(ctx.shape, device=weight.device, memory_format=torch.channels_last)
         dweight, dbias = torch.empty_like(weight), weight.new_empty(classes)
+        block_k = max(16, _next_power_of_two(classes))
         precision = "tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee"
         with device_guard(weight.device):
-            load_kernels("itl.nets.norm_kernels").head_backward_kernel[(-(-channels // CHANNELS),)](
+            load_kernels("itl.nets.norm_kernels").head_backward_kernel[(-(-channels // BLOCK_CHANNELS),)](
                 g.contiguous(), weight, means, ddy, dweight, dbias, channels, n, ddy[0, 0].numel(), classes,
-                PRECISION=precision, BLOCK_N=IMAGES, BLOCK_C=CHANNELS, BLOCK_K=max(16, _power(classes)), num_warps=4,
+                PRECISION=precision, BLOCK_N=BLOCK_IMAGES, BLOCK_C=BLOCK_CHANNELS, BLOCK_K=block_k, num_warps=4,
             )  # fmt: skip
         return None, ddy, dweight, dbias, None
 
 
-def _last(x: Tensor) -> Tensor:
+def _channels_last(x: Tensor) -> Tensor:
     return x.contiguous(memory_format=torch.channels_last)
 
 
-def _power(size: int) -> int:
-    """The power of two that is not smaller."""
+def _next_power_of_two(size: int) -> int:
+    """The smallest power of two that is at least `size`."""
     return 1 << (size - 1).bit_length()

@@ -319,6 +319,6 @@ def test_training_starts_from_given_weights(tmp_path: Path) -> None:
     teach(tmp_path / "m", one, weights=tmp_path / "w.safetensors", callback=Teller(listen))
     assert torch.equal(first[0], net.stem.conv.weight)
     settings = {**SMALL, "net.name": "resnet10"}
-    with pytest.raises(UserError, match="its network is another one"):
+    with pytest.raises(UserError, match="those of the file's network"):
         teach(tmp_path / "other", one, weights=tmp_path / "w.safetensors", settings=settings)
     assert not (tmp_path / "other" / "CURRENT").exists()
