@@ -40,9 +40,9 @@ def sets() -> Iterator[dict[str, int]]:
     for rows, warps, stages in itertools.product((128, 256), (4, 8), (1, 2)):
         yield {"BLOCK_M": rows, "WARPS": warps, "STAGES": stages}
     for stages in (1, 2):
-        yield {"PROGRAMS": 128, "LANES": 64, "BLOCK_M": 128, "WARPS": 8, "STAGES": stages}
-    yield {"PROGRAMS": 512, "LANES": 128, "BLOCK_M": 128, "WARPS": 4, "STAGES": 1}
-    yield {"WHOLE": 0}
+        yield {"REDUCE_PROGRAMS": 128, "MAX_PARTS": 64, "BLOCK_M": 128, "WARPS": 8, "STAGES": stages}
+    yield {"REDUCE_PROGRAMS": 512, "MAX_PARTS": 128, "BLOCK_M": 128, "WARPS": 4, "STAGES": 1}
+    yield {"SINGLE_PASS_MAX_ROWS": 0}
 
 
 def timed(work: Callable[[], Any]) -> float:

@@ -1,7 +1,7 @@
 """Forward-mode derivatives (Jacobian-vector products) of the ResNet family's layers, in evaluation mode.
 
 Each rule maps a value and its derivative (x, dx) to (y, dy), along a direction w of the parameters. The result equals
-`torch.func.jvp`; the overhead is lower: the values need no autograd graph, and a norm with its derivative is one kernel.
+`torch.func.jvp` with less overhead: values need no autograd graph, and a norm with its derivative is one kernel.
 """
 
 from __future__ import annotations
