@@ -168,7 +168,7 @@ def test_the_tangent_model_is_the_derivative(module: type[nn.Module], layers: in
     step = 1e-6
     moved = [{n: p + sign * step * w[n] for n, p in model.params.items()} for sign in (1, -1)]
     with torch.no_grad():
-        slope = (model.head_at(moved[0], x) - model.head_at(moved[1], x)) / (2 * step)
+        slope = (model.head_logits(moved[0], x) - model.head_logits(moved[1], x)) / (2 * step)
         torch.testing.assert_close(model(w, x), net(x) + slope, rtol=1e-5, atol=1e-7)
 
 
