@@ -109,7 +109,7 @@ def test_run_does_not_overwrite_an_existing_run(itl, kept):
     before = contents(kept)
     assert_user_error(itl("run", *tiny(), "--out", kept), "already contains a run", "--out", "--resume")
     assert_user_error(
-        itl("run", *tiny("tangent.lr=0.5"), "--keep-specialists", "--out", kept, "--resume"), "another settings"
+        itl("run", *tiny("tangent.lr=0.5"), "--keep-specialists", "--out", kept, "--resume"), "different settings"
     )
     assert contents(kept) == before
 
@@ -123,7 +123,11 @@ def test_run_refuses_an_out_that_is_a_file(itl, tmp_path):
 
 REFINEMENTS = {
     "forbidden setting": (["--set", "specialist.lr=1"], "specialist.lr", "tangent.*"),
-    "forbidden option": (["--set", "specialist.options.average=0.5"], "options.average shaped", "tangent.*"),
+    "forbidden option": (
+        ["--set", "specialist.options.average=0.5"],
+        "cannot change specialist.options.average",
+        "tangent.*",
+    ),
     "forbidden augmentation": (["--set", "augment.task=none"], "augment.task", "augment.memory"),
     "unknown setting": (["--set", "tangnet.lr=1"], "unknown setting", "tangent.lr"),
     "one bad value of several": (["--set", "tangent.lr=0.1,high"], "tangent.lr", "'high'"),

@@ -94,7 +94,7 @@ def test_resume_with_other_options_is_refused(itl, tmp_path, interrupted):
     shutil.copytree(interrupted[0] / "runs", tmp_path / "runs")
     done = itl("run", *tiny("tangent.steps=60"), "--resume")
     assert done.code == 2
-    assert "another settings" in done.err
+    assert "different settings" in done.err
     assert NAME in done.err
 
 

@@ -262,7 +262,7 @@ def test_a_finished_run_is_returned_and_not_repeated(folders: dict[str, Path]) -
 def test_a_run_is_never_written_over(folders: dict[str, Path]) -> None:
     with pytest.raises(UserError, match="holds a run already"):
         run(config("er"), tiny_stream(**STREAM), folders["er"], device="cpu")
-    with pytest.raises(UserError, match="another method, seed"):
+    with pytest.raises(UserError, match="different method, seed"):
         run(config("sgd", seed=3), tiny_stream(**STREAM), folders["er"], device="cpu", resume=True)
     assert fresh_folder(folders["er"].parent, "er") == folders["er"].parent / "er-2"
     assert fresh_folder(folders["er"].parent, "new") == folders["er"].parent / "new"

@@ -42,7 +42,7 @@ def check(settings: Mapping[str, Any]) -> None:
         if not (key in ALLOWED or key.startswith(tuple(a for a in ALLOWED if a.endswith(".")))):
             choice = ", ".join(f"{a}*" if a.endswith(".") else a for a in ALLOWED)
             raise UserError(
-                f"{key} shaped the specialist or its memory, which refine does not make again; it can change {choice}"
+                f"refine cannot change {key}, which affects the specialist or its memory. It can change {choice}."
             )
 
 
@@ -51,7 +51,7 @@ def kept(folder: RunFolder) -> list[int]:
     folder.read("config.json")  # is it a run at all?
     numbers = [int(path.parent.name.removeprefix("task-")) for path in folder.path.glob("specialists/task-*/CURRENT")]
     if not numbers:
-        raise UserError(f"{folder.path} has kept no specialists; run it again with --keep-specialists")
+        raise UserError(f"{folder.path} contains no specialists. Run it again with --keep-specialists.")
     return sorted(numbers)
 
 
@@ -73,7 +73,9 @@ def refine(
     check(changed)
     folder = RunFolder(run)
     if task not in kept(folder):
-        raise UserError(f"{folder.path} has no specialist of task {task}; it has {', '.join(map(str, kept(folder)))}")
+        raise UserError(
+            f"{folder.path} has no specialist of task {task}. It has those of {', '.join(map(str, kept(folder)))}."
+        )
     scores = _Scores(stream, task)
     everyone = CallbackList([scores, *callbacks])
     learner = load_learner(folder.specialist(task), device=device, settings=changed, callback=everyone)
@@ -137,9 +139,9 @@ def record(folder: RunFolder, command: str, tries: Sequence[dict[str, Any]], out
         with path.open("x") as file:
             file.write(content)
     except FileExistsError:
-        raise UserError(f"{path} exists already; choose another --out") from None
+        raise UserError(f"{path} already exists. Choose another --out.") from None
     except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror or error}; choose another --out") from None
+        raise UserError(f"Cannot write {path}: {error.strerror or error}. Choose another --out.") from None
     return path
 
 

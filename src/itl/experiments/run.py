@@ -127,7 +127,9 @@ def _check_same(config: Config, folder: RunFolder) -> None:
     before = Config.of(read_config(folder.path))
     if before != config:
         differs = [k for k, v in asdict(config).items() if v != asdict(before)[k]]
-        raise UserError(f"{folder.path} is a run with another {', '.join(differs)}; resume it with its own options")
+        raise UserError(
+            f"{folder.path} contains a run with different {', '.join(differs)}. Resume it with its own options."
+        )
 
 
 class _KeepSpecialists(Callback):

@@ -121,7 +121,7 @@ def test_what_another_process_still_runs_is_known(whole, tmp_path):
     assert study.elsewhere(whole) == ""
     one, two = (study.begin(plan(trials=2), tmp_path / "both") for _ in range(2))
     (mine, _), (theirs, _) = one.claim(), two.claim()
-    with pytest.raises(UserError, match="no trial is complete yet; 2 trials are being run by another process"):
+    with pytest.raises(UserError, match=r"No trial is complete yet\. 2 trials are being run by another process"):
         study.chosen(one)
     one.finish(mine, {"state": "complete", "class_il": 50.0, "values": [50.0]})
     assert study.elsewhere(one) == "1 trial is"
@@ -130,9 +130,9 @@ def test_what_another_process_still_runs_is_known(whole, tmp_path):
 
 
 def test_more_trials_may_be_asked_for_but_nothing_else_changed(whole):
-    with pytest.raises(UserError, match="another sampler"):
+    with pytest.raises(UserError, match="different sampler"):
         study.begin(plan(sampler="random"), whole.out)
-    with pytest.raises(UserError, match="another space"):
+    with pytest.raises(UserError, match="different space"):
         study.begin(plan(space=Space(SPACE.choices[:1])), whole.out)
     assert study.begin(plan(trials=9), whole.out).claim() is not None
 
@@ -289,7 +289,7 @@ def test_the_test_images_are_used_for_one_setting_only(whole, tmp_path):
     place.mkdir(parents=True)
     other = {**vars(config), "settings": {"specialist.lr": 0.5}}
     (place / "config.json").write_text(json.dumps(other))
-    with pytest.raises(UserError, match="used once"):
+    with pytest.raises(UserError, match="already used the test images"):
         study.final(whole, [1])
 
 

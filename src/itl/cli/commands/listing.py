@@ -71,12 +71,13 @@ def backbones(as_json: bool) -> None:
     """List the networks that a method can train."""
     from itl import nets
 
-    rows = [{"name": name} for name in nets.names()]
+    rows = _collect(nets.describe)
     if as_json:
         print_json(rows)
         return
     note = "Choose one with --set net.name=NAME."
-    _print_rows(("backbone",), [(row["name"],) for row in rows], note)
+    cells = [(row["name"], "yes" if row["pretrained"] else "no", row["summary"]) for row in rows]
+    _print_rows(("backbone", "pretrained weights", "description"), cells, note)
 
 
 def _collect(describe_all: Callable[[], Iterable[dict[str, Any]]]) -> list[dict[str, Any]]:

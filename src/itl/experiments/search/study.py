@@ -46,7 +46,7 @@ def check(plan: Plan) -> None:
 
     config = plan.config
     if plan.sampler not in SAMPLERS:
-        raise UserError(f"--sampler takes {', '.join(SAMPLERS)}, not '{plan.sampler}'")
+        raise UserError(f"--sampler takes {', '.join(SAMPLERS)}, not '{plan.sampler}'.")
     for choice in plan.space.choices:
         for value in choice.ends():
             resolve_options(
@@ -60,13 +60,13 @@ def check(plan: Plan) -> None:
             refine.kept(RunFolder(place))
             if Config.of(read_config(place)).split != "validation":
                 raise UserError(
-                    f"{place} learned the validation images too; make it again with --split validation "
-                    "--keep-specialists, and search from that"
+                    f"{place} was trained on the validation images too. Run it again with --split validation "
+                    "--keep-specialists, and search from that run."
                 )
         for other in plan.kept[1:]:
             _alike(plan.kept[0], other)
     if config.split != "validation":
-        raise UserError("a search sees validation images only; --final runs the chosen setting on the test images")
+        raise UserError("A search uses validation images only. --final runs the chosen settings on the test images.")
     if plan.sampler == "grid":
         list(plan.space.points())
 
@@ -110,7 +110,7 @@ def _begin(plan: Plan, out: Path) -> Trials:
         before = folder.read("search.json")
         differs = [key for key in record if key != "trials" and record[key] != before.get(key)]
         if differs:
-            raise UserError(f"{out} is a search with another {', '.join(differs)}; choose another --out")
+            raise UserError(f"{out} contains a search with different {', '.join(differs)}. Choose another --out.")
         if before["trials"] != record["trials"]:
             folder.write("search.json", {**before, "trials": record["trials"]})
         return _trials(out)
@@ -118,7 +118,7 @@ def _begin(plan: Plan, out: Path) -> Trials:
         out.mkdir(parents=True, exist_ok=True)
         folder.write("search.json", record)
     except OSError as error:
-        raise UserError(f"cannot write to {out}: {error.strerror or error}; choose another --out") from error
+        raise UserError(f"Cannot write to {out}: {error.strerror or error}. Choose another --out.") from error
     return _trials(out)
 
 
@@ -174,9 +174,11 @@ def chosen(trials: Trials) -> Config:
     """The best setting as a run on the test images: what best.json holds."""
     found = best(trials)
     if found is None and (others := elsewhere(trials)):
-        raise UserError(f"no trial is complete yet; {others} being run by another process, which goes on")
+        raise UserError(f"No trial is complete yet. {others} being run by another process.")
     if found is None:
-        raise UserError("no trial is complete: there is no best setting yet; see the errors, or ask for more --trials")
+        raise UserError(
+            "No trial is complete, so there are no best settings yet. See the errors, or use more --trials."
+        )
     return replace(
         trials.base, split="test", curves=Config.curves, settings={**trials.base.settings, **found["settings"]}
     )
@@ -196,6 +198,6 @@ def final(trials: Trials, seeds: Sequence[int]) -> list[Config]:
         before = Config.of(read_config(path.parent))
         if before.settings != config.settings:
             raise UserError(
-                f"{path.parent} has used the test images for another setting; they are used once: search in a new --out"
+                f"{path.parent} has already used the test images for other settings. Choose another --out."
             )
     return [replace(config, seed=seed) for seed in seeds]
