@@ -65,6 +65,9 @@ def test_renamed_settings_lead_to_settings() -> None:
         ("from itl.observer import Observer", "itl.callbacks.base.Callback"),
         ("from itl import saving", "itl.checkpoint.learner_state"),
         ("import itl.model.folder", "itl.apps.model.folder"),
+        ("from itl.model import change", "itl.apps.model.edit"),
+        ("from itl.images import read_images, scan", "itl.apps.images.scan_folder"),
+        ("from itl.teach import Options, Teacher; Teacher.due", "itl.apps.teaching.TeachingOptions"),
     ],
 )
 def test_old_public_import_works_in_a_new_process(statement: str, new: str) -> None:

@@ -171,6 +171,14 @@ NAMES = {
     "itl.generalists.Ground": "itl.generalists.MemoryContext",
     "itl.generalists.learn.Ground": "itl.generalists.MemoryContext",
     "itl.generalists.rounds.SampleRounds": "itl.generalists.epochs.SampleRoundPlanner",
+    "itl.images.KINDS": "itl.apps.images.FORMAT_NAMES",
+    "itl.images.Problem": "itl.apps.images.SkippedPath",
+    "itl.images.Scan": "itl.apps.images.ImageFolder",
+    "itl.images.dimensions": "itl.apps.images.image_dimensions",
+    "itl.images.hold_out": "itl.apps.images.split_held_out",
+    "itl.images.is_model": "itl.apps.images.is_model_folder",
+    "itl.images.scan": "itl.apps.images.scan_folder",
+    "itl.images.shown": "itl.apps.images.printable_path",
     "itl.learner.legs.Leg": "itl.learner.stage_estimate.StageEstimate",
     "itl.learner.legs.legs_of": "itl.learner.stage_estimate.estimate_stages",
     "itl.memory.Sight": "itl.memory.ModelOutputs",
@@ -179,6 +187,8 @@ NAMES = {
     "itl.memory.sight.Sight": "itl.memory.model_outputs.ModelOutputs",
     "itl.model.folder.Keeper": "itl.callbacks.checkpointing.CheckpointCallback",
     "itl.model.judge.Verdict": "itl.apps.model.evaluation.EvaluationResult",
+    "itl.model.judge.judge": "itl.apps.model.evaluation.evaluate_predictions",
+    "itl.model.pictures.Album": "itl.apps.model.memory_images.MemoryImageFiles",
     "itl.nets.Foreign": "itl.nets.ModuleAdapter",
     "itl.nets.draw": "itl.nets.initialize",
     "itl.nets.for_classes": "itl.nets.with_new_classifier",
@@ -209,10 +219,16 @@ NAMES = {
     "itl.streams.tree.Tree": "itl.streams.file_tree.FileTree",
     "itl.streams.tree.Zip": "itl.streams.file_tree.ZipTree",
     "itl.teach.Lecture": "itl.apps.teaching.LessonResult",
+    "itl.teach.Material": "itl.apps.teaching.LessonImages",
     "itl.teach.Options": "itl.apps.teaching.TeachingOptions",
     "itl.teach.exams.Exams": "itl.apps.teaching.held_out_evaluation.HeldOutEvaluation",
+    "itl.teach.exams.Grade": "itl.apps.teaching.GroupAccuracy",
+    "itl.teach.exams.Report": "itl.apps.teaching.HeldOutScores",
     "itl.teach.lecture.Lecture": "itl.apps.teaching.lesson_result.LessonResult",
+    "itl.teach.lesson.Material": "itl.apps.teaching.LessonImages",
+    "itl.teach.lesson.Part": "itl.apps.teaching.LabeledImages",
     "itl.teach.options.Options": "itl.apps.teaching.options.TeachingOptions",
+    "itl.teach.plan": "itl.apps.teaching.plan_lessons",
 }
 
 # Old dotted setting -> new one.
@@ -324,9 +340,9 @@ def _alias_property(owner: str, old: str, new: str) -> property:
 
 @functools.cache
 def _renamed_by_module() -> dict[str, dict[str, str]]:
-    """Current module -> {old name: qualified new name}."""
+    """Current module -> {old name: qualified new name}; the old names of submodules included."""
     table: dict[str, dict[str, str]] = {}
-    for old, new in NAMES.items():
+    for old, new in {**MODULES, **NAMES}.items():
         owner, _, name = old.rpartition(".")
         table.setdefault(new_module(owner), {})[name] = new
     return table
