@@ -63,9 +63,9 @@ def test_report_of_a_damaged_or_foreign_folder_fails(itl, tmp_path):
     (cut / "result.json").write_text((cut / "result.json").read_text()[:200])
     for args, words in (
         ([], "RUN"),
-        (["nowhere"], "nowhere is no folder"),
+        (["nowhere"], "nowhere is not a folder"),
         (["empty"], "no run in empty"),
-        (["foreign"], "not a run's configuration"),
+        (["foreign"], "not the configuration of a run"),
         (["bad"], "bad/predictions.npz is damaged"),
         (["cut"], "cut/result.json cannot be read"),
     ):

@@ -56,7 +56,7 @@ def of(runs: Path, name: str = "itl-0") -> dict[str, Any]:
 
 
 def lines(runs: Path, *kinds: str, name: str = "itl-0", **metadata: Any) -> list[dict[str, Any]]:
-    every = [line for line in RunFolder(runs / name).lines() if line["kind"] in kinds]
+    every = [line for line in RunFolder(runs / name).read_lines() if line["kind"] in kinds]
     return [line for line in every if all(line[key] == value for key, value in metadata.items())]
 
 

@@ -23,7 +23,7 @@ def report(place: Path) -> ReportData:
 
 
 def lines(path: Path, kind: str, **metadata: Any) -> list[dict[str, Any]]:
-    every = [line for line in RunFolder(path).lines() if line["kind"] == kind]
+    every = [line for line in RunFolder(path).read_lines() if line["kind"] == kind]
     return [line for line in every if all(line[name] == value for name, value in metadata.items())]
 
 
@@ -40,7 +40,7 @@ def test_the_stages_curves_are_the_records_lines_and_the_thick_ones_its_ends(tmp
             else:
                 kept = [
                     line
-                    for line in RunFolder(path).lines()
+                    for line in RunFolder(path).read_lines()
                     if line["kind"] in ("start", "curve") and line["stage"] == stage
                 ]
                 assert got == [line[measure] for line in kept]
@@ -61,7 +61,7 @@ def test_a_task_has_a_line_from_the_moment_it_is_learned(tmp_path: Path) -> None
     path = fake_run(tmp_path / "run")
     chart = stages.breakdown(report(tmp_path).runs[0])
     assert chart is not None
-    within = [line for line in RunFolder(path).lines() if line["kind"] in ("start", "curve")]
+    within = [line for line in RunFolder(path).read_lines() if line["kind"] in ("start", "curve")]
     for number, one in enumerate(chart.series[:-1]):
         mine = [line for line in within if line["task"] > number]
         assert list(one.y) == [line["class_il_tasks"][number] for line in mine]

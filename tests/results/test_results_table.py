@@ -170,8 +170,8 @@ DAMAGES = {
     "no format": ({"format": ...}, "no format version"),
     "a later format": ({"format": 99}, "format 99"),
     "no accuracy": ({"class_il": ...}, "'class_il' is missing"),
-    "an accuracy of words": ({"class_il": "high"}, "'class_il' is missing or not what it should be"),
-    "not a number": ({"class_il": float("nan")}, "'class_il' is missing or not"),
+    "an accuracy of words": ({"class_il": "high"}, "'class_il' is missing or invalid"),
+    "not a number": ({"class_il": float("nan")}, "'class_il' is missing or invalid"),
     "a ragged matrix": ({"class_il_matrix": [[1.0], [2.0]]}, "class_il_matrix"),
     "a task's row lost": ({"task_il_matrix": [[1.0, 2.0, 3.0], [1.0, 2.0, 3.0]]}, "task_il_matrix"),
 }
@@ -199,12 +199,12 @@ def test_a_file_cut_off_a_foreign_folder_and_no_folder_are_refused(tmp_path: Pat
         read_run(path)
     (tmp_path / "foreign").mkdir()
     (tmp_path / "foreign" / "config.json").write_text('{"learning_rate": 1}')
-    with pytest.raises(UserError, match="not a run's configuration"):
+    with pytest.raises(UserError, match="not the configuration of a run"):
         read_run(tmp_path / "foreign")
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match="no run in"):
         find_runs([tmp_path / "empty"])
-    with pytest.raises(UserError, match="no folder"):
+    with pytest.raises(UserError, match="not a folder"):
         find_runs([tmp_path / "nowhere"])
 
 

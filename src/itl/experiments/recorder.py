@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,6 +42,7 @@ class Recorder(Callback):
         self.lines: list[dict[str, Any]] = []
         self.subset = [_subset(task.test) for task in stream]
         self.latest: metrics.Scores | None = None
+        self.predictions: dict[str, np.ndarray] | None = None  # of the latest evaluation on all test images
 
     def opens(self, learner: Learner) -> None:
         """Take up the record where the saved state knows of it; a new run measures the untrained network first."""
@@ -92,11 +94,13 @@ class Recorder(Callback):
         settings = learner.settings
         if self.latest is None or (settings.generalist == "tangent" and not settings.projects):
             self.latest = self._evaluate(learner)
+        if len(learner.tasks) == len(self.stream.tasks):  # before the line: a resumed run finds both or neither
+            self.folder.write_arrays("predictions.npz", **self._final_predictions(learner))
         self._write(learner, EXPERT, EXPERT, 0, self.latest)
 
     def closes(self, learner: Learner) -> dict[str, Any]:
-        """Write predictions, pictures and result.json once the stream is learned."""
-        self._pictures(learner, self._predictions(learner))
+        """Write pictures.npz and result.json once the stream is learned."""
+        self._pictures(learner, self._final_predictions(learner))
         result = self.result(learner)
         self.folder.write("result.json", result)
         return result
@@ -144,9 +148,28 @@ class Recorder(Callback):
         }
 
     def _evaluate(self, learner: Learner, images: list[Images] | None = None) -> metrics.Scores:
-        """Scores on the whole test set of every task, or on the given images of the first tasks."""
+        """Scores on all test images of every task, or on the given images of the first tasks.
+
+        An evaluation on all test images also sets `predictions`: scores and predictions come from one forward pass.
+        """
         parts = images or [task.test for task in self.stream]
-        return learner.scores(self.stream.tasks[: len(parts)], parts)
+        tasks = self.stream.tasks[: len(parts)]
+        logits = learner.logits(Images.join(parts)).split([len(part) for part in parts])
+        scores = [
+            metrics.score(one, part.labels, task.classes) for one, part, task in zip(logits, parts, tasks, strict=True)
+        ]
+        if images is None:
+            self.predictions = _predictions(logits, tasks)
+        return metrics.Scores.of(scores, seen=len(learner.tasks))
+
+    def _final_predictions(self, learner: Learner) -> dict[str, np.ndarray]:
+        """The predictions that the last score was computed from; after a resume, those in the folder."""
+        if self.predictions is None:
+            self.predictions = self.folder.read_arrays("predictions.npz")
+        if self.predictions is None:  # a run that an older version has not finished
+            self._evaluate(learner)
+        assert self.predictions is not None
+        return self.predictions
 
     def _write(
         self,
@@ -177,30 +200,6 @@ class Recorder(Callback):
         learner.notes["lines"] = len(self.lines)
         self.listener.recorded(line)
 
-    def _predictions(self, learner: Learner) -> dict[str, np.ndarray]:
-        """Final predictions on the test set, in the stream's order of tasks."""
-        columns: dict[str, list[np.ndarray]] = {
-            "label": [],
-            "task": [],
-            "class_il": [],
-            "task_il": [],
-            "confidence": [],
-        }
-        for task in self.stream:
-            logits = learner.logits(task.test)
-            confidence = logits.softmax(1).amax(1)
-            for name, value in (
-                ("label", task.test.labels),
-                ("task", torch.full((len(logits),), task.index)),
-                ("class_il", logits.argmax(1)),
-                ("task_il", metrics.within(logits, task.classes)),
-            ):
-                columns[name].append(value.numpy().astype(np.int16))
-            columns["confidence"].append(confidence.numpy().astype(np.float16))
-        arrays = {name: np.concatenate(parts) for name, parts in columns.items()}
-        self.folder.write_arrays("predictions.npz", **arrays)
-        return arrays
-
     def _pictures(self, learner: Learner, predicted: dict[str, np.ndarray]) -> None:
         """Some of the memory's images (with their slots) and some mistakes (with their rows of predictions.npz)."""
         slots = balanced_subset(learner.memory.labels)
@@ -219,3 +218,18 @@ def _subset(images: Images) -> Images:
     """A fixed, evenly spread part of a task's test images."""
     count = min(CURVE_IMAGES, len(images))
     return images.take(torch.linspace(0, len(images) - 1, count).round().long())
+
+
+def _predictions(logits: Sequence[torch.Tensor], tasks: Sequence[Task]) -> dict[str, np.ndarray]:
+    """The columns of predictions.npz, one row per test image, from the logits `[n, classes]` of each task's images."""
+    columns: dict[str, list[np.ndarray]] = {}
+    for one, task in zip(logits, tasks, strict=True):
+        for name, value in (
+            ("label", task.test.labels),
+            ("task", torch.full((len(one),), task.index)),
+            ("class_il", one.argmax(1)),
+            ("task_il", metrics.within(one, task.classes)),
+        ):
+            columns.setdefault(name, []).append(value.numpy().astype(np.int16))
+        columns.setdefault("confidence", []).append(one.softmax(1).amax(1).numpy().astype(np.float16))
+    return {name: np.concatenate(parts) for name, parts in columns.items()}

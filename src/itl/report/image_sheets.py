@@ -12,7 +12,6 @@ from PIL import Image
 
 from itl.experiments.config import Config
 from itl.report.run_selection import ReportRun
-from itl.results import RunFolder
 from itl.results.image_selection import balanced_subset, select_mistakes
 from itl.results.validation import check_pictures
 
@@ -38,7 +37,7 @@ class ImageLoader:
 
     def of(self, report_run: ReportRun) -> RunImages | None:
         """A finished run's images; None where there are none to be had."""
-        arrays = RunFolder(report_run.run.path).read_arrays("pictures.npz")
+        arrays = report_run.run.storage.read_arrays("pictures.npz")
         if arrays is not None and report_run.result is not None and report_run.predictions is not None:
             slots, rows = (
                 len(report_run.result.get("memory", {}).get("label", ())),

@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from itl.results import Run, RunFolder
+from itl.results import Run
 from itl.results.seed_groups import SeedGroup, group_by_seed
 from itl.results.table import TableRow, build
-from itl.results.validation import check_predictions
 
 FACTS = ("stream", "split", "method", "variant", "buffer", "seed")
 
@@ -35,12 +34,10 @@ class ReportRun:
         """What result.json holds; None for a run cut short."""
         return self.run.result
 
-    @cached_property
+    @property
     def predictions(self) -> dict[str, np.ndarray] | None:
         """What predictions.npz holds."""
-        arrays = RunFolder(self.run.path).read_arrays("predictions.npz")
-        classes = len((self.result or {}).get("class_names") or ())
-        return None if arrays is None else check_predictions(arrays, classes, self.run.path / "predictions.npz")
+        return self.run.predictions
 
     @cached_property
     def matrices(self) -> dict[str, list[list[float]]]:

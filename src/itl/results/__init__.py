@@ -1,7 +1,22 @@
-"""A run's record on disk, and the published numbers it is held against."""
+"""Run records on disk, published numbers, and the tables that compare them."""
 
-from itl.results.record import FORMAT, RunFolder, environment, stage_scores
+from itl.results.environment import environment
+from itl.results.packed import PackedRun, pack, unpack
+from itl.results.record import FORMAT, RunFolder, scores_from_predictions, stage_scores
 from itl.results.runs import Run, find_runs, read_run
 from itl.results.validation import read_config
 
-__all__ = ["FORMAT", "Run", "RunFolder", "environment", "find_runs", "read_config", "read_run", "stage_scores"]
+__all__ = [
+    "FORMAT",
+    "PackedRun",
+    "Run",
+    "RunFolder",
+    "environment",
+    "find_runs",
+    "pack",
+    "read_config",
+    "read_run",
+    "scores_from_predictions",
+    "stage_scores",
+    "unpack",
+]

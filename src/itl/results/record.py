@@ -1,47 +1,43 @@
-"""A run's folder: config.json, metrics.jsonl, result.json, predictions.npz, pictures.npz, model/."""
+"""A run folder: config.json, metrics.jsonl, result.json, predictions.npz, pictures.npz, model/."""
 
 from __future__ import annotations
 
 import json
 import os
-import platform
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from itl.errors import UserError
 
-if TYPE_CHECKING:
-    import torch
-
-# 1: the first. 2: lines of the kind `start`, pictures.npz. Older ones stay readable.
+# 2 added lines of kind `start` and pictures.npz. Records of format 1 stay readable.
 FORMAT = 2
 
 
 class RunFolder:
-    """The files of one run. Small files are replaced in one step, so that a reader never sees half of one."""
+    """The files of one run. JSON and array files are replaced atomically, so a reader never sees half a file."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
 
     @property
     def model(self) -> Path:
-        """Where the learner is saved."""
+        """Folder of the saved learner."""
         return self.path / "model"
 
     def specialist(self, task: int) -> Path:
-        """Where the specialist of a task (from 1) is kept for `itl refine`."""
+        """Folder of the specialist of a task (from 1), kept for `itl refine`."""
         return self.path / "specialists" / f"task-{task:02d}"
 
     def create(self, config: dict[str, Any]) -> None:
-        """Make the folder for a new run; one that holds a run already is never written over."""
+        """Create the folder of a new run and write config.json; an existing run is never overwritten."""
         if (self.path / "config.json").exists():
-            raise UserError(f"{self.path} holds a run already; choose another --out, or --resume to go on with it")
+            raise UserError(f"{self.path} already holds a run; choose another --out, or continue it with --resume")
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self.write("config.json", config)
@@ -50,9 +46,9 @@ class RunFolder:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Nobody else goes on with this run meanwhile. The lock, on config.json, ends with the process that holds it.
+        """Keep other processes from writing to this run. The lock, on config.json, ends with the process.
 
-        A file system that cannot lock is taken as it is.
+        On a file system without locks the run proceeds unlocked.
         """
         handle = self._lock()
         try:
@@ -72,29 +68,29 @@ class RunFolder:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(handle)
-            raise UserError(f"another process is at work on {self.path}; wait for it to end") from None
+            raise UserError(f"another process is writing to {self.path}; wait until it has finished") from None
         except OSError:
             os.close(handle)
             return None
         return handle
 
     def read(self, name: str) -> Any:
-        """A JSON file of the folder."""
+        """The content of a JSON file."""
         try:
             return json.loads((self.path / name).read_text())
         except FileNotFoundError:
-            raise UserError(f"{self.path} has no {name}; is it the folder of a run?") from None
+            raise UserError(f"{self.path} has no {name}; is it a run folder?") from None
         except (OSError, ValueError) as error:
             raise UserError(f"{self.path / name} cannot be read: {error}") from None
 
     def write(self, name: str, value: Any) -> None:
-        """Replace a JSON file."""
+        """Write a JSON file."""
         draft = self.path / f".{name}.draft"
         draft.write_text(json.dumps(value, indent=1) + "\n")
         os.replace(draft, self.path / name)
 
-    def lines(self, count: int | None = None) -> list[dict[str, Any]]:
-        """What metrics.jsonl holds, or its first `count` lines; a last line cut short by a crash is passed over."""
+    def read_lines(self, count: int | None = None) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl, or its first `count`; a last line that a crash cut short is skipped."""
         path = self.path / "metrics.jsonl"
         text = path.read_text().splitlines()[:count] if path.exists() else []
         out: list[dict[str, Any]] = []
@@ -107,64 +103,65 @@ class RunFolder:
         return out
 
     def truncate_lines(self, count: int) -> list[dict[str, Any]]:
-        """Cut metrics.jsonl back to its first `count` lines (those that the saved state knows of) and return them."""
-        lines = self.lines(count)
+        """Cut metrics.jsonl back to the first `count` lines, those the saved state includes, and return them."""
+        lines = self.read_lines(count)
         if len(lines) < count:
             path = self.path / "metrics.jsonl"
-            raise UserError(f"{path} has {len(lines)} of the {count} lines that the saved state knows of; run it again")
+            raise UserError(f"{path} has {len(lines)} lines, but the saved state includes {count}; run it again")
+        self.replace_lines(lines)
+        return lines
+
+    def replace_lines(self, lines: Sequence[dict[str, Any]]) -> None:
+        """Write metrics.jsonl."""
         draft = self.path / ".metrics.draft"
         draft.write_text("".join(json.dumps(line) + "\n" for line in lines))
         os.replace(draft, self.path / "metrics.jsonl")
-        return lines
 
     def append(self, line: dict[str, Any]) -> None:
-        """Add a line to metrics.jsonl. It is on the disk before a state that knows of it is."""
+        """Append a line to metrics.jsonl and flush it to disk, before a state that includes it is saved."""
         with (self.path / "metrics.jsonl").open("a") as file:
             file.write(json.dumps(line) + "\n")
             file.flush()
             os.fsync(file.fileno())
 
     def write_arrays(self, name: str, **arrays: np.ndarray) -> None:
-        """Replace an .npz file."""
+        """Write an .npz file."""
         draft = self.path / f".{name}"
         np.savez_compressed(draft, **arrays)  # type: ignore[arg-type]
         os.replace(draft, self.path / name)
 
     def read_arrays(self, name: str) -> dict[str, np.ndarray] | None:
-        """What an .npz file holds; None where there is none."""
-        if not (self.path / name).exists():
-            return None
-        try:
-            with np.load(self.path / name, allow_pickle=False) as file:
-                return {key: file[key] for key in file.files}
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-            raise UserError(f"{self.path / name} is damaged: {error}; run it again") from None
+        """The arrays of an .npz file; None if there is no such file."""
+        return load_arrays(self.path / name) if (self.path / name).exists() else None
+
+
+def is_run(path: Path) -> bool:
+    """Whether a folder looks like a run folder (it may still be damaged)."""
+    return (path / "config.json").is_file() or (path / "result.json").is_file()
+
+
+def load_arrays(path: Path, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
+    """The arrays of an .npz file: all, or those named."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {key: file[key] for key in (file.files if names is None else names)}
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise UserError(f"{path} is damaged: {error}; run it again") from None
+
+
+def scores_from_predictions(arrays: Mapping[str, np.ndarray]) -> dict[str, list[float]]:
+    """Class-IL and Task-IL accuracies per task, in percent, from the arrays of predictions.npz."""
+    tasks = [arrays["task"] == task for task in np.unique(arrays["task"])]
+    return {
+        name: [100 * float((arrays[name] == arrays["label"])[rows].mean()) for rows in tasks]
+        for name in ("class_il", "task_il")
+    }
 
 
 def stage_scores(lines: list[dict[str, Any]], task: int) -> dict[str, dict[str, float]]:
-    """What each stage of a task (from 1) reached, by a run's lines: specialist, tangent (or the ablation's), expert."""
+    """Class-IL and Task-IL at the end of each stage of a task (from 1), by stage name, from a run's lines."""
     return {
         line["stage"]: {"class_il": line["class_il"], "task_il": line["task_il"]}
         for line in lines
         if line["task"] == task and line["kind"] in ("end", "expert") and line["stage"] != "projection"
     }
-
-
-def environment(device: torch.device) -> dict[str, Any]:
-    """What the run ran on: `hardware` and `versions` of result.json. No host names, no paths."""
-    import torch  # here, so that a table of results need not wait for it
-
-    import itl
-
-    hardware: dict[str, Any] = {"device": device.type, "cpus": os.cpu_count(), "threads": torch.get_num_threads()}
-    if device.type == "cuda":
-        hardware["gpu"] = torch.cuda.get_device_name(device)
-    versions = {
-        "itl": itl.__version__,
-        "python": platform.python_version(),
-        "torch": str(torch.__version__),
-        "numpy": np.__version__,
-    }
-    if torch.version.cuda:
-        versions["cuda"] = torch.version.cuda
-    return {"hardware": hardware, "versions": versions}

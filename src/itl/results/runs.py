@@ -1,87 +1,130 @@
-"""Runs on disk: found, read and checked. What is damaged or foreign is said in a line, never passed over silently."""
+"""Finds, reads and checks runs, in run folders and in packed experiments. Damaged runs are reported, one line each."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from itl.errors import UserError
-from itl.results.record import RunFolder
-from itl.results.validation import check_config, check_line, check_result
+from itl.results.packed import PackedRun, experiment_at, is_packed
+from itl.results.record import RunFolder, is_run
+from itl.results.validation import check_config, check_line, check_predictions, check_result
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run's record. `result` is None while the run is unfinished; `config` and `lines` say how far it came."""
+    """One run's record. `result` is None while the run is unfinished."""
 
-    path: Path
+    storage: RunFolder | PackedRun
     config: dict[str, Any]
     result: dict[str, Any] | None
 
+    @property
+    def path(self) -> Path:
+        """The run folder; for a packed run, the folder it would unpack to."""
+        return self.storage.path
+
     @cached_property
     def lines(self) -> list[dict[str, Any]]:
-        """What metrics.jsonl holds, checked."""
-        lines = RunFolder(self.path).lines()
+        """The checked lines of metrics.jsonl."""
+        lines = self.storage.read_lines()
         for number, line in enumerate(lines, 1):
             check_line(line, f"{self.path / 'metrics.jsonl'}, line {number},")
         return lines
 
+    @cached_property
+    def predictions(self) -> dict[str, np.ndarray] | None:
+        """The checked arrays of predictions.npz; None if the run has none."""
+        arrays = self.storage.read_arrays("predictions.npz")
+        classes = len((self.result or {}).get("class_names") or ())
+        return None if arrays is None else check_predictions(arrays, classes, self.path / "predictions.npz")
+
     @property
     def metadata(self) -> dict[str, Any]:
-        """Method, stream, split and so on, of a finished run or an unfinished one."""
+        """Method, stream, split, buffer, seed and so on: the result, or the configuration of an unfinished run."""
         return self.result if self.result is not None else self.config
 
 
-def is_run(path: Path) -> bool:
-    """Whether a folder looks like a run's (it may still be damaged)."""
-    return (path / "config.json").is_file() or (path / "result.json").is_file()
-
-
 def read_run(path: str | os.PathLike[str]) -> Run:
-    """The run in a folder, checked; a `UserError` of one line where it is damaged or none of ours."""
+    """Read and check one run.
+
+    Args:
+        path: A run folder, or `experiment/name` for a run of a packed experiment.
+
+    Raises:
+        UserError: There is no run, or its record is damaged.
+    """
+    place = Path(path)
+    if place.is_dir():
+        return _read_folder(place)
+    if is_packed(place.parent) and place.name in experiment_at(place.parent).records:
+        return _read_packed(experiment_at(place.parent).run(place.name))
+    raise UserError(f"{place} is not a folder; name the folder of a run, such as runs/seq-digits-itl-20-seed0")
+
+
+def _read_folder(path: Path) -> Run:
+    if not is_run(path):
+        raise UserError(f"{path} has no config.json; is it a run folder?")
     folder = RunFolder(path)
-    if not folder.path.is_dir():
-        raise UserError(f"{folder.path} is no folder; give the folder of a run, such as runs/seq-digits-itl-20-seed0")
-    if not is_run(folder.path):
-        raise UserError(f"{folder.path} has no config.json; is it the folder of a run?")
-    finished = (folder.path / "result.json").exists()
-    result = check_result(folder.read("result.json"), folder.path / "result.json") if finished else None
-    config = folder.read("config.json") if (folder.path / "config.json").exists() else {}
-    check_config(config, folder.path / "config.json", finished)
-    return Run(folder.path, config, result)
+    finished = (path / "result.json").exists()
+    result = check_result(folder.read("result.json"), path / "result.json") if finished else None
+    config = folder.read("config.json") if (path / "config.json").exists() else {}
+    check_config(config, path / "config.json", finished)
+    return Run(folder, config, result)
 
 
-def find_runs(places: Sequence[str | os.PathLike[str]]) -> tuple[list[Run], list[str]]:
-    """The runs in and under `places`, in order of path, and a line for each that cannot be read.
+def _read_packed(packed: PackedRun) -> Run:
+    result = check_result(packed.result, packed.path / "result.json")
+    config = check_config(packed.config or {}, packed.path / "config.json", finished=True)
+    return Run(packed, config, result)
 
-    A place that is itself a run must be readable; below a folder one damaged run does not hide the others.
+
+def find_runs(paths: Sequence[str | os.PathLike[str]]) -> tuple[list[Run], list[str]]:
+    """Find the runs in and below folders.
+
+    Args:
+        paths: Run folders, packed experiments, or folders that contain either.
+
+    Returns:
+        The runs in order of path, and one line for each run below a folder that cannot be read.
+
+    Raises:
+        UserError: A path does not exist or contains no run, or a run that was named itself is damaged.
     """
     runs: dict[Path, Run] = {}
-    wrong: list[str] = []
-    for place in map(Path, places):
-        if not place.is_dir():
-            raise UserError(f"{place} is no folder; give the folder of a run, or one that holds runs")
-        if is_run(place):
-            runs.setdefault(place.resolve(), read_run(place))
+    damaged: list[str] = []
+    for path in map(Path, paths):
+        if not path.is_dir() or is_run(path):
+            runs.setdefault(path.resolve(), read_run(path))
             continue
-        there = list(_below(place))
-        if not there:
-            raise UserError(f"there is no run in {place}; `itl run` makes one")
-        for path in there:
+        found = list(_below(path))
+        if not found:
+            raise UserError(f"there is no run in {path}; `itl run` makes one")
+        for one in found:
             try:
-                runs.setdefault(path.resolve(), read_run(path))
+                run = _read_packed(one) if isinstance(one, PackedRun) else _read_folder(one.path)
+                runs.setdefault(one.path.resolve(), run)
             except UserError as error:
-                wrong.append(str(error))
-    return list(runs.values()), wrong
+                damaged.append(str(error))
+    return list(runs.values()), damaged
 
 
-def _below(place: Path) -> Iterable[Path]:
-    """The folders of runs under `place`; what lies inside a run (its model, its specialists) is none."""
-    for root, folders, _ in os.walk(place):
-        folders[:] = [] if is_run(Path(root)) else sorted(name for name in folders if not name.startswith("."))
-        if is_run(Path(root)):
-            yield Path(root)
+def _below(path: Path) -> Iterator[RunFolder | PackedRun]:
+    """The runs below a folder. A run folder takes the place of a packed run of the same name.
+
+    Folders inside a run (its model, its specialists) are not searched.
+    """
+    for root, folders, _ in os.walk(path):
+        here = Path(root)
+        folders[:] = [] if is_run(here) else sorted(name for name in folders if not name.startswith("."))
+        if is_run(here):
+            yield RunFolder(here)
+        elif is_packed(here):
+            experiment = experiment_at(here)
+            yield from (experiment.run(name) for name in experiment.records if not is_run(here / name))

@@ -1,175 +1,179 @@
-"""Whether a record is whole: everything that tables and figures rest on is there and of its kind."""
+"""Checks of records: tables and figures rely on every field that is checked here. One line per damaged file."""
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from itl.errors import UserError
 from itl.results.record import FORMAT, RunFolder
 
-MOST_CLASSES = 4096  # where a record does not name its classes
+MAX_CLASSES = 4096  # for records that do not name their classes
+IDENTIFYING_FIELDS = ("method", "stream", "buffer", "seed")  # an unfinished run must have these in config.json
 
-Check = Callable[[Any], bool]
-
-
-def _is(kind: type | tuple[type, ...]) -> Check:
-    return lambda value: isinstance(value, kind) and not isinstance(value, bool)
+Split = Literal["test", "validation"]
 
 
-def _number(value: Any) -> bool:
-    return _is((int, float))(value) and math.isfinite(value)
+def _square(matrix: list[list[float]]) -> list[list[float]]:
+    if not matrix or any(len(row) != len(matrix) for row in matrix):
+        raise ValueError("expected one row per task, each with an accuracy for every task")
+    return matrix
 
 
-def _list(of: Check) -> Check:
-    return lambda value: isinstance(value, list) and all(map(of, value))
+def _has_total(seconds: dict[str, float]) -> dict[str, float]:
+    if "total" not in seconds:
+        raise ValueError("expected an entry 'total'")
+    return seconds
 
 
-def _or_none(check: Check) -> Check:
-    return lambda value: value is None or check(value)
-
-
-def _dict(of: Check) -> Check:
-    return lambda value: isinstance(value, dict) and all(map(of, value.values()))
-
-
-def _matrix(value: Any) -> bool:
-    """A row a task, each with an accuracy for every task."""
-    return _list(_list(_number))(value) and bool(value) and all(len(row) == len(value) for row in value)
-
-
-def _memory(value: Any) -> bool:
-    """Columns of one length, one entry a slot."""
+def _memory_columns(memory: dict[str, list[int]]) -> dict[str, list[int]]:
     columns = ("label", "task", "row", "written")
-    if not _dict(_list(_is(int)))(value) or not set(columns) <= value.keys():
-        return False
-    return len({len(value[name]) for name in columns}) == 1 and min(value["label"] + value["task"], default=0) >= 0
+    if not set(columns) <= memory.keys() or len({len(memory[name]) for name in columns}) != 1:
+        raise ValueError("expected columns of one length, with one entry per slot")
+    if min(memory["label"] + memory["task"], default=0) < 0:
+        raise ValueError("expected labels and tasks from 0")
+    return memory
 
 
-def _history(value: Any) -> bool:
-    """For each task how many images of each class, or nothing where the run did not say."""
-    if not isinstance(value, list) or not all(one is None or _list(_is(int))(one) for one in value):
-        return False
-    return len({len(one) for one in value if one}) <= 1
+def _class_counts(history: list[list[int] | None]) -> list[list[int] | None]:
+    if len({len(counts) for counts in history if counts}) > 1:
+        raise ValueError("expected the same number of classes after every task")
+    return history
 
 
-NEEDED: dict[str, Check] = {  # in every result since the first format
-    "method": _is(str),
-    "stream": _is(str),
-    "split": lambda value: value in ("test", "validation"),
-    "buffer": _is(int),
-    "seed": _is(int),
-    "class_il": _number,
-    "task_il": _number,
-    "class_il_matrix": _matrix,
-    "task_il_matrix": _matrix,
-    "seconds": lambda value: _dict(_number)(value) and "total" in value,
-    "hardware": _is(dict),
-    "command": _is(str),
-}
-FURTHER: dict[str, Check] = {  # right where they are there
-    "variant": lambda value: value is None or isinstance(value, str),
-    "forgetting": lambda value: value is None or _number(value),
-    "average_incremental": lambda value: value is None or _number(value),
-    "stages": _list(_dict(lambda one: _dict(_number)(one) and "class_il" in one)),
-    "class_names": _list(_is(str)),
-    "memory": _memory,
-    "memory_history": _history,
-    "settings": _is(dict),
-}
-NAMING = ("method", "stream", "buffer", "seed")  # what a run that is unfinished is known by
-CONFIG: dict[str, Check] = {  # right where they are there
-    "method": _is(str),
-    "stream": _is(str),
-    "buffer": _is(int),
-    "seed": _is(int),
-    "split": lambda value: value in ("test", "validation"),
-    "variant": _or_none(_is(str)),
-    "settings": _is(dict),
-    "resolved": _is(dict),
-    "tasks": _or_none(_is(int)),
-    "order": _or_none(_list(_is(int))),
-    "order_seed": _or_none(_is(int)),
-    "keep_specialists": lambda value: isinstance(value, bool),
-    "curves": _or_none(_is(int)),
-}
-LINE: dict[str, Check] = {
-    "kind": _is(str),
-    "task": _is(int),
-    "stage": lambda value: value is None or isinstance(value, str),
-    "epoch": _number,
-    "class_il": _number,
-    "task_il": _number,
-    "class_il_tasks": _list(_number),
-    "task_il_tasks": _list(_number),
-}
+def _has_class_il(stages: list[dict[str, dict[str, float]]]) -> list[dict[str, dict[str, float]]]:
+    if any("class_il" not in scores for task in stages for scores in task.values()):
+        raise ValueError("expected Class-IL for every stage")
+    return stages
+
+
+Matrix = Annotated[list[list[float]], AfterValidator(_square)]
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
+
+
+class _Result(_Record):
+    """result.json. Fields with a default are missing in some older records."""
+
+    method: str
+    stream: str
+    split: Split
+    buffer: int
+    seed: int
+    class_il: float
+    task_il: float
+    class_il_matrix: Matrix
+    task_il_matrix: Matrix
+    seconds: Annotated[dict[str, float], AfterValidator(_has_total)]
+    hardware: dict[str, Any]
+    command: str
+    variant: str | None = None
+    forgetting: float | None = None
+    average_incremental: float | None = None
+    stages: Annotated[list[dict[str, dict[str, float]]], AfterValidator(_has_class_il)] = []
+    class_names: list[str] = []
+    memory: Annotated[dict[str, list[int]], AfterValidator(_memory_columns)] = {}
+    memory_history: Annotated[list[list[int] | None], AfterValidator(_class_counts)] = []
+    settings: dict[str, Any] = {}
+
+
+class _Config(_Record):
+    """config.json. Every field may be missing in a finished run."""
+
+    method: str = ""
+    stream: str = ""
+    buffer: int = 0
+    seed: int = 0
+    split: Split = "test"
+    variant: str | None = None
+    settings: dict[str, Any] = {}
+    resolved: dict[str, Any] = {}
+    tasks: int | None = None
+    order: list[int] | None = None
+    order_seed: int | None = None
+    keep_specialists: bool = False
+    curves: int | None = None
+
+
+class _Line(_Record):
+    """A line of metrics.jsonl."""
+
+    kind: str
+    task: int
+    stage: str | None
+    epoch: float
+    class_il: float
+    task_il: float
+    class_il_tasks: list[float]
+    task_il_tasks: list[float]
+
+
+def _check(model: type[_Record], value: Any, where: object) -> None:
+    try:
+        model.model_validate(value)
+    except ValidationError as error:
+        name = next(iter(error.errors()[0]["loc"]), "")
+        raise UserError(f"{where} is damaged: '{name}' is missing or invalid; run it again") from None
 
 
 def check_result(result: Any, path: Path) -> dict[str, Any]:
-    """A result.json that tables and figures can rest on, else a `UserError` of one line."""
-    if not isinstance(result, dict) or not _is(int)(result.get("format")):
-        raise UserError(f"{path} is not a result of itl's: it has no format version")
+    """Return the content of a result.json, or raise a `UserError` of one line."""
+    if not isinstance(result, dict) or type(result.get("format")) is not int:
+        raise UserError(f"{path} is not a result of itl: it has no format version")
     if not 1 <= result["format"] <= FORMAT:
-        raise UserError(f"{path} has format {result['format']}, this itl reads 1 to {FORMAT}; use a newer itl")
-    for name, check in (NEEDED | FURTHER).items():
-        if name not in result and name in FURTHER:
-            continue
-        if not check(result.get(name)):
-            raise UserError(f"{path} is damaged: '{name}' is missing or not what it should be; run it again")
+        raise UserError(f"{path} has format {result['format']}, but this itl reads 1 to {FORMAT}; use a newer itl")
+    _check(_Result, result, path)
     return result
 
 
 def check_config(config: Any, path: Path, finished: bool) -> dict[str, Any]:
-    """A config.json; that of an unfinished run must name it."""
-    if not isinstance(config, dict) or not (finished or set(NAMING) <= config.keys()):
-        raise UserError(f"{path} is not a run's configuration; is it the folder of a run?")
-    for name, check in CONFIG.items():
-        if name in config and not check(config[name]):
-            raise UserError(f"{path} is damaged: '{name}' is not what it should be; run it again")
+    """Return the content of a config.json; that of an unfinished run must identify the run."""
+    if not isinstance(config, dict) or not (finished or set(IDENTIFYING_FIELDS) <= config.keys()):
+        raise UserError(f"{path} is not the configuration of a run; is this a run folder?")
+    _check(_Config, config, path)
     return config
 
 
 def read_config(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The config.json of a run's folder, whole; what it says is as a `Config` takes it."""
+    """Read and check the config.json of a run folder. `Config.of` accepts the returned dictionary."""
     return check_config(RunFolder(path).read("config.json"), Path(path) / "config.json", finished=False)
 
 
-def check_predictions(arrays: dict[str, np.ndarray], classes: int | None, where: Path) -> dict[str, np.ndarray]:
-    """predictions.npz: a row a test image, classes as whole numbers from 0 (-1: no class of its task is known)."""
+def check_line(line: Any, where: str) -> None:
+    """Check one line of metrics.jsonl."""
+    _check(_Line, line, where)
+    measured = min(len(line["class_il_tasks"]), len(line["task_il_tasks"]))
+    if line["kind"] in ("start", "curve") and measured < line["task"]:
+        raise UserError(f"{where} is damaged: it has fewer accuracies than tasks seen; run it again")
+
+
+def check_predictions(arrays: dict[str, np.ndarray], classes: int | None, path: Path) -> dict[str, np.ndarray]:
+    """Check predictions.npz: one row per test image, classes from 0 (-1: the model knows no class of the task)."""
     columns = {name: arrays.get(name) for name in ("label", "task", "class_il", "task_il", "confidence")}
     for name, column in columns.items():
         kinds = "f" if name == "confidence" else "iu"
-        right = column is not None and column.ndim == 1 and column.dtype.kind in kinds and len(column) > 0
-        if column is None or not right or len(column) != len(arrays["label"]):
-            raise UserError(f"{where} is damaged: '{name}' is missing or not what it should be; run it again")
-        if kinds == "iu" and not -1 <= int(column.min()) <= int(column.max()) < (classes or MOST_CLASSES):
-            raise UserError(f"{where} is damaged: '{name}' holds no class's number; run it again")
+        valid = column is not None and column.ndim == 1 and column.dtype.kind in kinds and len(column) > 0
+        if column is None or not valid or len(column) != len(arrays["label"]):
+            raise UserError(f"{path} is damaged: '{name}' is missing or invalid; run it again")
+        if kinds == "iu" and not -1 <= int(column.min()) <= int(column.max()) < (classes or MAX_CLASSES):
+            raise UserError(f"{path} is damaged: '{name}' has numbers outside the classes; run it again")
     return arrays
 
 
-def check_pictures(arrays: dict[str, np.ndarray], slots: int, rows: int, where: Path) -> dict[str, np.ndarray]:
-    """pictures.npz: images, each with its slot of the memory or its row of the predictions."""
-    for images, places, most in (("memory", "slot", slots), ("wrong", "row", rows)):
-        pixels, at = arrays.get(images), arrays.get(places)
-        right = pixels is not None and pixels.ndim == 4 and pixels.dtype == np.uint8 and pixels.shape[1] in (1, 3)
-        placed = at is not None and at.ndim == 1 and at.dtype.kind in "iu"
-        if pixels is None or at is None or not right or not placed or len(pixels) != len(at):
-            raise UserError(f"{where} is damaged: '{images}' and '{places}' do not belong together; run it again")
-        if len(at) and not 0 <= int(at.min()) <= int(at.max()) < most:
-            raise UserError(f"{where} is damaged: '{places}' points nowhere; run it again")
+def check_pictures(arrays: dict[str, np.ndarray], slots: int, rows: int, path: Path) -> dict[str, np.ndarray]:
+    """Check pictures.npz: images, each with its memory slot or its row of predictions.npz."""
+    for images, indices, limit in (("memory", "slot", slots), ("wrong", "row", rows)):
+        pixels, index = arrays.get(images), arrays.get(indices)
+        valid = pixels is not None and pixels.ndim == 4 and pixels.dtype == np.uint8 and pixels.shape[1] in (1, 3)
+        indexed = index is not None and index.ndim == 1 and index.dtype.kind in "iu"
+        if pixels is None or index is None or not valid or not indexed or len(pixels) != len(index):
+            raise UserError(f"{path} is damaged: '{images}' and '{indices}' do not match; run it again")
+        if len(index) and not 0 <= int(index.min()) <= int(index.max()) < limit:
+            raise UserError(f"{path} is damaged: '{indices}' is out of range; run it again")
     return arrays
-
-
-def check_line(line: Any, where: str) -> None:
-    """One line of metrics.jsonl."""
-    for name, check in LINE.items():
-        if not isinstance(line, dict) or name not in line or not check(line[name]):
-            raise UserError(f"{where} is damaged: '{name}' is missing or not what it should be; run it again")
-    short = line["kind"] in ("start", "curve") and min(len(line["class_il_tasks"]), len(line["task_il_tasks"]))
-    if short is not False and short < line["task"]:
-        raise UserError(f"{where} is damaged: it has fewer accuracies than tasks seen; run it again")

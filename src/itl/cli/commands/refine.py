@@ -133,7 +133,7 @@ def _print_attempts(folder: RunFolder, attempts: Attempts, path: Path) -> None:
         of_task = [attempt for attempt in attempts if attempt["task"] == task]
         of_task.sort(key=lambda attempt: -attempt["stages"]["expert"]["class_il"] if "stages" in attempt else 1)
         rows = [(_label(attempt["settings"]), attempt.get("stages", {})) for attempt in of_task]
-        original = stage_scores(folder.lines(), task)
+        original = stage_scores(folder.read_lines(), task)
         rows += [("(original run)", original)] if original else []
         console.print(stage_table(rows, f"after task {task}"), "")
     for attempt in attempts:

@@ -35,7 +35,8 @@ def report(paths: tuple[str, ...], out: str | None, figures: str | None, data: s
         raise UserError("None of these runs can be read.")
     from itl.report import write_figures, write_report
 
-    path = Path(out) if out is not None else (runs[0].path / FILE_NAME if len(runs) == 1 else Path(FILE_NAME))
+    folder = runs[0].path if len(runs) == 1 and runs[0].path.is_dir() else Path()  # a packed run has no folder
+    path = Path(out) if out is not None else folder / FILE_NAME
     write_report(runs, path, data)
     click.echo(f"wrote {path}")
     if figures is not None:

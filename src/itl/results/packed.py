@@ -1,0 +1,357 @@
+"""Packed experiments: the records of many finished runs in a few files of one folder.
+
+| file | holds |
+|---|---|
+| `records.jsonl` | one line per run: its name, whether it has predictions, config.json and result.json |
+| `metrics.jsonl.gz` | the lines of every metrics.jsonl, each with the name of its run |
+| `predictions.npz` | the arrays of every predictions.npz, named `<run>/<array>` |
+| `pictures.npz` | the same for pictures.npz |
+| `memory.npz` | the `memory` columns of every result, named `<run>/<column>` |
+
+An archive over 1 MiB continues in `predictions-2.npz` and so on. `unpack` restores every file's content.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import shutil
+import zipfile
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from itl.errors import UserError
+from itl.results.record import RunFolder, is_run, load_arrays
+
+RECORDS = "records.jsonl"
+METRICS = "metrics.jsonl.gz"
+ARRAY_FILES = ("predictions.npz", "pictures.npz")
+MEMORY = "memory.npz"
+PACKED_FILES = ("config.json", "result.json", "metrics.jsonl", *ARRAY_FILES)
+MAX_ARCHIVE_BYTES = 1 << 20
+
+Arrays = dict[str, np.ndarray]
+
+
+@dataclass
+class RunContent:
+    """The content of one run's files; None for a file that the run does not have."""
+
+    config: dict[str, Any] | None = None
+    result: dict[str, Any] | None = None
+    lines: list[dict[str, Any]] | None = None
+    arrays: dict[str, Arrays] = field(default_factory=dict)  # by file name
+
+    @classmethod
+    def of(cls, folder: RunFolder) -> RunContent:
+        """Read a run folder."""
+        files = {path.name for path in folder.path.iterdir()}
+        return cls(
+            folder.read("config.json") if "config.json" in files else None,
+            folder.read("result.json") if "result.json" in files else None,
+            folder.read_lines() if "metrics.jsonl" in files else None,
+            {name: folder.read_arrays(name) or {} for name in ARRAY_FILES if name in files},
+        )
+
+    def equals(self, other: RunContent) -> bool:
+        """Whether JSON values (in order of keys) and arrays (with their types) are the same."""
+        texts = [json.dumps([one.config, one.result, one.lines]) for one in (self, other)]
+        if texts[0] != texts[1] or self.arrays.keys() != other.arrays.keys():
+            return False
+        pairs = [(self.arrays[name], other.arrays[name]) for name in self.arrays]
+        return all(one.keys() == two.keys() and all(_same(one[key], two[key]) for key in one) for one, two in pairs)
+
+
+def _same(one: np.ndarray, other: np.ndarray) -> bool:
+    return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
+
+
+class PackedRun:
+    """One run of a packed experiment. Reads like a `RunFolder`; `path` is the folder the run would unpack to."""
+
+    def __init__(self, experiment: PackedExperiment, name: str) -> None:
+        self.experiment, self.name = experiment, name
+        self.path = experiment.path / name
+
+    @cached_property
+    def _record(self) -> dict[str, Any]:
+        record = self.experiment.records[self.name]
+        result = record["result"]
+        if result is not None and result.get("memory") == MEMORY:
+            columns = {key: value.tolist() for key, value in self.experiment.arrays(MEMORY, self.name).items()}
+            record = {**record, "result": {**result, "memory": columns}}
+        return record
+
+    @property
+    def config(self) -> dict[str, Any] | None:
+        """What config.json holds."""
+        config: dict[str, Any] | None = self._record["config"]
+        return config
+
+    @property
+    def result(self) -> dict[str, Any] | None:
+        """What result.json holds."""
+        result: dict[str, Any] | None = self._record["result"]
+        return result
+
+    def read_lines(self) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl."""
+        return self.experiment.lines.get(self.name, [])
+
+    def read_arrays(self, name: str) -> Arrays | None:
+        """The arrays of an .npz file; None if the run has no such file."""
+        return self.experiment.arrays(name, self.name) or None
+
+    def content(self) -> RunContent:
+        """Everything the run's files hold."""
+        arrays = {name: self.experiment.arrays(name, self.name) for name in ARRAY_FILES}
+        return RunContent(
+            self.config,
+            self.result,
+            self.experiment.lines.get(self.name),
+            {name: found for name, found in arrays.items() if found},
+        )
+
+
+class PackedExperiment:
+    """A folder that holds packed runs. Files are read when they are first needed."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+
+    @cached_property
+    def records(self) -> dict[str, dict[str, Any]]:
+        """The lines of records.jsonl by run name."""
+        path = self.path / RECORDS
+        records: dict[str, dict[str, Any]] = {}
+        try:
+            for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+                record = _parse(text, f"{path}, line {number},")
+                if not isinstance(record.get("name"), str) or not {"config", "result"} <= record.keys():
+                    raise UserError(f"{path}, line {number}, is not a run's record; restore the file")
+                records[record["name"]] = record
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"{path} cannot be read: {error}") from None
+        return records
+
+    @cached_property
+    def lines(self) -> dict[str, list[dict[str, Any]]]:
+        """The lines of every metrics.jsonl by run name."""
+        path = self.path / METRICS
+        if not path.exists():
+            return {}
+        try:
+            text = gzip.decompress(path.read_bytes()).decode()
+        except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+            raise UserError(f"{path} is damaged: {error}; restore the file") from None
+        lines: dict[str, list[dict[str, Any]]] = {}
+        for number, part in enumerate(text.splitlines(), 1):
+            line = _parse(part, f"{path}, line {number},")
+            lines.setdefault(line.pop("run", ""), []).append(line)
+        return lines
+
+    @cached_property
+    def _members(self) -> dict[tuple[str, str], list[tuple[Path, str]]]:
+        """Where the arrays of each (file name, run) are: (archive, member)."""
+        members: dict[tuple[str, str], list[tuple[Path, str]]] = {}
+        for name in (*ARRAY_FILES, MEMORY):
+            for path in _archives(self.path, name):
+                try:
+                    with zipfile.ZipFile(path) as archive:
+                        found = archive.namelist()
+                except (OSError, zipfile.BadZipFile) as error:
+                    raise UserError(f"{path} is damaged: {error}; restore the file") from None
+                for member in found:
+                    run = member.rpartition("/")[0]
+                    members.setdefault((name, run), []).append((path, member.removesuffix(".npy")))
+        return members
+
+    def arrays(self, name: str, run: str) -> Arrays:
+        """The arrays of one run's .npz file; empty if it has none."""
+        found: Arrays = {}
+        for path, member in self._members.get((name, run), ()):
+            found |= {key.rpartition("/")[2]: value for key, value in load_arrays(path, [member]).items()}
+        return found
+
+    def run(self, name: str) -> PackedRun:
+        """The run of that name."""
+        return PackedRun(self, name)
+
+
+def _parse(text: str, where: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise UserError(f"{where} is damaged; restore the file")
+    return value
+
+
+def _archives(folder: Path, name: str) -> list[Path]:
+    """`predictions.npz`, `predictions-2.npz` and so on, as far as they exist."""
+    stem = name.removesuffix(".npz")
+    parts = (folder / (name if part == 1 else f"{stem}-{part}.npz") for part in range(1, 1000))
+    found = []
+    for path in parts:
+        if not path.exists():
+            break
+        found.append(path)
+    return found
+
+
+def is_packed(path: Path) -> bool:
+    """Whether a folder holds packed runs."""
+    return (path / RECORDS).is_file()
+
+
+def experiment_at(path: Path) -> PackedExperiment:
+    """The packed experiment in a folder, read once until its records change."""
+    status = (path / RECORDS).stat()
+    return _experiment(path, status.st_mtime_ns, status.st_size)
+
+
+@lru_cache(maxsize=16)
+def _experiment(path: Path, _modified: int, _size: int) -> PackedExperiment:
+    return PackedExperiment(path)
+
+
+# ------------------------------------------------------------------ writing
+
+
+def pack(folder: str | os.PathLike[str]) -> list[str]:
+    """Pack the run folders directly below `folder` into it and delete them.
+
+    Runs that are packed there already are kept; a run folder of the same name replaces the packed run. The folders are
+    deleted only after everything was read back and compared.
+
+    Args:
+        folder: The folder of an experiment.
+
+    Returns:
+        The names of the runs that were packed.
+
+    Raises:
+        UserError: A run is unfinished or has files that do not belong in a record (a model, kept specialists).
+    """
+    home = Path(folder)
+    folders = [path for path in sorted(home.iterdir()) if path.is_dir() and is_run(path)]
+    for path in folders:
+        _check_complete(path)
+    runs = {path.name: RunContent.of(RunFolder(path)) for path in folders}
+    packed = PackedExperiment(home)
+    known = {name: packed.run(name).content() for name in packed.records} if is_packed(home) else {}
+    everything = dict(sorted((known | runs).items()))
+    if not everything:
+        raise UserError(f"there is no run in {home}; `itl run` makes one")
+    draft = home / ".packing"
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir()
+    try:
+        _write(draft, everything)
+        written = PackedExperiment(draft)
+        different = [name for name, run in everything.items() if not written.run(name).content().equals(run)]
+        if different or list(written.records) != list(everything):
+            raise RuntimeError(f"the packed records differ from the runs: {different}")
+        for name in (RECORDS, METRICS):
+            (home / name).unlink(missing_ok=True)
+        for path in (path for name in (*ARRAY_FILES, MEMORY) for path in _archives(home, name)):
+            path.unlink()
+        for path in sorted(draft.iterdir()):
+            os.replace(path, home / path.name)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    for path in folders:
+        shutil.rmtree(path)
+    return list(runs)
+
+
+def unpack(folder: str | os.PathLike[str], out: str | os.PathLike[str], names: Sequence[str] | None = None) -> None:
+    """Write the packed runs of `folder` (all, or those named) as run folders below `out`."""
+    experiment = PackedExperiment(folder)
+    for name in names if names is not None else experiment.records:
+        if name not in experiment.records:
+            raise UserError(f"{experiment.path} has no run {name!r}")
+        content, target = experiment.run(name).content(), RunFolder(Path(out) / name)
+        target.path.mkdir(parents=True, exist_ok=True)
+        for file, value in (("config.json", content.config), ("result.json", content.result)):
+            if value is not None:
+                target.write(file, value)
+        if content.lines is not None:
+            target.replace_lines(content.lines)
+        for file, arrays in content.arrays.items():
+            target.write_arrays(file, **arrays)
+
+
+def _check_complete(path: Path) -> None:
+    if not (path / "result.json").exists():
+        raise UserError(f"{path} is unfinished; finish it with itl run --resume, or move it away")
+    others = sorted(one.name for one in path.iterdir() if one.name not in PACKED_FILES)
+    if others:
+        raise UserError(f"{path} has {', '.join(others)}, which records do not include; move them away first")
+
+
+def _write(folder: Path, runs: Mapping[str, RunContent]) -> None:
+    """Write packed files into an empty folder."""
+    records, metrics = [], []
+    arrays: dict[str, dict[str, Arrays]] = {name: {} for name in (*ARRAY_FILES, MEMORY)}
+    for name, run in runs.items():
+        result = run.result
+        if result is not None and _packable(result.get("memory")):
+            columns = {key: np.array(value, np.int32) for key, value in result["memory"].items()}
+            arrays[MEMORY][name] = columns
+            result = {**result, "memory": MEMORY}
+        marked = {"name": name, "predictions": "predictions.npz" in run.arrays}
+        records.append(_compact({**marked, "config": run.config, "result": result}))
+        metrics += [_compact({"run": name, **line}) for line in run.lines or ()]
+        for file, found in run.arrays.items():
+            arrays[file][name] = found
+    (folder / RECORDS).write_text("".join(f"{line}\n" for line in records), encoding="utf-8")
+    if metrics:
+        text = "".join(f"{line}\n" for line in metrics).encode()
+        (folder / METRICS).write_bytes(gzip.compress(text, mtime=0))
+    for file, by_run in arrays.items():
+        for number, part in enumerate(_volumes(by_run), 1):
+            name = file if number == 1 else f"{file.removesuffix('.npz')}-{number}.npz"
+            (folder / name).write_bytes(part)
+
+
+def _packable(memory: Any) -> bool:
+    """Whether a result's `memory` is columns of integers that int32 arrays can hold."""
+    if not isinstance(memory, dict) or not memory or not all(isinstance(one, list) for one in memory.values()):
+        return False
+    return all(type(x) is int and -(2**31) <= x < 2**31 for column in memory.values() for x in column)
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _volumes(runs: Mapping[str, Arrays]) -> Iterator[bytes]:
+    """Archives of at most 1 MiB (unless one run needs more), each with the arrays of some runs."""
+    part: dict[str, Arrays] = {}
+    size = 0
+    for name, arrays in runs.items():
+        own = len(_archive({name: arrays}.items()))
+        if part and size + own > MAX_ARCHIVE_BYTES:
+            yield _archive(part.items())
+            part, size = {}, 0
+        part[name] = arrays
+        size += own
+    if part:
+        yield _archive(part.items())
+
+
+def _archive(runs: Iterable[tuple[str, Arrays]]) -> bytes:
+    out = io.BytesIO()
+    members = {f"{run}/{key}": value for run, arrays in runs for key, value in arrays.items()}
+    np.savez_compressed(out, **members)  # type: ignore[arg-type]
+    return out.getvalue()
