@@ -1,29 +1,31 @@
-"""Which images a memory keeps: final accuracy against entropy's temperature and the coreset's s, with the random line.
+"""Final accuracy of memory policies: entropy sampling by temperature, coreset by fraction s, and random selection.
 
 The study of the ITL paper's appendix, on seq-digits:
 
-python benchmarks/buffer_policies.py            # runs what is missing (an interrupted run goes on), prints the table
-python benchmarks/buffer_policies.py --write    # and draws docs/img/policies.png and fills in docs/memory.md
-python benchmarks/buffer_policies.py --dry      # of what is there, nothing run
+python benchmarks/buffer_policies.py            # run what is missing (interrupted runs continue), print the table
+python benchmarks/buffer_policies.py --write    # also draw docs/img/policies.png and update docs/memory.md
+python benchmarks/buffer_policies.py --dry      # run nothing
 """
 
 import argparse
-import json
 import statistics
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from digits import mean_std
-from pages import put
-
 HOME = Path(__file__).parents[1]
+sys.path[:0] = [str(HOME), str(HOME / "src")]
+
+from benchmarks.pages import put  # noqa: E402
+from benchmarks.runs import mean_std, result_at  # noqa: E402
+
 RESULTS = HOME / "results" / "seq-digits"
 SEEDS = (0, 1, 2)
 TEMPERATURES = (0.25, 0.5, 1.0, 2.0, 4.0)
 FRACTIONS = (0.1, 0.2, 0.3, 0.4, 0.5)
 
-Curve = dict[str, tuple[float, dict[str, Any]]]  # variant to (place on the axis, settings)
+Curve = dict[str, tuple[float, dict[str, Any]]]  # variant: (x, settings)
 CURVES: dict[str, Curve] = {
     "entropy": {f"entropy-t{t:g}": (t, {"memory.policy": "entropy", "memory.temperature": t}) for t in TEMPERATURES},
     "coreset": {f"coreset-s{s:g}": (s, {"memory.policy": "coreset", "memory.fraction": s}) for s in FRACTIONS},
@@ -33,7 +35,7 @@ CURVES: dict[str, Curve] = {
 def configs() -> Iterator[Any]:
     from itl.experiments.config import Config
 
-    for seed in SEEDS:  # seed by seed: an unfinished study has all its points
+    for seed in SEEDS:  # seeds in the outer loop, so that an unfinished study has all points
         for variant, (_, settings) in (point for curve in CURVES.values() for point in curve.items()):
             yield Config(seed=seed, settings=settings, variant=variant)
 
@@ -48,45 +50,41 @@ def run_missing() -> None:
     stream = streams.load("seq-digits")
     for config in configs():
         folder = RESULTS / "policies" / config.name
-        if not (folder / "result.json").exists():
+        if result_at(folder) is None:
             result = run(config, stream, folder, resume=True)
             print(f"{config.name}: {result['class_il']:.1f} in {result['seconds']['total']:.0f} s", flush=True)
 
 
-def found(variant: str | None, method: str = "itl") -> list[dict[str, Any]]:
-    """The results of a method as it is (variant None), or of a variant, seeds in order."""
+def results_of(variant: str | None, method: str = "itl") -> list[dict[str, Any]]:
+    """The results of a method (variant None) or of one of its variants, in order of seeds."""
     part, name = ("test", "") if variant is None else ("policies", f"-{variant}")
     part = "reverse" if variant == "reverse" else part
-    paths = (RESULTS / part / f"seq-digits-{method}{name}-20-seed{seed}" / "result.json" for seed in SEEDS)
-    return [json.loads(path.read_text()) for path in paths if path.exists()]
-
-
-def spread(values: list[float]) -> str:
-    return mean_std(values) if len(values) > 1 else f"{values[0]:.1f}"
+    results = (result_at(RESULTS / part / f"seq-digits-{method}{name}-20-seed{seed}") for seed in SEEDS)
+    return [result for result in results if result is not None]
 
 
 def rows(named: dict[str, list[dict[str, Any]]], first: str) -> str:
     lines = [f"| {first} | Class-IL | Task-IL | forgetting | seeds |", "|---|---|---|---|---|"]
-    for about, runs in named.items():
+    for description, runs in named.items():
         if runs:
-            cells = (spread([r[key] for r in runs]) for key in ("class_il", "task_il", "forgetting"))
-            lines.append(f"| {about} | {' | '.join(cells)} | {', '.join(str(r['seed']) for r in runs)} |")
+            cells = (mean_std([r[key] for r in runs]) for key in ("class_il", "task_il", "forgetting"))
+            lines.append(f"| {description} | {' | '.join(cells)} | {', '.join(str(r['seed']) for r in runs)} |")
     return "\n".join(lines)
 
 
 def table() -> str:
-    named = {"`stratified` (random)": found(None)}
-    named |= {f"`entropy`, T = {t:g}": found(f"entropy-t{t:g}") for t in TEMPERATURES}
-    named |= {f"`coreset`, s = {s:g}": found(f"coreset-s{s:g}") for s in FRACTIONS}
+    named = {"`stratified` (random)": results_of(None)}
+    named |= {f"`entropy`, T = {t:g}": results_of(f"entropy-t{t:g}") for t in TEMPERATURES}
+    named |= {f"`coreset`, s = {s:g}": results_of(f"coreset-s{s:g}") for s in FRACTIONS}
     return rows(named, "policy")
 
 
 def reverse_table() -> str:
     return rows(
         {
-            "`itl`": found(None),
-            "`itl` with `design=reverse`": found("reverse"),
-            "`b`: the specialist of `itl` alone": found(None, "b"),
+            "`itl`": results_of(None),
+            "`itl` with `design=reverse`": results_of("reverse"),
+            "`b`: the specialist of `itl` alone": results_of(None, "b"),
         },
         "",
     )
@@ -98,12 +96,12 @@ def draw(path: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    random = [r["class_il"] for r in found(None)]
+    random = [r["class_il"] for r in results_of(None)]
     figure, axes = plt.subplots(1, 2, figsize=(8, 3.2), sharey=True, layout="constrained")
     for axis, name, label in zip(axes, ("entropy", "coreset"), ("temperature", "s"), strict=True):
         curve = CURVES[name]
         xs = [x for x, _ in curve.values()]
-        each = [[r["class_il"] for r in found(variant)] for variant in curve]
+        each = [[r["class_il"] for r in results_of(variant)] for variant in curve]
         xs, each = zip(*((x, v) for x, v in zip(xs, each, strict=True) if v), strict=True)
         axis.errorbar(
             xs,
@@ -114,9 +112,9 @@ def draw(path: Path) -> None:
             capsize=3,
             label=name,
         )
-        mean, spread = statistics.mean(random), statistics.stdev(random)
+        mean, deviation = statistics.mean(random), statistics.stdev(random)
         axis.axhline(mean, color="#2c6e2c", label="random")
-        axis.axhspan(mean - spread, mean + spread, color="#2c6e2c", alpha=0.12, lw=0)
+        axis.axhspan(mean - deviation, mean + deviation, color="#2c6e2c", alpha=0.12, lw=0)
         axis.set(xlabel=label, title=f"{name}-based sampling")
         axis.spines[["top", "right"]].set_visible(False)
         axis.legend(frameon=False, fontsize=8)
@@ -128,7 +126,7 @@ def draw(path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true", help="draw the figure and fill in the page")
+    parser.add_argument("--write", action="store_true", help="draw the figure and update the page")
     parser.add_argument("--dry", action="store_true", help="run nothing")
     options = parser.parse_args()
     if not options.dry:

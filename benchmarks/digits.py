@@ -1,20 +1,21 @@
-"""The tables of results on seq-digits, from the raw records, into README.md and docs/digits.md.
+"""The tables of results on seq-digits, from the records.
 
-python benchmarks/digits.py [--write]
+python benchmarks/digits.py            print them
+python benchmarks/digits.py --write    put them into README.md and docs/digits.md
 """
 
-import json
 import statistics
 import sys
 from pathlib import Path
 
 HOME = Path(__file__).parents[1]
-sys.path.insert(0, str(HOME / "benchmarks"))
+sys.path[:0] = [str(HOME), str(HOME / "src")]
 
-from pages import put  # noqa: E402
+from benchmarks.pages import put  # noqa: E402
+from benchmarks.runs import mean_std, runs_below  # noqa: E402
 
 RESULTS = HOME / "results" / "seq-digits"
-ABOUT = {
+DESCRIPTIONS = {
     "itl": "offline ER, then half-pipe, tangent learning, projection",
     "b": "the same specialist without the generalist",
     "er": "experience replay from a reservoir",
@@ -22,15 +23,11 @@ ABOUT = {
 }
 
 
-def mean_std(values: list[float]) -> str:
-    return f"{statistics.mean(values):.1f} ± {statistics.stdev(values):.1f}"
-
-
 def results(split: str) -> dict[tuple[str, str | None], list[dict]]:
-    """The raw results of the folder named like the split, by (method, variant), seeds in order."""
+    """The results in the folder of a split by (method, variant), in order of seeds."""
     out: dict[tuple[str, str | None], list[dict]] = {}
-    for path in sorted((RESULTS / split).glob("**/result.json")):
-        result = json.loads(path.read_text())
+    for run in runs_below(RESULTS / split):
+        result = run.result or {}
         out.setdefault((result["method"], result["variant"]), []).append(result)
     return out
 
@@ -38,10 +35,10 @@ def results(split: str) -> dict[tuple[str, str | None], list[dict]]:
 def table() -> str:
     found = results("test")
     lines = ["| method | | Class-IL | Task-IL | forgetting |", "|---|---|---|---|---|"]
-    for method, about in ABOUT.items():
+    for method, description in DESCRIPTIONS.items():
         runs = found[method, None]
         cells = (mean_std([r[key] for r in runs]) for key in ("class_il", "task_il", "forgetting"))
-        lines.append(f"| `{method}` | {about} | {' | '.join(cells)} |")
+        lines.append(f"| `{method}` | {description} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

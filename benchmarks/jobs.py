@@ -1,8 +1,8 @@
-"""Jobs that wait for one another, several side by side on one device, within a time.
+"""A queue of jobs that depend on one another, worked off several at once on one device within a time limit.
 
-A worker takes the first job, in order of value, whose needs are met and which can be expected to end in time. What a
-job takes is reckoned from the longest of its kind so far, before that from its own guess, and from how many share the
-device: near the end of the time, when there is none left for four at once, one or two more may still fit in.
+The threads and their CUDA streams are those of `itl.engine.concurrency`. A worker takes the first job, in the given
+order, whose dependencies are done and which is expected to end in time. A job is expected to take as long as the
+longest job of its kind so far, or its own estimate while no job of its kind has ended.
 """
 
 from __future__ import annotations
@@ -15,115 +15,88 @@ from threading import Condition
 
 @dataclass(frozen=True)
 class Job:
-    """Something to do once what it `needs` is done. `work` returns a line on what came of it, or raises."""
+    """Work to do once the jobs it `needs` are done. `work` returns one line about its outcome, or raises."""
 
     name: str
     work: Callable[[], str] = field(repr=False)
-    kind: str = "run"  # of those that take the same time
-    guess: float = 0.0  # seconds in one of four lanes, while none of its kind has ended
+    kind: str = "run"  # jobs of one kind take about the same time
+    estimate: float = 0.0  # seconds, until a job of this kind has ended
     needs: tuple[str, ...] = ()
-    late: bool = False  # takes no time: begun even when that is over
+    instant: bool = False  # takes no time: started even after the time limit
 
 
-def crowded(lanes: int) -> float:
-    """What a run takes in one of up to four lanes, as a share of what it takes in one of four (docs/performance.md)."""
-    return (2 + 3 * lanes) / 14
-
-
-class Board:
-    """What is open, under way, done and given up; safe for several workers."""
+class JobQueue:
+    """Hands out jobs to several workers and tracks which are waiting, running, done and failed."""
 
     def __init__(
-        self,
-        jobs: Sequence[Job],
-        until: float = float("inf"),
-        clock: Callable[[], float] = time.monotonic,
-        crowd: Callable[[int], float] = lambda lanes: 1.0,
+        self, jobs: Sequence[Job], time_limit: float = float("inf"), clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self.open = list(jobs)
-        self.until, self.clock, self.crowd = until, clock, crowd
-        self.begun = clock()
+        self.waiting = list(jobs)
+        self.time_limit, self.clock, self.start = time_limit, clock, clock()
+        self.running: set[str] = set()
         self.done: set[str] = set()
-        self.lost: set[str] = set()  # failed, or waiting for one that did
-        self.working: dict[str, tuple[Job, float]] = {}  # with the seconds done of each; in one of four lanes, as below
-        self.longest: dict[str, float] = {}  # by kind
-        self.noted = 0.0  # when what is done was last reckoned
+        self.failed: set[str] = set()  # includes jobs that need a failed job
+        self.longest: dict[str, float] = {}  # seconds, by kind
         self.changed = Condition()
 
-    def seconds(self) -> float:
-        """Since the beginning."""
-        return self.clock() - self.begun
-
-    def expected(self, job: Job) -> float:
-        """How long a job takes in one of four lanes."""
-        return self.longest.get(job.kind, job.guess)
-
-    def _note(self) -> None:
-        """Reckon what those under way have done since last time."""
-        now = self.seconds()
-        done = (now - self.noted) / self.crowd(max(1, len(self.working)))
-        self.working = {name: (job, before + done) for name, (job, before) in self.working.items()}
-        self.noted = now
+    def elapsed(self) -> float:
+        """Seconds since the queue was created."""
+        return self.clock() - self.start
 
     def take(self) -> Job | None:
-        """The next job, waiting for one where others may set it free; None when nothing is left to begin."""
+        """The next job, after waiting for its dependencies; None when no further job can be started."""
         with self.changed:
             while True:
-                self._give_up()
-                self._note()
-                job = next((job for job in self.open if self._ready(job)), None)
+                self._fail_dependents()
+                job = next((job for job in self.waiting if self.is_ready(job)), None)
                 if job is not None:
-                    self.open.remove(job)
-                    self.working[job.name] = (job, 0.0)
+                    self.waiting.remove(job)
+                    self.running.add(job.name)
                     return job
-                if not self.working or not self.open:
+                if not self.running or not self.waiting:
                     return None
                 self.changed.wait()
 
-    def _ready(self, job: Job) -> bool:
-        """Whether its needs are met, and it and all under way can be expected to end in time beside each other."""
-        left = [self.expected(job), *(self.expected(other) - done for other, done in self.working.values())]
-        last = self.noted + max(left) * self.crowd(len(left))
-        return self.done.issuperset(job.needs) and (job.late or last <= self.until)
+    def is_ready(self, job: Job) -> bool:
+        """Whether a job's dependencies are done and it is expected to end in time."""
+        expected_end = self.elapsed() + self.longest.get(job.kind, job.estimate)
+        return self.done.issuperset(job.needs) and (job.instant or expected_end <= self.time_limit)
 
-    def _give_up(self) -> None:
-        """Whatever needs a lost job is lost too."""
-        while lost := [job for job in self.open if self.lost.intersection(job.needs)]:
+    def _fail_dependents(self) -> None:
+        while lost := [job for job in self.waiting if self.failed.intersection(job.needs)]:
             for job in lost:
-                self.open.remove(job)
-                self.lost.add(job.name)
+                self.waiting.remove(job)
+                self.failed.add(job.name)
 
-    def ends(self, job: Job, *, well: bool) -> None:
-        """A job is over."""
+    def finish(self, job: Job, seconds: float, *, succeeded: bool) -> None:
+        """Record that a job has ended."""
         with self.changed:
-            self._note()
-            _, took = self.working.pop(job.name)
-            (self.done if well else self.lost).add(job.name)
-            if well:
-                self.longest[job.kind] = max(took, self.longest.get(job.kind, 0.0))
+            self.running.remove(job.name)
+            (self.done if succeeded else self.failed).add(job.name)
+            if succeeded:
+                self.longest[job.kind] = max(seconds, self.longest.get(job.kind, 0.0))
             self.changed.notify_all()
 
-    def worker(self, say: Callable[[str], None] = print) -> None:
-        """Take jobs and do them until nothing is left to begin. A job that fails costs those that need it, no other."""
+    def work(self, log: Callable[[str], None] = print) -> None:
+        """Do jobs until none can be started. A failed job stops only the jobs that need it."""
         while (job := self.take()) is not None:
-            at, well = self.seconds(), False
+            start, succeeded = self.elapsed(), False
             try:
-                line = job.work()
-                well = True
+                outcome = job.work()
+                succeeded = True
             except Exception as error:
-                line = f"failed: {type(error).__name__}: {error}"
+                outcome = f"failed: {type(error).__name__}: {error}"
             finally:
-                self.ends(job, well=well)
-            say(f"{self.seconds():6.0f} s  {job.name}: {line} ({self.seconds() - at:.0f} s)")
+                self.finish(job, self.elapsed() - start, succeeded=succeeded)
+            log(f"{self.elapsed():6.0f} s  {job.name}: {outcome} ({self.elapsed() - start:.0f} s)")
 
 
-def work_off(jobs: Sequence[Job], lanes: int, device: str, until: float = float("inf")) -> Board:
-    """Do `jobs`, at most `lanes` at once, none that would end later than `until` seconds from now."""
+def run_jobs(jobs: Sequence[Job], workers: int, device: str, time_limit: float = float("inf")) -> JobQueue:
+    """Do `jobs`, at most `workers` at once; start none that is expected to end after `time_limit` seconds."""
     from itl.engine.concurrency import run_concurrently
     from itl.engine.device import choose_engine
 
-    board = Board(jobs, until, crowd=crowded)
-    run_concurrently(
-        [lambda: board.worker(lambda line: print(line, flush=True))] * lanes, lanes, choose_engine(device).device
-    )
-    return board
+    queue = JobQueue(jobs, time_limit)
+    worker = [lambda: queue.work(lambda line: print(line, flush=True))]
+    run_concurrently(worker * workers, workers, choose_engine(device).device)
+    return queue

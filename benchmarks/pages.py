@@ -1,4 +1,4 @@
-"""Tables made from records, put into the pages that show them."""
+"""Puts generated tables into the pages that show them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from pathlib import Path
 
 
 def put(page: Path, name: str, text: str) -> None:
-    """Replace what stands between a page's markers."""
+    """Replace the text between a page's markers `<!-- results:NAME -->` and `<!-- /results -->`."""
     pattern = rf"(<!-- results:{name} -->\n).*?(<!-- /results -->)"
     page.write_text(re.sub(pattern, lambda m: f"{m[1]}{text}\n{m[2]}", page.read_text(), flags=re.DOTALL))

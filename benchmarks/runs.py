@@ -1,45 +1,59 @@
-"""Runs made in bulk: what is recorded already, one more, several side by side on a GPU."""
+"""Records of many runs: which exist, making one more, and making several at once on a GPU."""
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
+import statistics
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from jobs import Job, work_off
-
+from benchmarks.jobs import Job, run_jobs
+from itl.errors import UserError
 from itl.experiments.config import Config
+from itl.results import Run, find_runs, read_run
+from itl.results.packed import experiment_at, is_packed
 
 Key = tuple[str, str | None, int, int]
 
 
+def runs_below(folder: Path) -> list[Run]:
+    """The finished runs below a folder, in run folders or packed; none if the folder is missing or empty."""
+    if not any(folder.rglob("*.json*")):
+        return []
+    runs, damaged = find_runs([folder])
+    if damaged:
+        raise UserError("; ".join(damaged))
+    return [run for run in runs if run.result is not None]
+
+
 def recorded(folder: Path, split: str = "test") -> dict[Key, dict[str, Any]]:
-    """The results anywhere below a folder by (method, variant, buffer, seed)."""
-    out = {}
-    for path in sorted(folder.glob("**/result.json")):
-        result = json.loads(path.read_text())
-        if result["split"] == split:
-            out[result["method"], result["variant"], result["buffer"], result["seed"]] = result
-    return out
+    """The results below a folder by (method, variant, buffer, seed)."""
+    results = (run.result for run in runs_below(folder))
+    return {(r["method"], r["variant"], r["buffer"], r["seed"]): r for r in results if r and r["split"] == split}
+
+
+def result_at(path: Path) -> dict[str, Any] | None:
+    """The result of a run, in a run folder or packed; None if it is not recorded."""
+    packed = is_packed(path.parent) and path.name in experiment_at(path.parent).records
+    return read_run(path).result if packed or (path / "result.json").exists() else None
 
 
 def key(config: Config) -> Key:
-    """What a run's record is found by."""
+    """The key under which `recorded` lists a run."""
     return config.method, config.variant, config.buffer, config.seed
 
 
 def not_recorded(configs: Sequence[Config], folder: Path, split: str = "test") -> list[Config]:
-    """Those of some runs that are not recorded there yet."""
+    """The runs that have no result below `folder` yet."""
     done = recorded(folder, split)
-    return [c for c in configs if key(c) not in done]
+    return [config for config in configs if key(config) not in done]
 
 
-def one(config: Config, out: Path, data: str, device: str) -> str:
-    """Run and record one, in this process; what came of it in a line. A run that fails leaves all as it was."""
+def run_and_record(config: Config, out: Path, data: str, device: str) -> str:
+    """Do one run in this process and return a line about its outcome. A failed run leaves earlier records intact."""
     from itl.experiments.run import run
 
     draft = out.with_name(f".{out.name}")
@@ -54,13 +68,20 @@ def one(config: Config, out: Path, data: str, device: str) -> str:
     return f"Class-IL {result['class_il']:.1f}, Task-IL {result['task_il']:.1f}"
 
 
-def on_device(
-    todo: Sequence[Config],
-    place: Callable[[Config], Path],
+def run_on_gpu(
+    configs: Sequence[Config],
+    folder_of: Callable[[Config], Path],
     data: str,
     device: str,
-    lanes: int,
-    until: float = float("inf"),
+    workers: int,
+    time_limit: float = float("inf"),
 ) -> None:
-    """Several runs side by side in this process, none that would end later than `until` seconds from now."""
-    work_off([Job(c.name, partial(one, c, place(c), data, device)) for c in todo], lanes, device, until)
+    """Do several runs at once in this process; start none that is expected to end after `time_limit` seconds."""
+    jobs = [Job(c.name, partial(run_and_record, c, folder_of(c), data, device)) for c in configs]
+    run_jobs(jobs, workers, device, time_limit)
+
+
+def mean_std(values: Sequence[float]) -> str:
+    """`66.1 ± 0.6`, or the mean alone for a single value."""
+    deviation = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.1f}{deviation}"

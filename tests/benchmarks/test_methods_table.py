@@ -1,4 +1,4 @@
-"""`benchmarks/methods.py`: runs what is not recorded, skips what is, and makes its tables from the records alone."""
+"""`benchmarks/methods.py` runs what is not recorded and makes its tables from the records."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ SCRIPT = HOME / "benchmarks" / "methods.py"
 
 @pytest.fixture
 def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """The script's functions, writing into a folder of their own."""
+    """The script's functions, writing below `tmp_path`."""
     names = runpy.run_path(str(SCRIPT))
     monkeypatch.setitem(names["missing"].__globals__, "RESULTS", tmp_path)
     return names
 
 
-def test_every_method_is_run_alone_and_with_the_tangent_generalist(script: dict[str, Any]) -> None:
+def test_every_method_runs_alone_and_with_the_tangent_generalist(script: dict[str, Any]) -> None:
     todo = script["configs"](script["parse"](["--seeds", "0,1"]))
     run = {(c.method, c.variant, c.seed) for c in todo}
     assert len(run) == len(todo)
@@ -41,7 +41,7 @@ def test_every_method_is_run_alone_and_with_the_tangent_generalist(script: dict[
     assert tangent.settings == {"generalist": "tangent"}
 
 
-def test_a_shortened_stream_is_a_variant_of_its_own(script: dict[str, Any]) -> None:
+def test_shortened_runs_are_a_separate_variant(script: dict[str, Any]) -> None:
     args = script["parse"](["--stream", "seq-cifar10", "--steps", "1500", "--seeds", "0", "--methods", "er,agem"])
     assert [(c.method, c.variant, c.buffer) for c in script["configs"](args)] == [
         ("er", "steps1500", 200),
@@ -52,7 +52,7 @@ def test_a_shortened_stream_is_a_variant_of_its_own(script: dict[str, Any]) -> N
     assert all(c.settings["specialist.steps"] == 1500 for c in script["configs"](args))
 
 
-def test_runs_are_recorded_once_and_their_table_is_made_from_the_records(
+def test_recorded_runs_are_not_repeated_and_fill_the_table(
     script: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small = ["specialist.steps=2", "net.width=4", "tangent.steps=2", "projection.steps=2"]
@@ -61,7 +61,7 @@ def test_runs_are_recorded_once_and_their_table_is_made_from_the_records(
     todo = script["missing"](args)
     assert [(c.method, c.variant) for c in todo] == [("er", None), ("er", "tangent"), ("b", None), ("itl", None)]
     for config in todo:
-        assert "Class-IL" in script["one"](config, script["place"](config), args.data, args.device)
+        assert "Class-IL" in script["run_and_record"](config, script["folder_of"](config), args.data, args.device)
     assert script["missing"](args) == []
     paths = [tmp_path / "seq-digits" / "methods" / config.name / "result.json" for config in todo]
     er, er_tangent, b, itl = (f"{json.loads(path.read_text())['class_il']:.1f}" for path in paths)
@@ -69,18 +69,18 @@ def test_runs_are_recorded_once_and_their_table_is_made_from_the_records(
     assert len(table) == 4
     assert table[2].startswith(f"| `er` | {er} | {er_tangent} |")
     assert table[3].startswith(f"| `itl` | {b} | {itl} |")
-    assert "–" in script["table"]("seq-digits", 20, None, (0, 1))  # a seed is missing: no figure
+    assert "–" in script["table"]("seq-digits", 20, None, (0, 1))  # a seed is missing: no number
 
 
-def test_a_run_that_fails_leaves_nothing_behind(script: dict[str, Any], tmp_path: Path) -> None:
+def test_failed_run_leaves_no_files(script: dict[str, Any], tmp_path: Path) -> None:
     args = script["parse"](["--methods", "er", "--seeds", "0", "--buffer", "5", "--device", "cpu"])
     config = script["configs"](args)[0]
     with pytest.raises(UserError, match="a buffer of 5 cannot hold one image of each of 10 classes"):
-        script["one"](config, script["place"](config), args.data, args.device)
+        script["run_and_record"](config, script["folder_of"](config), args.data, args.device)
     assert list((tmp_path / "seq-digits").glob("**/*")) in ([], [tmp_path / "seq-digits" / "methods"])
 
 
-def test_the_page_shows_what_is_recorded() -> None:
+def test_page_shows_the_records() -> None:
     names = runpy.run_path(str(SCRIPT))
     page = (HOME / "docs" / "methods.md").read_text()
     sections = {"methods": "digits", "methods-cifar10": "cifar", "methods-validation": "validation"}
@@ -88,15 +88,17 @@ def test_the_page_shows_what_is_recorded() -> None:
         assert f"<!-- results:{marker} -->\n{section}" in page, "run python benchmarks/methods.py --write"
 
 
-def test_the_script_says_what_is_missing() -> None:
+def test_script_lists_missing_runs() -> None:
     words = [sys.executable, str(SCRIPT), "--list", "--seeds", "987", "--methods", "er"]
-    said = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
-    assert said[0] == "2 of 2 runs to do"
-    assert said[2].endswith("--set generalist=tangent --curves 0")
+    lines = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert lines[0] == "2 of 2 runs to do"
+    assert lines[2].endswith("--set generalist=tangent --curves 0")
 
 
-def rehearse(script: dict[str, Any], monkeypatch: pytest.MonkeyPatch, names: list[str]) -> dict[Any, dict[str, Any]]:
-    """A stand-in for Seq-CIFAR-10 (8x8, a network of width 4, two steps a task), side by side as on a GPU."""
+def run_shortened(
+    script: dict[str, Any], monkeypatch: pytest.MonkeyPatch, names: list[str]
+) -> dict[Any, dict[str, Any]]:
+    """Run on a stand-in for Seq-CIFAR-10 (8x8, network of width 4, two steps per task), several at once as on a GPU."""
     stand_in = tiny_stream(classes=10, tasks=5, each=8, channels=3, name="seq-cifar10", policy="cifar10")
     monkeypatch.setattr(Config, "load_stream", lambda self, data: stand_in)
     small = {"net.name": "resnet8", "net.width": 4, "tangent.steps": 2, "projection.steps": 2}
@@ -104,15 +106,15 @@ def rehearse(script: dict[str, Any], monkeypatch: pytest.MonkeyPatch, names: lis
     words += ["--buffer", "20", "--device", "cpu", "--lanes", "3"]
     args = script["parse"]([*words, *(w for key, value in small.items() for w in ("--set", f"{key}={value}"))])
     if "co2l" in names:
-        args.settings |= {"specialist.batch": 8}  # 16 images and a memory: no use for batches of 512
-    script["on_device"](script["missing"](args), script["place"], args.data, args.device, args.lanes)
+        args.settings |= {"specialist.batch": 8}  # 16 images and a memory cannot fill batches of 512
+    script["run_on_gpu"](script["missing"](args), script["folder_of"], args.data, args.device, args.runs_per_gpu)
     assert script["missing"](args) == []
-    found: dict[Any, dict[str, Any]] = script["recorded"](script["place"](script["configs"](args)[0]).parent)
+    found: dict[Any, dict[str, Any]] = script["recorded"](script["folder_of"](script["configs"](args)[0]).parent)
     return found
 
 
-def test_a_shortened_run_is_rehearsed_on_a_stand_in(script: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    found = rehearse(script, monkeypatch, ["agem"])
+def test_shortened_run_works_on_a_stand_in(script: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    found = run_shortened(script, monkeypatch, ["agem"])
     assert set(found) == {("agem", "steps2", 20, 0), ("agem", "steps2-tangent", 20, 0)}
     assert len(found["agem", "steps2-tangent", 20, 0]["class_il_matrix"]) == 5
     table = script["table"]("seq-cifar10", 20, 2, (0,))
@@ -121,9 +123,9 @@ def test_a_shortened_run_is_rehearsed_on_a_stand_in(script: dict[str, Any], monk
 
 
 @pytest.mark.slow
-def test_every_method_can_be_run_shortened(script: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    found = rehearse(script, monkeypatch, script["names"]())
-    alone = [name for name in script["names"]() if name not in script["WHOLE"]]
+def test_every_method_runs_shortened(script: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    found = run_shortened(script, monkeypatch, script["names"]())
+    alone = [name for name in script["names"]() if name not in script["WITH_GENERALIST"]]
     for name in alone:
         assert ("tangent" in found[name, "steps2-tangent", 20, 0]["stages"][-1]) is True
         assert "tangent" not in found[name, "steps2", 20, 0]["stages"][-1]

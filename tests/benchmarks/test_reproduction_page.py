@@ -1,4 +1,4 @@
-"""`benchmarks/reproduction.py`: what is held against what, and a page that shows what is recorded."""
+"""`benchmarks/reproduction.py`: targets, comparisons, and pages that show the records."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ NAMES = runpy.run_path(str(HOME / "benchmarks" / "reproduction.py"))
 
 
 def row(method: str, buffer: int | None = 200) -> Any:
-    """A published cell of the tables."""
+    """A published cell of the paper's tables."""
     return next(p for p in published() if (p.stream, p.method, p.buffer) == ("seq-cifar10", method, buffer))
 
 
 def cell(class_il: list[float], task_il: list[float] | None = None) -> Any:
-    """Ours, with these accuracies, a seed each."""
+    """A group of our runs with these accuracies, one per seed."""
     values = {"class_il": class_il, "task_il": task_il or [99.0] * len(class_il)}
     run = SimpleNamespace(metadata={"buffer": 200, "settings": {}}, result={}, config={})
     return SimpleNamespace(mean=lambda name: MeanStd.of(values[name]), seeds=list(range(len(class_il))), runs=[run])
 
 
-class Fake(NAMES["Found"]):  # type: ignore[misc]
+class FakeTable(NAMES["RecordedTable"]):  # type: ignore[misc]
     """The published cells, and ours by method."""
 
     def __init__(self, **cells: Any) -> None:
@@ -60,52 +60,57 @@ class Fake(NAMES["Found"]):  # type: ignore[misc]
         ("itl", None, "not run yet"),
     ],
 )
-def test_a_cell_is_held_against_what_was_asked(method: str, ours: Any, says: str) -> None:
+def test_verdict_compares_a_cell_with_its_target(method: str, ours: Any, says: str) -> None:
     assert NAMES["verdict"](TableRow("seq-cifar10", method, 200, row(method), ours)) == says
 
 
-def test_a_baseline_that_the_paper_does_not_report_is_shown_without_a_memory() -> None:
-    found = NAMES["recorded"]()
+def test_baseline_that_is_not_published_is_shown_without_a_buffer() -> None:
+    found = NAMES["committed_records"]()
     line = next(line for line in NAMES["page"](found).splitlines() if line.startswith("| `sgd`"))
     assert [word.strip() for word in line.split("|")[2:4]] == ["–", "–"]
     assert line.endswith("| 1 | not in the paper's tables |")
 
 
-def test_the_ablations_order_is_told_with_its_error() -> None:
-    found = Fake(**{"b": cell([57.0, 58.0, 59.0]), "b+ff": cell([60.0, 61.0, 62.0]), "b+lf": cell([57.1, 58.1, 59.1])})
-    assert NAMES["ordered"](found, "b", "b+ff") == "`b+ff` over `b`: +3.0 ± 0.8, as in the paper"
-    assert NAMES["ordered"](found, "b", "b+lf") == "`b+lf` over `b`: +0.1 ± 0.8, within the noise"
-    assert NAMES["ordered"](found, "b+ff", "b") == "`b` over `b+ff`: -3.0 ± 0.8, **the other way round**"
-    assert NAMES["ordered"](found, "b", "itl") == ""
-    assert NAMES["ordered"](Fake(b=cell([57.0]), itl=cell([66.0])), "b", "itl").endswith(
+def test_order_of_the_ablation_is_noted_with_its_standard_error() -> None:
+    found = FakeTable(
+        **{"b": cell([57.0, 58.0, 59.0]), "b+ff": cell([60.0, 61.0, 62.0]), "b+lf": cell([57.1, 58.1, 59.1])}
+    )
+    assert NAMES["order_note"](found, "b", "b+ff") == "`b+ff` over `b`: +3.0 ± 0.8, as in the paper"
+    assert NAMES["order_note"](found, "b", "b+lf") == "`b+lf` over `b`: +0.1 ± 0.8, within the noise"
+    assert NAMES["order_note"](found, "b+ff", "b") == "`b` over `b+ff`: -3.0 ± 0.8, **the other way round**"
+    assert NAMES["order_note"](found, "b", "itl") == ""
+    assert NAMES["order_note"](FakeTable(b=cell([57.0]), itl=cell([66.0])), "b", "itl").endswith(
         "+9.0 (too few seeds for an error)"
     )
 
 
-def test_a_variants_gain_over_the_defaults_has_its_error_and_the_readme_what_is_past_the_paper(tmp_path: Path) -> None:
+def test_variants_show_their_gain_and_the_readme_lists_those_beyond_the_paper(tmp_path: Path) -> None:
     for seed, class_il in enumerate((65.0, 66.0, 67.0)):
         fake_run(tmp_path / f"plain{seed}", seed=seed, class_il=class_il)
         fake_run(tmp_path / f"open{seed}", seed=seed, class_il=class_il + 3, variant="reservoir")
     fake_run(tmp_path / "alone", class_il=60.0, variant="joined")
     fake_run(tmp_path / "past", class_il=70.0, task_il=93.0, variant="fine-tuned")
-    found = NAMES["Found"](find_runs([tmp_path])[0])
+    found = NAMES["RecordedTable"](find_runs([tmp_path])[0])
     lines = NAMES["variants"](found, {"itl": ("reservoir", "joined", "plain")})
     cells = [[word.strip() for word in line.split("|")[3:5]] for line in lines[2:]]
     assert cells == [["66.00 ± 1.00", ""], ["69.00 ± 1.00", "+3.0 ± 0.8"], ["60.00", "-6.0"], ["–", "–"]]
-    (line,) = NAMES["beyond"](found)[3:]
+    (line,) = NAMES["beyond_paper"](found)[3:]
     assert line.startswith("- `itl`, full fine-tuning")
     assert "Class-IL 70.00 (published 66.05 ± 0.64), Task-IL 93.00 (published 93.05 ± 0.34); seeds: 1" in line
 
 
-def test_every_cell_is_on_the_page_run_or_not() -> None:
-    text = NAMES["page"](NAMES["Found"]([]))
+def test_page_lists_every_cell_even_if_it_was_not_run() -> None:
+    text = NAMES["page"](NAMES["RecordedTable"]([]))
     for method in (*NAMES["ITL"], *NAMES["ABLATION"], *NAMES["BASELINES"]):
         assert f"| `{method}` |" in text or method == "sgd"  # the paper has no sgd
     assert text.count("not run yet") == 4 * 3 + 4 * 3 + 1
-    assert set(NAMES["WORDS"]) == {*NAMES["OPEN"], *(c.variant for c in NAMES["CHOICES"] if c.variant)}
+    assert set(NAMES["VARIANT_DESCRIPTIONS"]) == {
+        *NAMES["OPEN_QUESTIONS"],
+        *(c.variant for c in NAMES["CHOICES"] if c.variant),
+    }
 
 
-def test_of_two_sets_of_settings_a_cell_shows_todays_and_a_variant_is_found_beside_another(tmp_path: Path) -> None:
+def test_cell_shows_the_runs_with_current_settings_for_methods_and_variants(tmp_path: Path) -> None:
     for seed in (0, 1):
         fake_run(tmp_path / f"then{seed}", seed=seed)  # specialist.lr is .01 in them
     for name, own in (("now", {}), ("variant", {"variant": "reservoir"}), ("variant-then", {"variant": "reservoir"})):
@@ -113,22 +118,22 @@ def test_of_two_sets_of_settings_a_cell_shows_todays_and_a_variant_is_found_besi
         result = json.loads((path / "result.json").read_text())
         result["settings"] |= {} if "then" in name else {"specialist": {"lr": 0.1}}
         (path / "result.json").write_text(json.dumps(result))
-    found = NAMES["Found"](find_runs([tmp_path])[0])
+    found = NAMES["RecordedTable"](find_runs([tmp_path])[0])
     assert [found.row("itl", 200, variant).ours.seeds for variant in (None, "reservoir")] == [[0], [0]]
     assert found.row("itl", 200).ours.runs[0].path.name == "now"
 
 
 @pytest.mark.parametrize(
-    ("page", "made"), [("docs/reproduction.md", "page"), ("README.md", "summary"), ("results/README.md", "whole")]
+    ("page", "made"), [("docs/reproduction.md", "page"), ("README.md", "summary"), ("results/README.md", "full_table")]
 )
-def test_the_pages_show_what_is_recorded(page: str, made: str) -> None:
-    section = f"<!-- results:cifar10 -->\n{NAMES[made](NAMES['recorded']())}\n<!-- /results -->"
+def test_pages_show_the_records(page: str, made: str) -> None:
+    section = f"<!-- results:cifar10 -->\n{NAMES[made](NAMES['committed_records']())}\n<!-- /results -->"
     assert section in (HOME / page).read_text(), "run python benchmarks/reproduction.py --write"
 
 
-def test_the_readme_shows_what_was_run_alone() -> None:
-    assert "still to be run" in NAMES["summary"](Fake())
-    told = NAMES["summary"](Fake(itl=cell([66.0, 66.5, 67.0], [93.0, 93.0, 93.0])))
+def test_readme_shows_only_cells_that_were_run() -> None:
+    assert "still to be run" in NAMES["summary"](FakeTable())
+    told = NAMES["summary"](FakeTable(itl=cell([66.0, 66.5, 67.0], [93.0, 93.0, 93.0])))
     rows = [line for line in told.splitlines() if line.startswith("| `")]
     assert [row.split("|")[1:3] for row in rows] == [[" `itl` ", f" {size} "] for size in (200, 500, 5120)]
     assert "66.50 ± 0.50" in rows[0]

@@ -104,5 +104,8 @@ def test_resume_refuses_a_run_that_is_in_progress(itl, tmp_path, interrupted):
     before = {path: path.read_bytes() for path in place.rglob("*") if path.is_file()}
     with RunFolder(place).lock():
         outcome = itl("run", *tiny("tangent.steps=400"), "--resume")
-    assert (outcome.code, outcome.err) == (2, f"itl: another process is writing to runs/{NAME}; wait until it has finished\n")
+    assert (outcome.code, outcome.err) == (
+        2,
+        f"itl: another process is writing to runs/{NAME}; wait until it has finished\n",
+    )
     assert before == {path: path.read_bytes() for path in place.rglob("*") if path.is_file()}

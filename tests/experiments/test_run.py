@@ -248,7 +248,9 @@ def test_a_record_that_lost_lines_is_not_gone_on_with(tmp_path: Path) -> None:
     every = metrics.read_text().splitlines(keepends=True)
     expert = max(i for i, line in enumerate(every) if '"kind": "expert"' in line)
     metrics.write_text("".join(every[:expert]))
-    with pytest.raises(UserError, match=rf"metrics\.jsonl has {expert} lines, but the saved state includes {expert + 1}"):
+    with pytest.raises(
+        UserError, match=rf"metrics\.jsonl has {expert} lines, but the saved state includes {expert + 1}"
+    ):
         run(config(), tiny_stream(**STREAM), tmp_path, device="cpu", resume=True)
     assert metrics.read_text() == "".join(every[:expert])
 

@@ -1,8 +1,7 @@
-"""The figures in the documents are those of the raw records in the repository."""
+"""The committed records are complete, agree with themselves, and are what the documents show."""
 
 from __future__ import annotations
 
-import json
 import runpy
 from pathlib import Path
 from statistics import mean
@@ -11,37 +10,77 @@ from typing import Any
 import pytest
 
 from itl.experiments.config import Config
+from itl.results import find_runs, scores_from_predictions
+from itl.results.packed import MAX_ARCHIVE_BYTES, experiment_at
+from itl.results.runs import Run
 
 HOME = Path(__file__).parents[2]
+FOLDERS = (HOME / "results", HOME / "benchmarks" / "results")
 DIGITS = runpy.run_path(str(HOME / "benchmarks" / "digits.py"))
-RECORDS = sorted((HOME / "results").glob("**/result.json"))
+EXPERIMENTS = sorted(path.parent for folder in FOLDERS for path in folder.rglob("records.jsonl"))
+MAX_FILES = 120
 
 
-def of(split: str) -> dict[tuple[str, str | None], list[dict[str, Any]]]:
-    found: dict[tuple[str, str | None], list[dict[str, Any]]] = DIGITS["results"](split)
-    return found
+def title(path: Path) -> str:
+    return str(path.relative_to(HOME))
 
 
-def test_the_tables_are_made_from_the_records() -> None:
+def runs_of(experiment: Path) -> list[Run]:
+    runs, damaged = find_runs([experiment])
+    assert damaged == []
+    return runs
+
+
+def test_tables_of_the_digits_match_the_records() -> None:
     assert DIGITS["table"]() in (HOME / "README.md").read_text()
     assert DIGITS["validation_table"]() in (HOME / "docs" / "digits.md").read_text()
 
 
-def test_over_five_seeds_itl_is_above_er_and_er_above_sgd() -> None:
-    found = of("test")
+def test_itl_is_above_er_and_er_above_sgd_over_five_seeds() -> None:
+    found: dict[tuple[str, str | None], list[dict[str, Any]]] = DIGITS["results"]("test")
     assert {len(runs) for runs in found.values()} == {5}
     itl, er, sgd = (mean(r["class_il"] for r in found[method, None]) for method in ("itl", "er", "sgd"))
     assert itl > er > sgd
 
 
-@pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.parent.name)
-def test_a_record_says_how_to_repeat_it_and_agrees_with_itself(path: Path) -> None:
-    result = json.loads(path.read_text())
-    config = Config.of(json.loads((path.parent / "config.json").read_text()))
-    known = result["command"]
-    assert config.command in (known, f"{known} --curves 16")  # so many was once the default, and went without saying
-    assert (result["method"], result["seed"], result["split"]) == (config.method, config.seed, config.split)
-    last = result["class_il_matrix"][-1]
-    assert result["class_il"] == pytest.approx(mean(last))
-    assert (path.parent / "metrics.jsonl").exists()
-    assert (path.parent / "predictions.npz").exists()
+def test_records_are_few_files_and_every_folder_has_a_readme() -> None:
+    files = [path for folder in FOLDERS for path in folder.rglob("*") if path.is_file()]
+    assert len(files) <= MAX_FILES, "pack new run folders with python benchmarks/pack.py"
+    assert max(path.stat().st_size for path in files) <= MAX_ARCHIVE_BYTES
+    for folder in {path.parent for path in files}:
+        assert (folder / "README.md").is_file(), folder
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS, ids=title)
+def test_every_committed_score_is_that_of_its_predictions(experiment: Path) -> None:
+    """Records without predictions are marked, and none of them is an accuracy result."""
+    for run in runs_of(experiment):
+        marked = experiment_at(experiment).records[run.path.name]["predictions"]
+        assert marked is (run.predictions is not None), run.path.name
+        assert marked or experiment.is_relative_to(HOME / "benchmarks"), run.path.name
+        if run.predictions is None or run.result is None:
+            continue
+        for name, per_task in scores_from_predictions(run.predictions).items():
+            assert run.result[f"{name}_matrix"][-1] == pytest.approx(per_task, abs=1e-9), run.path.name
+            assert run.result[name] == pytest.approx(mean(per_task), abs=1e-9), run.path.name
+
+
+def test_restated_records_keep_their_old_scores_and_a_reason() -> None:
+    restated = [run for run in find_runs([HOME / "results"])[0] if "restated" in run.metadata]
+    assert len(restated) == 17
+    for run in restated:
+        note = run.metadata["restated"]
+        assert "predictions" in note["reason"]
+        for name in {"class_il", "task_il"} & note["before"].keys():
+            assert 0 < abs(note["before"][name] - run.metadata[name]) < 0.05
+        assert run.path.name in (run.path.parent / "README.md").read_text()
+
+
+@pytest.mark.parametrize("experiment", [path for path in EXPERIMENTS if path.is_relative_to(FOLDERS[0])], ids=title)
+def test_records_name_the_command_that_repeats_them(experiment: Path) -> None:
+    for run in runs_of(experiment):
+        result, config = run.metadata, Config.of(run.config)
+        command = result["command"]
+        assert config.command in (command, f"{command} --curves 16")  # 16 was once the default and not written
+        assert (result["method"], result["seed"], result["split"]) == (config.method, config.seed, config.split)
+        assert run.lines

@@ -1,0 +1,45 @@
+"""Records name the hardware, the versions and the commit they were made with."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import torch
+
+from itl.results.environment import cpu_model, environment, git_commit
+
+
+def git(folder: Path, *arguments: str) -> str:
+    identity = ["-c", "user.name=test", "-c", "user.email=test@example.org"]
+    command = ["git", *identity, *arguments]
+    return subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def test_environment_has_cpu_model_threads_and_commit() -> None:
+    found = environment(torch.device("cpu"))
+    assert found["hardware"]["threads"] == torch.get_num_threads()
+    assert {"device", "cpu", "cpus", "threads"} <= found["hardware"].keys()
+    assert "commit" in found
+
+
+def test_cpu_model_is_read_from_cpuinfo(tmp_path: Path) -> None:
+    (tmp_path / "cpuinfo").write_text("processor\t: 0\nmodel name\t: Some CPU @ 2 GHz\nmodel name\t: Another\n")
+    assert cpu_model(tmp_path / "cpuinfo") == "Some CPU @ 2 GHz"
+
+
+def test_commit_is_that_of_the_checkout_and_marks_changes(tmp_path: Path) -> None:
+    tracked = tmp_path / "module.py"
+    tracked.write_text("a = 1\n")
+    assert git_commit(tracked) is None  # not in a checkout
+    git(tmp_path, "init", "-q")
+    git_commit.cache_clear()
+    assert git_commit(tracked) is None  # in a checkout, but not tracked, like an installed copy
+    git(tmp_path, "add", "module.py")
+    git(tmp_path, "commit", "-qm", "first")
+    git_commit.cache_clear()
+    head = git(tmp_path, "rev-parse", "HEAD")
+    assert git_commit(tracked) == head
+    tracked.write_text("a = 2\n")
+    git_commit.cache_clear()
+    assert git_commit(tracked) == f"{head}-dirty"

@@ -1,0 +1,141 @@
+"""Packed experiments hold exactly what the run folders held, and are read like them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from itl import UserError
+from itl.report.run_selection import report_data
+from itl.results import find_runs, pack, read_run, render, unpack
+from itl.results import packed as packed_module
+from itl.results.table import build
+from support.run_records import fake_run
+
+
+def content(folder: Path) -> dict[str, object]:
+    """Every file of the run folders below `folder`: text, or arrays with their types."""
+    found: dict[str, object] = {}
+    for path in sorted(folder.glob("*/*")):
+        name = str(path.relative_to(folder))
+        if path.suffix == ".npz":
+            with np.load(path) as file:
+                found[name] = {key: (file[key].dtype, file[key].tolist()) for key in file.files}
+        else:
+            found[name] = path.read_text()
+    return found
+
+
+@pytest.fixture
+def experiment(tmp_path: Path) -> Path:
+    for seed in (0, 1, 2):
+        fake_run(tmp_path / "runs" / f"run-seed{seed}", seed=seed, pictures=8)
+    return tmp_path / "runs"
+
+
+def test_unpacked_runs_equal_the_packed_folders(experiment: Path, tmp_path: Path) -> None:
+    before = content(experiment)
+    assert pack(experiment) == ["run-seed0", "run-seed1", "run-seed2"]
+    files = {"records.jsonl", "metrics.jsonl.gz", "predictions.npz", "pictures.npz", "memory.npz"}
+    assert {path.name for path in experiment.iterdir()} == files
+    unpack(experiment, tmp_path / "again")
+    assert content(tmp_path / "again") == before
+    unpack(experiment, tmp_path / "one", ["run-seed1"])
+    assert [path.name for path in (tmp_path / "one").iterdir()] == ["run-seed1"]
+    with pytest.raises(UserError, match="has no run 'other'"):
+        unpack(experiment, tmp_path / "one", ["other"])
+
+
+def test_table_and_report_are_the_same_for_both_forms(experiment: Path) -> None:
+    def shown() -> tuple[str, list[object]]:
+        runs, damaged = find_runs([experiment.parent])
+        assert damaged == []
+        data = report_data(runs)
+        details = [[run.name, run.run.lines, run.matrices, run.class_names, run.result] for run in data.runs]
+        predicted = [{k: v.tolist() for k, v in (run.run.predictions or {}).items()} for run in data.runs]
+        return render.as_json(build(runs)), [details, predicted]
+
+    before = shown()
+    pack(experiment)
+    assert shown() == before
+
+
+def test_single_packed_run_is_read_by_its_path(experiment: Path) -> None:
+    result = read_run(experiment / "run-seed1").result
+    pack(experiment)
+    assert read_run(experiment / "run-seed1").result == result
+    (run,) = find_runs([experiment / "run-seed1"])[0]
+    assert run.metadata["seed"] == 1
+    with pytest.raises(UserError, match="not a folder"):
+        read_run(experiment / "run-seed7")
+
+
+def test_run_folder_replaces_the_packed_run_of_its_name(experiment: Path) -> None:
+    pack(experiment)
+    fake_run(experiment / "run-seed1", seed=1, class_il=12.5)
+    fake_run(experiment / "run-seed3", seed=3)
+    runs, _ = find_runs([experiment])
+    assert sorted((run.metadata["seed"], run.metadata["class_il"] == 12.5) for run in runs) == [
+        (0, False),
+        (1, True),
+        (2, False),
+        (3, False),
+    ]
+    before = {run.path.name: run.result for run in runs}
+    assert pack(experiment) == ["run-seed1", "run-seed3"]
+    assert {run.path.name: run.result for run in find_runs([experiment])[0]} == before
+
+
+def test_large_archives_are_split(experiment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = content(experiment)
+    monkeypatch.setattr(packed_module, "MAX_ARCHIVE_BYTES", 1)
+    pack(experiment)
+    names = {path.name for path in experiment.glob("predictions*")}
+    assert names == {"predictions.npz", "predictions-2.npz", "predictions-3.npz"}
+    monkeypatch.undo()
+    pack(experiment)  # packing again merges them
+    assert {path.name for path in experiment.glob("predictions*")} == {"predictions.npz"}
+    unpack(experiment, tmp_path / "again")
+    assert content(tmp_path / "again") == before
+
+
+def test_unfinished_runs_and_models_are_not_packed(tmp_path: Path) -> None:
+    path = fake_run(tmp_path / "run", stop=3)
+    with pytest.raises(UserError, match="run is unfinished"):
+        pack(tmp_path)
+    fake_run(tmp_path / "other")
+    (tmp_path / "other" / "model").mkdir()
+    (path / "config.json").unlink()
+    with pytest.raises(UserError, match="other has model, which records do not include"):
+        pack(tmp_path)
+    with pytest.raises(UserError, match="no run in"):
+        pack(path)
+
+
+def test_nothing_is_deleted_if_the_packed_files_differ(experiment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = content(experiment)
+    monkeypatch.setattr(packed_module, "_compact", lambda value: json.dumps({**value, "config": None}))
+    with pytest.raises(RuntimeError, match="differ from the runs"):
+        pack(experiment)
+    assert content(experiment) == before
+    assert {path.name for path in experiment.iterdir()} == {"run-seed0", "run-seed1", "run-seed2"}
+
+
+@pytest.mark.parametrize("name", ["records.jsonl", "metrics.jsonl.gz", "predictions.npz", "memory.npz"])
+def test_damaged_packed_file_is_reported_in_one_line(experiment: Path, name: str) -> None:
+    pack(experiment)
+    path = experiment / name
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    message = ""
+    try:
+        runs, damaged = find_runs([experiment])
+        message = "".join(damaged[:1])
+        for run in runs:
+            _ = run.lines, run.predictions
+    except UserError as error:
+        message = str(error)
+    assert name in message
+    assert "\n" not in message
