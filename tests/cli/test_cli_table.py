@@ -52,7 +52,7 @@ def test_table_reports_a_damaged_run_on_stderr(itl, tmp_path):
 def test_table_reports_errors_in_one_line(itl, tmp_path):
     fake_run(tmp_path / "run")
     for args, words in (
-        (["table"], "there is not a folder results here"),
+        (["table"], "there is no folder results here"),
         (["table", "nowhere"], "nowhere is not a folder"),
         (["table", "run", "--split", "train"], "test or validation"),
         (["table", "run", "--stream", "seq-cifar11"], "no runs and no published results for 'seq-cifar11'"),

@@ -262,7 +262,7 @@ def test_a_finished_run_is_returned_and_not_repeated(folders: dict[str, Path]) -
 
 
 def test_a_run_is_never_written_over(folders: dict[str, Path]) -> None:
-    with pytest.raises(UserError, match="already holds a run"):
+    with pytest.raises(UserError, match="already contains a run"):
         run(config("er"), tiny_stream(**STREAM), folders["er"], device="cpu")
     with pytest.raises(UserError, match="different method, seed"):
         run(config("sgd", seed=3), tiny_stream(**STREAM), folders["er"], device="cpu", resume=True)

@@ -37,7 +37,9 @@ class RunFolder:
     def create(self, config: dict[str, Any]) -> None:
         """Create the folder of a new run and write config.json; an existing run is never overwritten."""
         if (self.path / "config.json").exists():
-            raise UserError(f"{self.path} already holds a run; choose another --out, or continue it with --resume")
+            raise UserError(
+                f"{self.path} already contains a run. Choose another --out, or add --resume to continue it."
+            )
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self.write("config.json", config)
