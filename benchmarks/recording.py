@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from itl.callbacks.tensorboard import Events
+from itl.callbacks.tensorboard import TensorBoardCallback
 from itl.cli.display.progress import RunDisplay
 from itl.experiments.config import Config
 from itl.experiments.recorder import Recorder
@@ -66,14 +66,18 @@ def main() -> None:
     timed(RunFolder, "put_arrays", "record")
     timed(Recorder, "_write", "record")
     timed(Recorder, "_pictures", "record")
-    timed(Events, "recorded", "tensorboard")
-    for name in ("recorded", "round_ends", "stage_begins"):
+    timed(TensorBoardCallback, "on_record", "tensorboard")
+    for name in ("on_record", "on_round_end", "on_stage_start"):
         timed(RunDisplay, name, "display")
     settings = {} if given.epochs is None else {"specialist.epochs": given.epochs}
     config = Config(stream=given.stream, method=given.method, settings=settings)
     stream = config.load_stream(given.data)
     console = Console(file=io.StringIO(), force_terminal=True, width=100, height=40)
-    with tempfile.TemporaryDirectory() as place, Events(place) as events, RunDisplay(console, config) as display:
+    with (
+        tempfile.TemporaryDirectory() as place,
+        TensorBoardCallback(place) as events,
+        RunDisplay(console, config) as display,
+    ):
         display.set_stream(stream)
         began = time.perf_counter()
         run(config, stream, Path(place) / "run", device=given.device, callbacks=[events, display], save=False)

@@ -62,7 +62,7 @@ def test_renamed_settings_lead_to_settings() -> None:
         ("import itl.sklearn", "itl.apps.scikit_learn"),
         ("from itl.nets import Foreign", "itl.nets.ModuleAdapter"),
         ("from itl.specialists.base import Here, Specialist, View", "itl.specialists.Batch"),
-        ("from itl.observer import Observer", "itl.callbacks.base.Callback"),
+        ("from itl.observer import Observer", "itl.callbacks.Callback"),
         ("from itl import saving", "itl.checkpoint.learner_state"),
         ("import itl.model.folder", "itl.apps.model.folder"),
         ("from itl.model import change", "itl.apps.model.edit"),

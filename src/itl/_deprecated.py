@@ -185,7 +185,7 @@ NAMES = {
     "itl.memory.live.Live": "itl.memory.online_selection.OnlineSelector",
     "itl.memory.policies.find": "itl.memory.registry.get_policy",
     "itl.memory.sight.Sight": "itl.memory.model_outputs.ModelOutputs",
-    "itl.model.folder.Keeper": "itl.callbacks.checkpointing.CheckpointCallback",
+    "itl.model.folder.Keeper": "itl.callbacks.CheckpointCallback",
     "itl.model.judge.Verdict": "itl.apps.model.evaluation.EvaluationResult",
     "itl.model.judge.judge": "itl.apps.model.evaluation.evaluate_predictions",
     "itl.model.pictures.Album": "itl.apps.model.memory_images.MemoryImageFiles",
@@ -197,10 +197,11 @@ NAMES = {
     "itl.nets.weights.start_from": "itl.nets.weights.load_backbone_weights",
     "itl.nets.foreign.Foreign": "itl.nets.ModuleAdapter",
     "itl.nets.resnet.Pool": "itl.nets.resnet.GlobalAvgPool",
-    "itl.observer.Observer": "itl.callbacks.base.Callback",
-    "itl.observer.Observers": "itl.callbacks.base.CallbackList",
+    "itl.observer.Observer": "itl.callbacks.Callback",
+    "itl.observer.Observers": "itl.callbacks.CallbackList",
     "itl.results.Folder": "itl.results.RunFolder",
     "itl.results.record.Folder": "itl.results.RunFolder",
+    "itl.events.Events": "itl.callbacks.TensorBoardCallback",
     "itl.observer.Clock": "itl.learner.timer.SectionTimer",
     "itl.saving.Pace": "itl.checkpoint.throttle.CheckpointThrottle",
     "itl.saving.load": "itl.learner.load_learner",
@@ -236,6 +237,16 @@ SETTINGS: dict[str, str] = {}
 
 # (new dotted setting, old value) -> new value.
 SETTING_VALUES = {("specialist.name", "er-apart"): "er-separate"}
+
+# Old hook of `Callback` -> new one.
+CALLBACK_HOOKS = {
+    "stage_begins": "on_stage_start",
+    "round_ends": "on_round_end",
+    "stage_ends": "on_stage_end",
+    "memory_updated": "on_memory_update",
+    "task_ends": "on_task_end",
+    "recorded": "on_record",
+}
 
 # New entry-point group -> old one.
 ENTRY_POINT_GROUPS = {"itl.methods": "itl.specialists"}

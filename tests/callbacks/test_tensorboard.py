@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from itl import UserError
-from itl.callbacks.tensorboard import Events, scalars
+from itl.callbacks.tensorboard import TensorBoardCallback, scalars
 from itl.experiments.run import Config, run
 from support.tiny import TINY, Teller, tiny_stream
 
@@ -39,7 +39,7 @@ def config(**options: Any) -> Config:
 
 
 def test_a_runs_events_are_its_record(tmp_path: Path) -> None:
-    with Events(tmp_path) as events:
+    with TensorBoardCallback(tmp_path) as events:
         run(config(), tiny_stream(), tmp_path, device="cpu", callbacks=[events], save=False)
     found, lines = read(tmp_path), expected(tmp_path)
     assert found.keys() == lines.keys()
@@ -54,13 +54,13 @@ def test_a_resumed_run_has_every_number_once(tmp_path: Path, monkeypatch: pytest
         pass
 
     def halt(event: str, learner: Any, stage: Any, epoch: int) -> None:
-        if event == "round_ends" and len(learner.tasks) == 2 and stage == "projection":
+        if event == "on_round_end" and len(learner.tasks) == 2 and stage == "projection":
             raise Halt
 
     monkeypatch.setenv("ITL_SAVE_EVERY", "0")
-    with pytest.raises(Halt), Events(tmp_path) as events:
+    with pytest.raises(Halt), TensorBoardCallback(tmp_path) as events:
         run(config(), tiny_stream(), tmp_path, device="cpu", callbacks=[events, Teller(halt)])
-    with Events(tmp_path) as events:
+    with TensorBoardCallback(tmp_path) as events:
         run(config(), tiny_stream(), tmp_path, device="cpu", callbacks=[events], resume=True)
     assert read(tmp_path).keys() == expected(tmp_path).keys()
 
@@ -68,4 +68,4 @@ def test_a_resumed_run_has_every_number_once(tmp_path: Path, monkeypatch: pytest
 def test_without_tensorboard_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     with pytest.raises(UserError, match=r"pip install 'itl\[tensorboard\]'"):
-        Events(tmp_path)
+        TensorBoardCallback(tmp_path)

@@ -90,7 +90,7 @@ def test_learning_goes_on_from_the_middle_of_any_stage_as_if_never_stopped(
     method: str, stage: str, epoch: int, tmp_path: Path, uninterrupted: dict[str, Any], saved: Path
 ) -> None:
     def stop(event: str, learner: Learner, name: str | None, done: int) -> None:
-        if (event, name, done) == ("round_ends", stage, epoch):
+        if (event, name, done) == ("on_round_end", stage, epoch):
             learner.save(tmp_path)
             raise Interrupted
 
@@ -114,9 +114,9 @@ def test_what_was_saved_before_anything_was_projected_answers_as_the_generalist(
     task = tiny_stream().tasks[0]
 
     def stop(event: str, learner: Learner, name: str | None, done: int) -> None:
-        if event == "stage_ends" and name not in ("specialist", "projection"):
+        if event == "on_stage_end" and name not in ("specialist", "projection"):
             told.append(learner.logits(task.test))
-        if (event, name) == ("stage_begins", "projection"):
+        if (event, name) == ("on_stage_start", "projection"):
             learner.save(tmp_path)
             raise Interrupted
 
@@ -129,7 +129,7 @@ def test_what_was_saved_before_anything_was_projected_answers_as_the_generalist(
 
 def test_an_unfinished_task_must_be_finished_before_another(tmp_path: Path) -> None:
     def stop(event: str, learner: Learner, name: str | None, done: int) -> None:
-        if event == "round_ends":
+        if event == "on_round_end":
             raise Interrupted
 
     first, second = tiny_stream().tasks
@@ -140,7 +140,7 @@ def test_an_unfinished_task_must_be_finished_before_another(tmp_path: Path) -> N
         learner.learn(second)
 
 
-@pytest.mark.parametrize("when", [("stage_begins", 0), ("round_ends", 1), ("stage_ends", 0)])
+@pytest.mark.parametrize("when", [("on_stage_start", 0), ("on_round_end", 1), ("on_stage_end", 0)])
 def test_tangent_without_projection_still_ends_at_the_specialist_when_stopped(
     when: tuple[str, int], tmp_path: Path
 ) -> None:

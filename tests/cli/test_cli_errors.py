@@ -197,7 +197,7 @@ def test_a_diverging_run_reports_task_stage_epoch_and_setting(itl, tmp_path):
 
 def test_a_diverging_run_keeps_the_last_good_state(tmp_path):
     class Poison(Callback):
-        def stage_begins(self, learner, stage):
+        def on_stage_start(self, learner, stage):
             if len(learner.tasks) == 2:
                 learner.net.classifier.weight.data.fill_(float("inf"))
 

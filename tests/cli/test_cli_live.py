@@ -94,7 +94,7 @@ class StepCounter(Callback):
     def __init__(self):
         self.steps = []
 
-    def stage_begins(self, learner, stage):
+    def on_stage_start(self, learner, stage):
         self.steps.append((len(learner.tasks), stage.name, stage.planner.total_steps))
 
 

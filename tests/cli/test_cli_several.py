@@ -35,7 +35,7 @@ def test_runs_display_has_one_row_per_run():
     configs = [Config(buffer=size, seed=seed) for size in (20, 50) for seed in (0, 1)]
     console = Console(file=io.StringIO(), width=80)
     display = RunsDisplay(console, configs, 4)
-    display.runs[2].recorded({"class_il": 61.25, "task_il": 90.5})
+    display.runs[2].on_record({"class_il": 61.25, "task_il": 90.5})
     console.print(display.render())
     text = console.file.getvalue()
     assert "4 runs at a time" in text

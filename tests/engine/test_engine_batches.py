@@ -50,7 +50,7 @@ class Watcher(Callback):
     def __init__(self) -> None:
         self.steps: list[int] = []
 
-    def stage_ends(self, learner: Learner, stage: Stage) -> None:
+    def on_stage_end(self, learner: Learner, stage: Stage) -> None:
         self.steps.append(stage.planner.total_steps)
 
 
@@ -87,7 +87,7 @@ def test_a_task_whose_last_batch_is_a_joined_one_goes_on_as_if_never_stopped(tmp
     stream, stops = tiny_stream(each=9), []
 
     class SaveEveryRound(Callback):
-        def round_ends(self, learner: Learner, stage: Stage, epoch: int, loss: float) -> None:
+        def on_round_end(self, learner: Learner, stage: Stage, epoch: int, loss: float) -> None:
             stops.append(tmp_path / f"{len(stops)}")
             learner.save(stops[-1])
 

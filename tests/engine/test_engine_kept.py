@@ -50,7 +50,7 @@ def test_a_step_is_kept_while_its_tensors_are(case: str, kept: bool) -> None:
     steppers: list[tuple[int, int]] = []
 
     def listen(event: str, learner: Learner, stage: str | None, epoch: int) -> None:
-        if event == "task_ends":
+        if event == "on_task_end":
             assert set(learner._stepper_cache) == {"tangent", "projection"}
             held.append(learner._stepper_cache.copy())
             steppers.append((id(learner._stepper_cache["tangent"]), id(learner._stepper_cache["projection"])))
@@ -103,7 +103,7 @@ class Looking(Callback):
         self.sources: list[weakref.ref[Any]] = []
         self.there: list[bool] = []
 
-    def stage_begins(self, learner: Learner, stage: Any) -> None:
+    def on_stage_start(self, learner: Learner, stage: Any) -> None:
         if stage.name == "projection":
             self.sources.append(weakref.ref(stage.planner.source))
         elif stage.name == "specialist" and self.sources:

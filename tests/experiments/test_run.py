@@ -207,7 +207,7 @@ def test_a_stopped_run_goes_on_to_the_same_record(
 
     def stop(event: str, learner: Learner, stage: str | None, epoch: int) -> None:
         # Later than the last save: the record has lines that the saved state knows nothing of.
-        if stopping and event == "stage_ends" and (len(learner.tasks), stage) == at:
+        if stopping and event == "on_stage_end" and (len(learner.tasks), stage) == at:
             raise Interrupted
 
     stream = tiny_stream(**STREAM)
@@ -224,7 +224,7 @@ def test_a_stopped_run_goes_on_to_the_same_record(
 
 def test_a_line_cut_short_by_a_crash_is_passed_over(folders: dict[str, Path], tmp_path: Path) -> None:
     def stop(event: str, learner: Learner, stage: str | None, epoch: int) -> None:
-        if (event, len(learner.tasks)) == ("memory_updated", 2):
+        if (event, len(learner.tasks)) == ("on_memory_update", 2):
             raise Interrupted
 
     with pytest.raises(Interrupted):
@@ -239,7 +239,7 @@ def test_a_record_that_lost_lines_is_not_gone_on_with(tmp_path: Path) -> None:
     """What the saved state knows of was on the disk before it: the result would be one of fewer tasks."""
 
     def stop(event: str, learner: Learner, stage: str | None, epoch: int) -> None:
-        if (event, len(learner.tasks)) == ("memory_updated", 3):
+        if (event, len(learner.tasks)) == ("on_memory_update", 3):
             raise Interrupted
 
     with pytest.raises(Interrupted):

@@ -28,7 +28,7 @@ def test_projection_reaches_the_tangent_models_outputs() -> None:
 
     def listen(event: str, learner: Learner, stage: str | None, epoch: int) -> None:
         x = learner.normalize(learner.memory.pixels[:8])
-        if (event, stage) == ("stage_ends", "tangent"):
+        if (event, stage) == ("on_stage_end", "tangent"):
             assert learner._generalist is not None
             learner.notes["target"] = learner._generalist.logits(x)
         if stage == "projection":
@@ -56,16 +56,16 @@ def test_tangent_learning_fits_the_memory() -> None:
     logits: dict[str, Tensor] = {}
 
     def listen(event: str, learner: Learner, stage: str | None, epoch: int) -> None:
-        if stage == "tangent" and event != "round_ends":
+        if stage == "tangent" and event != "on_round_end":
             assert learner._generalist is not None
             logits[event] = learner._generalist.logits(learner.normalize(learner.memory.pixels[:8]))
 
     learner = tiny_learner(callback=Teller(listen), augment__padding=0, tangent__epochs=60, tangent__lr=0.1)
     learner.learn(tiny_stream().tasks[0])
     labels = torch.from_numpy(learner.memory.labels)
-    before, after = (F.cross_entropy(logits[e], labels).item() for e in ("stage_begins", "stage_ends"))
+    before, after = (F.cross_entropy(logits[e], labels).item() for e in ("on_stage_start", "on_stage_end"))
     assert after < before / 4
-    assert (logits["stage_ends"].argmax(1) == labels).all()
+    assert (logits["on_stage_end"].argmax(1) == labels).all()
 
 
 def test_tangent_learning_step_is_gradient_descent_on_w() -> None:
@@ -73,7 +73,7 @@ def test_tangent_learning_step_is_gradient_descent_on_w() -> None:
     learned: dict[str, Tensor] = {}
 
     def listen(event: str, learner: Learner, stage: str | None, epoch: int) -> None:
-        if (event, stage) == ("stage_ends", "tangent"):
+        if (event, stage) == ("on_stage_end", "tangent"):
             learned.update(learner._generalist.tensors())  # type: ignore[union-attr]
 
     learner = tiny_learner(
@@ -104,7 +104,7 @@ def test_projection_step_is_gradient_descent_on_the_squared_error() -> None:
     kept: dict[str, Any] = {}
 
     def listen(event: str, learner: Learner, stage: str | None, epoch: int) -> None:
-        if (event, stage) == ("stage_ends", "tangent"):
+        if (event, stage) == ("on_stage_end", "tangent"):
             kept["teacher"] = learner._generalist
             kept["start"] = copy.deepcopy(learner.net)
 
@@ -160,7 +160,7 @@ def test_itl_l_learns_from_stored_logits() -> None:
     logits: dict[str, Tensor] = {}
 
     def listen(event: str, learner: Learner, stage: str | None, epoch: int) -> None:
-        if stage == "tangent" and event != "round_ends":
+        if stage == "tangent" and event != "on_round_end":
             assert learner._generalist is not None
             logits[event] = learner._generalist.logits(learner.normalize(learner.memory.pixels[:8]))
 
@@ -176,7 +176,7 @@ def test_itl_l_learns_from_stored_logits() -> None:
     learner.learn(tiny_stream().tasks[0])
     assert learner.memory.logits is not None
     target = learner.memory.logits[:8]
-    before, after = (F.mse_loss(logits[e], target).item() for e in ("stage_begins", "stage_ends"))
+    before, after = (F.mse_loss(logits[e], target).item() for e in ("on_stage_start", "on_stage_end"))
     assert after < before / 3
 
 
@@ -188,7 +188,7 @@ def test_steps_shorten_a_stage_and_rounds_group_epochs() -> None:
         counted.append((stage.name, rounds.total_steps, rounds.epochs_done(rounds.num_rounds - 1), rounds.num_rounds))  # type: ignore[attr-defined]
 
     learner = tiny_learner(tangent__epochs=50, tangent__steps=5, projection__epochs=16)
-    learner.callback.stage_begins = listen  # type: ignore[method-assign]
+    learner.callback.on_stage_start = listen  # type: ignore[method-assign]
     learner.learn(tiny_stream().tasks[0])
     assert counted == [("specialist", 6, 2, 2), ("tangent", 5, 3, 3), ("projection", 32, 16, 8)]
 
@@ -200,7 +200,7 @@ def test_generalist_and_projection_use_the_memorys_augmentation(generalist: str,
     is_augmented: dict[str, bool] = {}
 
     class RecordImages(Callback):
-        def stage_begins(self, learner: Learner, stage: Any) -> None:
+        def on_stage_start(self, learner: Learner, stage: Any) -> None:
             if stage.name == "specialist":
                 return
             prepare = stage.planner.prepare

@@ -24,21 +24,21 @@ def test_specialist_changes_only_w_and_projection_the_network() -> None:
     test = tiny_stream().tasks[1].test
 
     def take(event: str, learner: Learner, stage: str | None, epoch: int) -> None:
-        if event in ("stage_begins", "stage_ends") and len(learner.tasks) == 2:
+        if event in ("on_stage_start", "on_stage_end") and len(learner.tasks) == 2:
             at[f"{event} {stage}"] = photograph(learner)
             logits[f"{event} {stage}"] = learner.logits(test)
 
     learner = reverse(callback=Teller(take))
     for task in tiny_stream():
         learner.learn(task)
-    assert [key for key in at if key.startswith("stage_ends")] == [
-        "stage_ends specialist",
-        "stage_ends closing",
-        "stage_ends full",
+    assert [key for key in at if key.startswith("on_stage_end")] == [
+        "on_stage_end specialist",
+        "on_stage_end closing",
+        "on_stage_end full",
     ]
-    assert differing(at["stage_begins specialist"], at["stage_ends specialist"]) == {"counters"}  # θ is unchanged
-    assert not torch.equal(logits["stage_begins specialist"], logits["stage_ends specialist"])  # w changed
-    assert "net.stem.conv.weight" in differing(at["stage_begins closing"], at["stage_ends closing"])
+    assert differing(at["on_stage_start specialist"], at["on_stage_end specialist"]) == {"counters"}  # θ is unchanged
+    assert not torch.equal(logits["on_stage_start specialist"], logits["on_stage_end specialist"])  # w changed
+    assert "net.stem.conv.weight" in differing(at["on_stage_start closing"], at["on_stage_end closing"])
     assert len(learner.memory) == 8
 
 
@@ -47,14 +47,14 @@ def test_specialist_learns_the_task_on_the_tangent_plane() -> None:
     stream = tiny_stream(each=30)
 
     def score(event: str, learner: Learner, stage: str | None, epoch: int) -> None:
-        if event in ("stage_begins", "stage_ends") and len(learner.tasks) == 2:
+        if event in ("on_stage_start", "on_stage_end") and len(learner.tasks) == 2:
             task = stream.tasks[1].train
             accuracy[f"{event} {stage}"] = float((learner.logits(task).argmax(1) == task.labels).float().mean())
 
     learner = reverse(callback=Teller(score), specialist__epochs=10, tangent__lr=0.05)
     for task in stream:
         learner.learn(task)
-    assert accuracy["stage_ends specialist"] > 0.85 > accuracy["stage_begins specialist"]
+    assert accuracy["on_stage_end specialist"] > 0.85 > accuracy["on_stage_start specialist"]
 
 
 def test_tangent_model_is_never_in_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,7 +77,7 @@ def test_interrupted_task_resumes_exactly(stage: str, epoch: int, tmp_path: Path
     stream = tiny_stream()
 
     def keep(event: str, learner: Learner, name: str | None, at: int) -> None:
-        if (event, name, at, len(learner.tasks)) == ("round_ends", stage, epoch, 2):
+        if (event, name, at, len(learner.tasks)) == ("on_round_end", stage, epoch, 2):
             learner.save(tmp_path)
 
     whole = reverse(callback=Teller(keep))

@@ -48,7 +48,7 @@ def test_old_outputs_keep_their_weights_when_new_classes_come() -> None:
     kept: list[torch.Tensor] = []
 
     def listen(event: str, learner: Learner, stage: str | None, epoch: int) -> None:
-        if event in ("task_ends", "stage_begins"):
+        if event in ("on_task_end", "on_stage_start"):
             kept.append(learner.net.classifier.weight.detach().clone())
 
     learner = tiny_learner("er", classes=None, callback=Teller(listen))

@@ -77,7 +77,7 @@ def test_a_memory_grows_with_the_classes_where_it_may(method: str, tmp_path: Pat
 @pytest.mark.parametrize("method", ["itl", "itl-l"])
 def test_a_learner_interrupted_after_its_memory_has_grown_goes_on_exactly(method: str, tmp_path: Path) -> None:
     def keep(event: str, learner: Learner, stage: str | None, epoch: int) -> None:
-        if event == "round_ends" and (stage, epoch) == ("specialist", 1) and len(learner.tasks) == 2:
+        if event == "on_round_end" and (stage, epoch) == ("specialist", 1) and len(learner.tasks) == 2:
             learner.save(tmp_path)
 
     learner = tiny_learner(method, 2, None, callback=Teller(keep), memory__outgrown="grow", memory__least=2)

@@ -33,7 +33,7 @@ class Album:
         self.learner.learn(stream.tasks[1])
 
     def take(self, event: str, learner: Learner, stage: str | None, epoch: int) -> None:
-        if event != "round_ends":
+        if event != "on_round_end":
             self.events.append((event, stage))
             self.photographs.append(photograph(learner))
 
@@ -41,7 +41,7 @@ class Album:
         return self.photographs[self.events.index((event, stage))]
 
     def changed(self, stage: str) -> set[str]:
-        return differing(self.at("stage_begins", stage), self.at("stage_ends", stage))
+        return differing(self.at("on_stage_start", stage), self.at("on_stage_end", stage))
 
     def between(self, first: tuple[str, str | None], last: tuple[str, str | None]) -> set[str]:
         return differing(self.at(*first), self.at(*last))
@@ -61,19 +61,19 @@ STAGES: dict[str, dict[str, set[str]]] = {
 @pytest.mark.parametrize("method", list(STAGES))
 def test_each_rung_of_the_ablation_trains_what_it_says_and_nothing_else(method: str) -> None:
     album = Album(method)
-    assert [stage for event, stage in album.events if event == "stage_begins"] == list(STAGES[method])
+    assert [stage for event, stage in album.events if event == "on_stage_start"] == list(STAGES[method])
     for stage, expected in STAGES[method].items():
         assert album.changed(stage) == expected, stage
     # Between stages: the memory chooses after the specialist; then the classifier is redrawn, or nothing happens.
-    assert album.between(("stage_ends", "specialist"), ("memory_updated", None)) <= KEPT_BY_MEMORY
-    assert "pixels" in album.between(("stage_ends", "specialist"), ("memory_updated", None))
+    assert album.between(("on_stage_end", "specialist"), ("on_memory_update", None)) <= KEPT_BY_MEMORY
+    assert "pixels" in album.between(("on_stage_end", "specialist"), ("on_memory_update", None))
     stages = list(STAGES[method])
     if len(stages) > 1:
-        jump = album.between(("memory_updated", None), ("stage_begins", stages[1]))
+        jump = album.between(("on_memory_update", None), ("on_stage_start", stages[1]))
         assert jump == (CLASSIFIER if album.learner.settings.jumps else set())
     if len(stages) > 2:
-        assert album.between(("stage_ends", stages[1]), ("stage_begins", stages[2])) == set()
-    assert album.between(("stage_ends", stages[-1]), ("task_ends", None)) - KEPT_BY_MEMORY == set()
+        assert album.between(("on_stage_end", stages[1]), ("on_stage_start", stages[2])) == set()
+    assert album.between(("on_stage_end", stages[-1]), ("on_task_end", None)) - KEPT_BY_MEMORY == set()
 
 
 def test_the_half_pipe_is_a_fresh_classifier_and_projection_starts_there() -> None:
@@ -81,10 +81,10 @@ def test_the_half_pipe_is_a_fresh_classifier_and_projection_starts_there() -> No
     album = Album("itl")
     fresh = tiny_net(classes=4)
     fresh.reinitialize_classifier(torch_generator(0, 2, "half-pipe"))
-    for event in (("stage_begins", "tangent"), ("stage_begins", "projection")):
+    for event in (("on_stage_start", "tangent"), ("on_stage_start", "projection")):
         assert torch.equal(album.at(*event)["net.classifier.weight"], fresh.classifier.weight)
-        assert album.between(("memory_updated", None), event) == CLASSIFIER
-    assert not torch.equal(album.at("memory_updated")["net.classifier.weight"], fresh.classifier.weight)
+        assert album.between(("on_memory_update", None), event) == CLASSIFIER
+    assert not torch.equal(album.at("on_memory_update")["net.classifier.weight"], fresh.classifier.weight)
 
 
 @pytest.mark.parametrize("layers", [1, 2, None])
@@ -96,8 +96,8 @@ def test_tangent_learning_leaves_weights_and_statistics_alone_over_any_layers(la
 def test_itl_l_keeps_its_reservoir_still_after_the_specialist() -> None:
     album = Album("itl-l")
     assert {"pixels", "logits"} < album.changed("specialist")
-    assert album.between(("stage_ends", "specialist"), ("memory_updated", None)) == set()
-    after = album.between(("memory_updated", None), ("task_ends", None))
+    assert album.between(("on_stage_end", "specialist"), ("on_memory_update", None)) == set()
+    after = album.between(("on_memory_update", None), ("on_task_end", None))
     assert after <= NAMES
 
 
@@ -106,16 +106,16 @@ def test_tangent_without_projection_reports_itself_and_leaves_the_specialist(hal
     stream, said = tiny_stream(), {}
 
     def listen(event: str, learner: Learner, stage: str | None, epoch: int) -> None:
-        if event in ("stage_ends", "memory_updated", "task_ends"):
+        if event in ("on_stage_end", "on_memory_update", "on_task_end"):
             said[stage or event] = learner.logits(stream.tasks[0].test)
 
     learner = tiny_learner("itl", project=False, half_pipe=half_pipe, callback=Teller(listen))
     learner.learn(stream.tasks[0])
-    assert torch.equal(said["task_ends"], said["memory_updated"])
-    assert torch.equal(said["task_ends"], said["specialist"])
+    assert torch.equal(said["on_task_end"], said["on_memory_update"])
+    assert torch.equal(said["on_task_end"], said["specialist"])
     assert not torch.allclose(said["tangent"], said["specialist"], atol=1e-3)
     album = Album("itl", project=False)
-    assert album.between(("memory_updated", None), ("task_ends", None)) == set()
+    assert album.between(("on_memory_update", None), ("on_task_end", None)) == set()
 
 
 def test_the_tangent_stage_speaks_for_the_tangent_model() -> None:
@@ -123,14 +123,14 @@ def test_the_tangent_stage_speaks_for_the_tangent_model() -> None:
     stream, said = tiny_stream(), {}
 
     def listen(event: str, learner: Learner, stage: str | None, epoch: int) -> None:
-        if stage == "tangent" and event != "round_ends":
+        if stage == "tangent" and event != "on_round_end":
             said[event] = learner.logits(stream.tasks[0].test)
             said[f"{event}, net"] = learner.net.eval()(learner.normalize(stream.tasks[0].test.pixels)).detach()
 
     tiny_learner("itl", callback=Teller(listen)).learn(stream.tasks[0])
-    torch.testing.assert_close(said["stage_begins"], said["stage_begins, net"], rtol=1e-5, atol=1e-6)
-    assert torch.equal(said["stage_begins, net"], said["stage_ends, net"])
-    assert not torch.allclose(said["stage_ends"], said["stage_begins"], atol=1e-3)
+    torch.testing.assert_close(said["on_stage_start"], said["on_stage_start, net"], rtol=1e-5, atol=1e-6)
+    assert torch.equal(said["on_stage_start, net"], said["on_stage_end, net"])
+    assert not torch.allclose(said["on_stage_end"], said["on_stage_start"], atol=1e-3)
 
 
 def test_a_linear_generalist_sees_the_trunk_in_evaluation_mode() -> None:
@@ -156,7 +156,7 @@ def test_momentum_is_carried_neither_from_stage_to_stage_nor_from_task_to_task()
     begins: list[tuple[str, list[str]]] = []
 
     def listen(event: str, learner: Learner, stage: str | None, epoch: int) -> None:
-        if event == "stage_begins":
+        if event == "on_stage_start":
             begins.append((str(stage), list(learner.stage_state.momentum)))
 
     one, other = (tiny_learner("itl", callback=Teller(listen), **settings) for _ in range(2))
@@ -191,7 +191,7 @@ def test_projection_over_the_task_looks_at_the_task() -> None:
     stream, sizes = tiny_stream(), {}
 
     class Sizes(Teller):
-        def stage_begins(self, learner: Learner, stage: Any) -> None:
+        def on_stage_start(self, learner: Learner, stage: Any) -> None:
             sizes[stage.name] = getattr(stage.planner, "size", None)
 
     tiny_learner("itl", projection__over="task", callback=Sizes(lambda *_: None)).learn(stream.tasks[0])

@@ -61,7 +61,7 @@ def test_an_interrupted_task_ends_with_the_same_memory(policy: str, epoch: int, 
     stream = tiny_stream(classes=6, tasks=3, each=9)
 
     def keep(event: str, learner: Learner, stage: str | None, at: int) -> None:
-        if (event, stage, at, len(learner.tasks)) == ("round_ends", "specialist", epoch, 2):
+        if (event, stage, at, len(learner.tasks)) == ("on_round_end", "specialist", epoch, 2):
             learner.save(tmp_path)
 
     whole = learner_with(policy, callback=Teller(keep))
@@ -180,7 +180,7 @@ def test_the_other_design_stores_what_its_projected_specialist_says() -> None:
     stream, seen = tiny_stream(), []
 
     def look(event: str, learner: Learner, stage: str | None, epoch: int) -> None:
-        if event == "memory_updated":
+        if event == "on_memory_update":
             ours = np.flatnonzero(learner.memory.slots.task == len(learner.tasks) - 1)
             said = learner.logits(stream.tasks[len(learner.tasks) - 1].train)[learner.memory.slots.row[ours]]
             assert learner.memory.logits is not None

@@ -122,7 +122,7 @@ def test_without_a_projection_it_ends_at_the_specialists_classifier(name: str) -
     kept: dict[str, Tensor] = {}
 
     def take(event: str, learner: Learner, at: str | None, done: int) -> None:
-        if event == "memory_updated":
+        if event == "on_memory_update":
             kept.update({n: t.clone() for n, t in learner.net.state_dict().items()})
 
     mine = learner(name, settings={"project": False}, callback=Teller(take))
@@ -136,7 +136,7 @@ def test_dropout_and_all_it_goes_on_after_an_interruption_to_the_same_bits(
     name: str, stage: str, tmp_path: Path
 ) -> None:
     def stop(event: str, learner: Learner, at: str | None, done: int) -> None:
-        if (event, at, done) == ("round_ends", stage, 1):
+        if (event, at, done) == ("on_round_end", stage, 1):
             learner.save(tmp_path)
             raise KeyboardInterrupt
 

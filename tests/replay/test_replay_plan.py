@@ -184,7 +184,7 @@ def test_offline_er_is_the_plain_loop_over_a_frozen_memory(specialist: str) -> N
     loop = PlainLoop(learner)
     before = photograph(learner)["pixels"]
     held: list[Tensor] = []
-    learner.callback.round_ends = lambda told, *_: held.append(told.memory.pixels[:10].clone())  # type: ignore[method-assign]
+    learner.callback.on_round_end = lambda told, *_: held.append(told.memory.pixels[:10].clone())  # type: ignore[method-assign]
     learner.learn(stream.tasks[1])
     loop.train(stream.tasks[1], 2)
     theirs = learner.net.state_dict()

@@ -86,7 +86,7 @@ class Nosy(Specialist):
         return cross_entropy(net(batch.x), batch.y)
 
     def on_task_end(self) -> None:
-        self.calls.append(("task_ends", len(self.context.memory)))
+        self.calls.append(("on_task_end", len(self.context.memory)))
 
     def state_dict(self) -> dict[str, Tensor]:
         return {**super().state_dict(), "steps": self.steps}
@@ -119,13 +119,13 @@ def test_hooks_are_called_in_their_order_once_a_task_or_an_epoch() -> None:
         ("inputs", 0),
         ("epoch_starts", 1),
         ("inputs", 3),
-        ("task_ends", 8),
+        ("on_task_end", 8),
         ("task_starts", 1, (2, 3), (0, 1)),
         ("epoch_starts", 0),
         ("inputs", 12),  # 6 of the task, 6 of its closing phase
         ("epoch_starts", 1),
         ("inputs", 15),
-        ("task_ends", 8),
+        ("on_task_end", 8),
     ]
     assert learner.specialist.steps == 12  # type: ignore[attr-defined]
 
@@ -134,7 +134,7 @@ def test_hooks_are_called_in_their_order_once_a_task_or_an_epoch() -> None:
 @pytest.mark.parametrize("classes", [4, None])
 def test_what_hooks_keep_survives_an_interruption(stage: str, epoch: int, classes: int | None, tmp_path: Path) -> None:
     def stop(event: str, learner: Learner, name: str | None, done: int) -> None:
-        if (event, name, done, len(learner.tasks)) == ("round_ends", stage, epoch, 2):
+        if (event, name, done, len(learner.tasks)) == ("on_round_end", stage, epoch, 2):
             learner.save(tmp_path)
             raise KeyboardInterrupt
 

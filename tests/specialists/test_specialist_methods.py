@@ -154,7 +154,7 @@ def test_the_generalist_starts_from_the_model_that_is_evaluated() -> None:
     stream, heard = tiny_stream(), {}
 
     def tell(event: str, learner: Learner, stage: str | None, done: int) -> None:
-        if (event, stage) == ("stage_begins", "tangent"):
+        if (event, stage) == ("on_stage_start", "tangent"):
             heard["features"] = {n: t.clone() for n, t in learner.net.state_dict().items() if "classifier" not in n}
             heard["stable"] = {n: t.clone() for n, t in learner.specialist.model_copies["stable"].state_dict().items()}
 

@@ -221,7 +221,7 @@ def test_what_overwrites_an_edited_image_at_a_tasks_end_begins_unedited(policy: 
 
     def look(event: str, learner: Learner, stage: str | None, epoch: int) -> None:
         memory = learner.memory
-        if event == "memory_updated":
+        if event == "on_memory_update":
             assert memory.edits is not None
             moved = memory.edits[: len(memory)].flatten(1).any(1).numpy()
             assert not moved[memory.labels >= 2 * (len(learner.tasks) - 1)].any()
@@ -382,7 +382,7 @@ def test_a_class_of_which_gcr_had_nothing_right_is_chosen_from_all_of_its_sample
         return (~torch.isin(batch["y"], torch.tensor(list(never)))).double()
 
     def look(event: str, learner: Learner, stage: str | None, epoch: int) -> None:
-        if event == "memory_updated":
+        if event == "on_memory_update":
             held, task = learner.memory.slots, len(learner.tasks) - 1
             ours = np.flatnonzero((held.task == task) & np.isin(held.label, list(never)))
             said = learner.logits(stream.tasks[task].train)[held.row[ours]]
@@ -418,7 +418,7 @@ def test_slots_hold_the_raw_image_they_name(method: str) -> None:
 @pytest.mark.parametrize(("method", "stage"), [*((m, "specialist") for m in METHODS), ("er-t", "generalist")])
 def test_an_interrupted_task_ends_with_the_same_weights_and_memory(method: str, stage: str, tmp_path: Path) -> None:
     stream = tiny_stream(classes=6, tasks=3, each=9)
-    at = ("round_ends", "specialist", 2) if stage == "specialist" else ("memory_updated", None, 0)
+    at = ("on_round_end", "specialist", 2) if stage == "specialist" else ("on_memory_update", None, 0)
 
     def keep(event: str, learner: Learner, name: str | None, epoch: int) -> None:
         if (event, name, epoch) == at and len(learner.tasks) == 2:

@@ -66,7 +66,7 @@ def test_the_mean_is_that_of_the_tasks_own_steps(method: str, average: float) ->
     found: list[tuple[State, State]] = []
 
     def tell(event: str, learner: Learner, stage: str | None, done: int) -> None:
-        if (event, stage) == ("stage_ends", "specialist"):
+        if (event, stage) == ("on_stage_end", "specialist"):
             found.append((floats(learner.specialist.model_copies["mean"].state_dict()), mean_by_hand(seen, average)))
 
     stream, learner = tiny_stream(), averaging(method, average, callback=Teller(tell))
@@ -90,13 +90,13 @@ def test_a_generalist_starts_from_the_mean_and_the_expert_stands_alone(method: s
     heard: dict[str, Any] = {}
 
     def tell(event: str, learner: Learner, stage: str | None, done: int) -> None:
-        if (event, stage) == ("stage_ends", "specialist"):
+        if (event, stage) == ("on_stage_end", "specialist"):
             heard["mean"] = floats(learner.specialist.model_copies["mean"].state_dict())
             x = learner.normalize(stream.tasks[0].test.pixels)
             heard["says"] = learner.specialist.model_copies["mean"](x)
             heard["evaluated"] = learner.logits(stream.tasks[0].test)
             heard["trained"] = floats(learner.net.state_dict())
-        if (event, stage) == ("stage_begins", "tangent"):
+        if (event, stage) == ("on_stage_start", "tangent"):
             heard["features"] = {n: t for n, t in floats(learner.net.state_dict()).items() if "classifier" not in n}
 
     stream, learner = tiny_stream(), averaging(method, callback=Teller(tell))

@@ -110,17 +110,17 @@ class Teller(Callback):
     def __init__(self, tell: Callable[[str, Learner, Any, int], None]) -> None:
         self.tell = tell
 
-    def stage_begins(self, learner: Learner, stage: Any) -> None:
-        self.tell("stage_begins", learner, stage.name, 0)
+    def on_stage_start(self, learner: Learner, stage: Any) -> None:
+        self.tell("on_stage_start", learner, stage.name, 0)
 
-    def round_ends(self, learner: Learner, stage: Any, epoch: int, loss: float) -> None:
-        self.tell("round_ends", learner, stage.name, epoch)
+    def on_round_end(self, learner: Learner, stage: Any, epoch: int, loss: float) -> None:
+        self.tell("on_round_end", learner, stage.name, epoch)
 
-    def stage_ends(self, learner: Learner, stage: Any) -> None:
-        self.tell("stage_ends", learner, stage.name, 0)
+    def on_stage_end(self, learner: Learner, stage: Any) -> None:
+        self.tell("on_stage_end", learner, stage.name, 0)
 
-    def memory_updated(self, learner: Learner, task: Any) -> None:
-        self.tell("memory_updated", learner, None, 0)
+    def on_memory_update(self, learner: Learner, task: Any) -> None:
+        self.tell("on_memory_update", learner, None, 0)
 
-    def task_ends(self, learner: Learner) -> None:
-        self.tell("task_ends", learner, None, 0)
+    def on_task_end(self, learner: Learner) -> None:
+        self.tell("on_task_end", learner, None, 0)

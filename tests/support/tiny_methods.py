@@ -31,7 +31,7 @@ def keeping(folder: Path) -> Teller:
     """Saves a learner after the first round of every stage of its second task, in a folder by the stage's name."""
 
     def keep(event: str, learner: Learner, stage: str | None, done: int) -> None:
-        if event == "round_ends" and len(learner.tasks) == 2 and done == 1:
+        if event == "on_round_end" and len(learner.tasks) == 2 and done == 1:
             learner.save(folder / str(stage))
 
     return Teller(keep)

@@ -29,12 +29,12 @@ class StageTimer(Callback):
         self.rounds: dict[str, list[tuple[float, float, int]]] = {}
         self.since = 0.0
 
-    def stage_begins(self, learner: Learner, stage: Stage) -> None:
+    def on_stage_start(self, learner: Learner, stage: Stage) -> None:
         """Start timing the stage's first round."""
         self.rounds[stage.name] = []
         self.since = time.perf_counter()
 
-    def round_ends(self, learner: Learner, stage: Stage, epoch: int, loss: float) -> None:
+    def on_round_end(self, learner: Learner, stage: Stage, epoch: int, loss: float) -> None:
         """Record a finished round."""
         done = self.rounds[stage.name]
         k, rounds = len(done), stage.planner
@@ -130,8 +130,8 @@ class _SynchronizedTimer(StageTimer):
         super().__init__()
         self.barrier = barrier
 
-    def round_ends(self, learner: Learner, stage: Stage, epoch: int, loss: float) -> None:
-        super().round_ends(learner, stage, epoch, loss)
+    def on_round_end(self, learner: Learner, stage: Stage, epoch: int, loss: float) -> None:
+        super().on_round_end(learner, stage, epoch, loss)
         if epoch == WARM_UP_EPOCHS:
             self.barrier.wait(timeout=120)
             self.since = time.perf_counter()

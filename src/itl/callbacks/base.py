@@ -1,9 +1,11 @@
-"""What a learner tells while it learns, and how its seconds are counted."""
+"""Callbacks: hooks that a learner calls while it trains."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
+
+from itl._deprecated import CALLBACK_HOOKS, adopt_renamed_methods
 
 if TYPE_CHECKING:
     from itl.engine.stage import Stage
@@ -12,59 +14,80 @@ if TYPE_CHECKING:
 
 
 class Callback:
-    """Told of everything that happens; does nothing by itself. Subclass what you need."""
+    """Base class of callbacks. Every hook does nothing; override those you need."""
 
-    def stage_begins(self, learner: Learner, stage: Stage) -> None:
-        """A stage starts, or goes on where it was interrupted."""
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        adopt_renamed_methods(cls, CALLBACK_HOOKS)
 
-    def round_ends(self, learner: Learner, stage: Stage, epoch: int, loss: float) -> None:
-        """A round of epochs is done: `epoch` of the stage's are complete, `loss` is the round's mean."""
+    def on_stage_start(self, learner: Learner, stage: Stage) -> None:
+        """Called when a stage starts, or resumes after an interruption.
 
-    def stage_ends(self, learner: Learner, stage: Stage) -> None:
-        """A stage is complete; `learner.logits` still speaks for its model."""
+        Args:
+            learner: The learner that trains.
+            stage: The stage, of which `stage.name` is the name.
+        """
 
-    def memory_updated(self, learner: Learner, task: Task) -> None:
-        """The specialist is trained and the memory has taken its samples; the half-pipe is next."""
+    def on_round_end(self, learner: Learner, stage: Stage, epoch: int, loss: float) -> None:
+        """Called after each round of epochs. The learner can be saved here.
 
-    def task_ends(self, learner: Learner) -> None:
-        """The task is learned: the network is the expert f_t."""
+        Args:
+            learner: The learner that trains.
+            stage: The stage that is running.
+            epoch: Number of epochs of the stage that are complete.
+            loss: Mean loss of the round.
+        """
 
-    def recorded(self, line: dict[str, Any]) -> None:
-        """A run's `Recorder` has evaluated: its line of metrics.jsonl. A resumed run first repeats its own."""
+    def on_stage_end(self, learner: Learner, stage: Stage) -> None:
+        """Called when a stage is complete; `learner.logits` still uses the model of that stage.
+
+        Args:
+            learner: The learner that trains.
+            stage: The stage that has ended.
+        """
+
+    def on_memory_update(self, learner: Learner, task: Task) -> None:
+        """Called when the specialist is trained and the memory holds samples of the task, before the half-pipe.
+
+        Args:
+            learner: The learner that trains.
+            task: The current task.
+        """
+
+    def on_task_end(self, learner: Learner) -> None:
+        """Called when a task is learned: the network is the expert f_t.
+
+        Args:
+            learner: The learner that trains.
+        """
+
+    def on_record(self, line: dict[str, Any]) -> None:
+        """Called by the recorder of a run after each evaluation. A resumed run repeats its earlier lines first.
+
+        Args:
+            line: The line of metrics.jsonl.
+        """
 
 
 class CallbackList(Callback):
-    """Several observers, told one after another."""
+    """Calls several callbacks in order.
+
+    Args:
+        callbacks: The callbacks.
+    """
 
     def __init__(self, callbacks: Sequence[Callback]) -> None:
         self.callbacks = list(callbacks)
 
-    def stage_begins(self, learner: Learner, stage: Stage) -> None:
-        """Tell everyone."""
-        for one in self.callbacks:
-            one.stage_begins(learner, stage)
 
-    def round_ends(self, learner: Learner, stage: Stage, epoch: int, loss: float) -> None:
-        """Tell everyone."""
-        for one in self.callbacks:
-            one.round_ends(learner, stage, epoch, loss)
+def _call_all(hook: str) -> Callable[..., None]:
+    def call(self: CallbackList, *args: Any, **kwargs: Any) -> None:
+        for callback in self.callbacks:
+            getattr(callback, hook)(*args, **kwargs)
 
-    def stage_ends(self, learner: Learner, stage: Stage) -> None:
-        """Tell everyone."""
-        for one in self.callbacks:
-            one.stage_ends(learner, stage)
+    call.__name__, call.__doc__ = hook, f"Call `{hook}` of every callback."
+    return call
 
-    def memory_updated(self, learner: Learner, task: Task) -> None:
-        """Tell everyone."""
-        for one in self.callbacks:
-            one.memory_updated(learner, task)
 
-    def task_ends(self, learner: Learner) -> None:
-        """Tell everyone."""
-        for one in self.callbacks:
-            one.task_ends(learner)
-
-    def recorded(self, line: dict[str, Any]) -> None:
-        """Tell everyone."""
-        for one in self.callbacks:
-            one.recorded(line)
+for _hook in [name for name in vars(Callback) if name.startswith("on_")]:
+    setattr(CallbackList, _hook, _call_all(_hook))

@@ -28,12 +28,12 @@ class CheckpointCallback(Callback):
         self.save, self.at_task_end = save, at_task_end
         self.throttle = CheckpointThrottle(interval)
 
-    def round_ends(self, learner: Learner, stage: Stage, epoch: int, loss: float) -> None:
+    def on_round_end(self, learner: Learner, stage: Stage, epoch: int, loss: float) -> None:
         """Save if it is time."""
         if self.throttle.due():
             self._save(learner)
 
-    def task_ends(self, learner: Learner) -> None:
+    def on_task_end(self, learner: Learner) -> None:
         """Save the finished task."""
         if self.at_task_end:
             self._save(learner)

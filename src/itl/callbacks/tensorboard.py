@@ -1,4 +1,4 @@
-"""What a run measures, as TensorBoard's event files while it goes on."""
+"""Writes the measurements of a run as TensorBoard event files."""
 
 from __future__ import annotations
 
@@ -13,16 +13,21 @@ from itl.errors import UserError
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
-FOLDER = "tensorboard"  # in a run's folder
-NAMES = {"class_il": "Class-IL", "task_il": "Task-IL"}
+EVENT_FOLDER = "tensorboard"  # in the folder of a run
+METRIC_TITLES = {"class_il": "Class-IL", "task_il": "Task-IL"}
 
 
-class Events(Callback):
-    """Writes every line that the recorder tells of: `tensorboard --logdir runs` shows the curves as they grow.
+class TensorBoardCallback(Callback):
+    """Writes every recorded line as it arrives; `tensorboard --logdir runs` shows the curves.
 
-    Within stages the step is the line's number in metrics.jsonl, at the ends of stages and tasks it is the task. A
-    resumed run hears its old lines again; what an earlier process wrote is then declared void, so nothing is there
-    twice.
+    Within stages the step is the number of the line in metrics.jsonl; at the ends of stages and tasks it is the task. A
+    resumed run repeats its earlier lines, and the events of earlier processes are purged, so nothing appears twice.
+
+    Args:
+        run: Folder of the run.
+
+    Raises:
+        UserError: TensorBoard is not installed.
     """
 
     def __init__(self, run: str | os.PathLike[str]) -> None:
@@ -30,11 +35,11 @@ class Events(Callback):
             import tensorboard  # type: ignore[import-untyped]  # noqa: F401
         except ImportError:
             raise UserError("--tensorboard needs tensorboard; install it with pip install 'itl[tensorboard]'") from None
-        self.folder = Path(run) / FOLDER
-        self.count = 0
+        self.folder = Path(run) / EVENT_FOLDER
+        self.line_count = 0
         self.writer: SummaryWriter | None = None
 
-    def __enter__(self) -> Events:
+    def __enter__(self) -> TensorBoardCallback:
         return self
 
     def __exit__(
@@ -43,27 +48,28 @@ class Events(Callback):
         if self.writer is not None:
             self.writer.close()
 
-    def recorded(self, line: dict[str, Any]) -> None:
-        """Accuracies over the tasks seen and of each of them, and the loss."""
+    def on_record(self, line: dict[str, Any]) -> None:
+        """Write the accuracies over the tasks seen and of each task, and the loss."""
         if self.writer is None:
             from torch.utils.tensorboard import SummaryWriter
 
             self.writer = SummaryWriter(str(self.folder), purge_step=0)  # type: ignore[no-untyped-call]
-        for tag, value, step in scalars(line, self.count):
+        for tag, value, step in scalars(line, self.line_count):
             self.writer.add_scalar(tag, value, step)  # type: ignore[no-untyped-call]
-        self.writer.flush()  # type: ignore[no-untyped-call]  # whoever looks, sees it now
-        self.count += 1
+        self.writer.flush()  # type: ignore[no-untyped-call]  # so that the curves are up to date
+        self.line_count += 1
 
 
 def scalars(line: dict[str, Any], number: int) -> list[tuple[str, float, int]]:
-    """(tag, value, step) of a line of metrics.jsonl, the `number`th of its run."""
+    """(tag, value, step) triples of line `number` of metrics.jsonl."""
     task, stage, kind = line["task"], line["stage"], line["kind"]
     if kind in ("end", "expert"):
-        return [(f"{name} after each task/{stage}", line[key], task) for key, name in NAMES.items()]
-    out = []
-    for key, name in NAMES.items():
-        out.append((f"{name}/tasks seen", line[key], number))
-        out += [(f"{name}/task {k + 1:02d}", value, number) for k, value in enumerate(line[f"{key}_tasks"][:task])]
+        return [(f"{title} after each task/{stage}", line[key], task) for key, title in METRIC_TITLES.items()]
+    triples = []
+    for key, title in METRIC_TITLES.items():
+        triples.append((f"{title}/tasks seen", line[key], number))
+        accuracies = line[f"{key}_tasks"][:task]
+        triples += [(f"{title}/task {k + 1:02d}", value, number) for k, value in enumerate(accuracies)]
     if line.get("loss") is not None:
-        out.append((f"loss/{stage}", line["loss"], number))
-    return out
+        triples.append((f"loss/{stage}", line["loss"], number))
+    return triples

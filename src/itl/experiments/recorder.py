@@ -49,18 +49,18 @@ class Recorder(Callback):
         known = int(learner.notes.get("lines", 0))
         self.lines = self.folder.truncate_lines(known)
         for line in self.lines:
-            self.listener.recorded(line)
+            self.listener.on_record(line)
         if not self.lines:
             self._write(learner, "untrained", None, 0, self._evaluate(learner))
 
-    def stage_begins(self, learner: Learner, stage: Stage) -> None:
+    def on_stage_start(self, learner: Learner, stage: Stage) -> None:
         """Where a stage after the specialist's sets out: the classifier may just have been redrawn."""
         if stage.name != "specialist" and learner.position[1] == 0 and self._points(learner, stage):
             with learner.timer.section("evaluation"):
                 scores = self._evaluate(learner, self.subset[: len(learner.tasks)])
                 self._write(learner, "start", stage.name, 0, scores)
 
-    def round_ends(self, learner: Learner, stage: Stage, epoch: int, loss: float) -> None:
+    def on_round_end(self, learner: Learner, stage: Stage, epoch: int, loss: float) -> None:
         """A point of the curve: at most `curves` of them in the specialist's stage, half as many in the short ones."""
         done, rounds, points = learner.position[1], stage.planner.num_rounds, self._points(learner, stage)
         if points and (done % -(-rounds // points) == 0 or done == rounds):
@@ -78,18 +78,18 @@ class Recorder(Callback):
             points = min(CURVES, int(affordable / (2 * sum(len(part) for part in self.subset[:tasks]))))
         return points if stage.name == "specialist" else -(-points // 2)
 
-    def stage_ends(self, learner: Learner, stage: Stage) -> None:
+    def on_stage_end(self, learner: Learner, stage: Stage) -> None:
         """The stage's own model on the whole test set."""
         self.latest = self._evaluate(learner)
         epoch = stage.planner.epochs_done(stage.planner.num_rounds - 1)
         self._write(learner, "end", stage.name, epoch, self.latest)
 
-    def memory_updated(self, learner: Learner, task: Task) -> None:
+    def on_memory_update(self, learner: Learner, task: Task) -> None:
         """Some methods' model is whole only now (nearest means of what the memory holds)."""
         if learner.specialist.changes_model_at_task_end:
             self.latest = None
 
-    def task_ends(self, learner: Learner) -> None:
+    def on_task_end(self, learner: Learner) -> None:
         """The expert f_t, which is what counts: the last stage's model, unless that left no weights to go on from."""
         settings = learner.settings
         if self.latest is None or (settings.generalist == "tangent" and not settings.projects):
@@ -198,7 +198,7 @@ class Recorder(Callback):
         self.lines.append(line)
         self.folder.append(line)
         learner.notes["lines"] = len(self.lines)
-        self.listener.recorded(line)
+        self.listener.on_record(line)
 
     def _pictures(self, learner: Learner, predicted: dict[str, np.ndarray]) -> None:
         """Some of the memory's images (with their slots) and some mistakes (with their rows of predictions.npz)."""

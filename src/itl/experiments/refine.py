@@ -119,11 +119,11 @@ class _Scores(Callback):
         self.tasks = stream.tasks[:task]
         self.stages: dict[str, dict[str, float]] = {}
 
-    def stage_ends(self, learner: Learner, stage: Stage) -> None:
+    def on_stage_end(self, learner: Learner, stage: Stage) -> None:
         if stage.name != "projection":  # its end is the expert
             self.add(stage.name, learner)
 
-    def task_ends(self, learner: Learner) -> None:
+    def on_task_end(self, learner: Learner) -> None:
         self.add("expert", learner)
 
     def add(self, stage: str, learner: Learner) -> None:

@@ -93,7 +93,7 @@ class _Stop(Callback):
     def __init__(self, stop: Event) -> None:
         self.stop = stop
 
-    def round_ends(self, learner: Learner, stage: Any, epoch: int, loss: float) -> None:
+    def on_round_end(self, learner: Learner, stage: Any, epoch: int, loss: float) -> None:
         if self.stop.is_set():
             raise KeyboardInterrupt
 
@@ -138,7 +138,7 @@ class _KeepSpecialists(Callback):
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder
 
-    def memory_updated(self, learner: Learner, task: Any) -> None:
+    def on_memory_update(self, learner: Learner, task: Any) -> None:
         learner.save(self.folder.specialist(len(learner.tasks)))
 
 

@@ -154,7 +154,7 @@ class Learner:
                 self._select_memory()
             self.specialist.on_task_end()
         self.position = ("generalist", 0)
-        self.callback.memory_updated(self, task)
+        self.callback.on_memory_update(self, task)
 
     def _select_memory(self) -> None:
         """Update the memory by a policy that selects samples at the end of a task."""
@@ -362,7 +362,7 @@ class Learner:
         if self.specialist.data == "all":
             self._past_data.append((self.specialist.context.pool, self.specialist.context.labels))
         with self.timer.section("evaluation"):
-            self.callback.task_ends(self)
+            self.callback.on_task_end(self)
 
     def _key(self) -> tuple[int, int]:
         return (self.seed, len(self.tasks))

@@ -82,7 +82,7 @@ def make_specialist_stage(learner: Learner, phase: Phase) -> Stage:
 def run_stage(learner: Learner, stage: Stage, section: str) -> None:
     """Train a stage from the learner's position to its end and call the callback; time counts toward `section`."""
     state, timer = learner.stage_state, learner.timer
-    learner.callback.stage_begins(learner, stage)
+    learner.callback.on_stage_start(learner, stage)
 
     def after_round(index: int, loss: float, momentum: dict[str, Tensor]) -> None:
         learner.position = (learner.position[0], index + 1)
@@ -93,7 +93,7 @@ def run_stage(learner: Learner, stage: Stage, section: str) -> None:
             state.candidates = learner.memory.candidates.tensors()
         learner._inside_round = False
         with timer.section("evaluation"):
-            learner.callback.round_ends(learner, stage, stage.planner.epochs_done(index), loss)
+            learner.callback.on_round_end(learner, stage, stage.planner.epochs_done(index), loss)
         learner._inside_round = True
 
     if not learner.net.supports_fused_paths:
@@ -112,7 +112,7 @@ def run_stage(learner: Learner, stage: Stage, section: str) -> None:
         learner._inside_round = False
     state.momentum = {}
     with timer.section("evaluation"):
-        learner.callback.stage_ends(learner, stage)
+        learner.callback.on_stage_end(learner, stage)
 
 
 def _adapt_to_module(learner: Learner, stage: Stage) -> None:

@@ -78,7 +78,7 @@ def test_undo_restores_the_state_before_the_last_task(tmp_path: Path) -> None:
 
 def test_unfinished_task_can_be_undone(tmp_path: Path) -> None:
     def stop(event: str, *_: Any) -> None:
-        if event == "memory_updated":
+        if event == "on_memory_update":
             raise KeyboardInterrupt
 
     model = teach(tiny_model(tmp_path / "m", undo=0), "cat", "dog")
@@ -99,7 +99,7 @@ def test_undo_never_goes_to_a_damaged_generation(model: Model) -> None:
 
 def test_undo_of_an_unfinished_first_task_leaves_no_model(tmp_path: Path) -> None:
     def stop(event: str, *_: Any) -> None:
-        if event == "memory_updated":
+        if event == "on_memory_update":
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

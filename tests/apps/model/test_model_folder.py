@@ -127,7 +127,7 @@ def interrupted(path: Path, stage: str) -> None:
     """Interrupt a model in a stage of its second task, with a save after every round."""
 
     def stop(event: str, learner: Any, name: str | None, done: int) -> None:
-        if (event, name, done) == ("round_ends", stage, 1):
+        if (event, name, done) == ("on_round_end", stage, 1):
             raise Interrupted
 
     model = teach(tiny_model(path), "cat", "dog")

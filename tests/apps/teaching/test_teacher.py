@@ -86,7 +86,7 @@ def test_test_images_are_not_trained_on(tmp_path: Path) -> None:
     seen = []
 
     def listen(event: str, learner: Any, stage: str | None, epoch: int) -> None:
-        if event == "memory_updated":
+        if event == "on_memory_update":
             seen.append(learner._pool_cache[0].pixels.clone())
 
     teacher, (result,) = teach(tmp_path / "m", folder, callback=Teller(listen))
@@ -312,7 +312,7 @@ def test_training_starts_from_given_weights(tmp_path: Path) -> None:
     first: list[torch.Tensor] = []
 
     def listen(event: str, learner: Any, stage: str | None, epoch: int) -> None:
-        if event == "stage_begins":
+        if event == "on_stage_start":
             first.append(learner.net.stem.conv.weight.detach().clone())
 
     one = write_pictures(tmp_path / "one", "ant", "bee")

@@ -25,7 +25,7 @@ def interrupt_at(at: tuple[int, str, int]) -> Callback:
     """Raise `Interrupted` in task `at[0]`, stage `at[1]`, after epoch `at[2]`."""
 
     def listen(event: str, learner: Any, stage: str | None, epoch: int) -> None:
-        if event == "round_ends" and (len(learner.tasks), stage, epoch) == at:
+        if event == "on_round_end" and (len(learner.tasks), stage, epoch) == at:
             raise Interrupted
 
     return Teller(listen)

@@ -28,7 +28,7 @@ CONFIGS = [*grid(0, 1), *grid(0, method="er")]
 class Cut(Callback):
     """Ends a run as a kill would, in its second task."""
 
-    def stage_begins(self, learner, stage):
+    def on_stage_start(self, learner, stage):
         if len(learner.tasks) == 2:
             raise KeyboardInterrupt
 

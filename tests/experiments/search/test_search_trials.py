@@ -84,7 +84,7 @@ def test_a_search_that_is_cut_goes_on_to_the_same_trials(whole, tmp_path):
     """The cut is in trial 2, after its first task: a kill as the process would see it, its lock released."""
 
     class Cut(Callback):
-        def stage_begins(self, learner, stage):
+        def on_stage_start(self, learner, stage):
             if len(learner.tasks) == 2:
                 raise KeyboardInterrupt
 

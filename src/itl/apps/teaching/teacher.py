@@ -288,7 +288,7 @@ class _StopCallback(Callback):
     def __init__(self, model: Model, stop: Callable[[], bool]) -> None:
         self.model, self.stop = model, stop
 
-    def round_ends(self, learner: Learner, stage: Stage, epoch: int, loss: float) -> None:
+    def on_round_end(self, learner: Learner, stage: Stage, epoch: int, loss: float) -> None:
         if self.stop():
             self.model.save()
             raise KeyboardInterrupt

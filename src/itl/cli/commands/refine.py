@@ -117,7 +117,7 @@ class _StatusUpdater(Callback):
     def __init__(self, status: Status, label: str) -> None:
         self.status, self.label = status, label
 
-    def round_ends(self, learner: Learner, stage: Stage, epoch: int, loss: float) -> None:
+    def on_round_end(self, learner: Learner, stage: Stage, epoch: int, loss: float) -> None:
         position = f"task {len(learner.tasks)}, {stage.name}, epoch {epoch} of {total_epochs(stage)}"
         self.status.update(f"{self.label}: {position}, loss {loss:.3g}")
 

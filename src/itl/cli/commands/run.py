@@ -180,10 +180,10 @@ class _Session:
         if not self.given["tensorboard"]:
             yield [[] for _ in folders]
             return
-        from itl.callbacks.tensorboard import Events
+        from itl.callbacks.tensorboard import TensorBoardCallback
 
         with ExitStack() as stack:
-            yield [[stack.enter_context(Events(folder))] for folder in folders]
+            yield [[stack.enter_context(TensorBoardCallback(folder))] for folder in folders]
 
     def _load_stream(self, config: Config, progress: Callable[[int, int | None], None] | None) -> Stream:
         if self.stream is None:

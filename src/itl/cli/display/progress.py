@@ -52,7 +52,7 @@ class TrainingDisplay(LiveDisplay, Callback):
 
     # ------------------------------------------------------------------ events of the learner
 
-    def stage_begins(self, learner: Learner, stage: Stage) -> None:
+    def on_stage_start(self, learner: Learner, stage: Stage) -> None:
         """Show the stage that starts or resumes."""
         if self.eta is None:
             self.eta = EtaEstimator(self.estimate(learner))
@@ -64,7 +64,7 @@ class TrainingDisplay(LiveDisplay, Callback):
         self.stage = (stage.name, planner.epochs_done(start - 1) if start else 0, total_epochs(stage))
         self.eta.start_stage(self.task, stage.name, planner.first_step(start))
 
-    def round_ends(self, learner: Learner, stage: Stage, epoch: int, loss: float) -> None:
+    def on_round_end(self, learner: Learner, stage: Stage, epoch: int, loss: float) -> None:
         """Update the epoch, the loss and the remaining time."""
         self.stage, self.loss = (stage.name, epoch, self.stage[2]), loss
         self._update_eta(min(stage.planner.total_steps, stage.planner.first_step(learner.position[1])))
@@ -125,7 +125,7 @@ class RunDisplay(TrainingDisplay):
         self.started -= sum(learner.timer.seconds.values())
         return estimate_run(learner.settings, [len(task.train) for task in self.stream or ()], learner.buffer)
 
-    def recorded(self, line: dict[str, Any]) -> None:
+    def on_record(self, line: dict[str, Any]) -> None:
         """Add accuracies recorded within a stage, at its end, or for the expert."""
         self.scores = line
         position = (line["task"], line["stage"])

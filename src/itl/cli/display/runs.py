@@ -31,20 +31,20 @@ class RunStatus(Callback):
         self.ended: float | None = None
         self.scores: dict[str, Any] = {}
 
-    def stage_begins(self, learner: Learner, stage: Stage) -> None:
+    def on_stage_start(self, learner: Learner, stage: Stage) -> None:
         """A stage starts or resumes."""
         self.started = self.started or time.monotonic()
         self._set_epoch(learner, stage, 0)
 
-    def round_ends(self, learner: Learner, stage: Stage, epoch: int, loss: float) -> None:
+    def on_round_end(self, learner: Learner, stage: Stage, epoch: int, loss: float) -> None:
         """Update the epoch."""
         self._set_epoch(learner, stage, epoch)
 
-    def recorded(self, line: dict[str, Any]) -> None:
+    def on_record(self, line: dict[str, Any]) -> None:
         """Show the accuracies that the run has just recorded."""
         self.scores = line
 
-    def task_ends(self, learner: Learner) -> None:
+    def on_task_end(self, learner: Learner) -> None:
         """Show that the task is finished."""
         self.state, self.ended = f"task {len(learner.tasks)} done", time.monotonic()
 

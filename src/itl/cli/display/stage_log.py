@@ -16,7 +16,7 @@ class StageLog(Callback):
     def __init__(self, label: str = "") -> None:
         self.prefix = f"{label}: " if label else ""
 
-    def recorded(self, line: dict[str, Any]) -> None:
+    def on_record(self, line: dict[str, Any]) -> None:
         """Print the line of a stage's end."""
         if line["kind"] == "end":
             scores = [format_percent(line[key]) for key in ("class_il", "task_il")]

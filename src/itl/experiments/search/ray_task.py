@@ -36,20 +36,20 @@ class Courier(Callback):
         self.sent: dict[str, tuple[int, int]] = {}
         self.state = ""
 
-    def recorded(self, line: dict[str, Any]) -> None:
+    def on_record(self, line: dict[str, Any]) -> None:
         """A line of the record."""
         told = {key: line.get(key) for key in TOLD}
         self.ask("tell", {"kind": "line", "work": self.work.name, "line": told}, wait=False)
 
-    def stage_begins(self, learner: Learner, stage: Any) -> None:
+    def on_stage_start(self, learner: Learner, stage: Any) -> None:
         """The last task's state may just have been saved."""
         self._look()
 
-    def round_ends(self, learner: Learner, stage: Any, epoch: int, loss: float) -> None:
+    def on_round_end(self, learner: Learner, stage: Any, epoch: int, loss: float) -> None:
         """So may have been that of an unfinished stage."""
         self._look()
 
-    def task_ends(self, learner: Learner) -> None:
+    def on_task_end(self, learner: Learner) -> None:
         """By now the run has held in memory whatever it holds."""
         self.ask("tell", {"kind": "measured", "bytes": resident(os.getpid()), "gpu": _gpu()}, wait=False)
 

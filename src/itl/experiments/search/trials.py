@@ -107,7 +107,7 @@ class AfterTask(Callback):
     def __init__(self, report: Report) -> None:
         self.say = report
 
-    def recorded(self, line: dict[str, Any]) -> None:
+    def on_record(self, line: dict[str, Any]) -> None:
         """After a task; a resumed run first repeats its lines."""
         if line["kind"] == "expert":
             seen = line["class_il_tasks"][: line["task"]]

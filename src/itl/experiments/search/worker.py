@@ -39,16 +39,16 @@ class Tidings(Callback):
         self.work, self.tell, self.measured, self.stop = work, tell, measured, stop
         self.parent = os.getppid()
 
-    def recorded(self, line: dict[str, Any]) -> None:
+    def on_record(self, line: dict[str, Any]) -> None:
         """A line of the record."""
         self.tell({"kind": "line", "work": self.work.name, "line": {key: line.get(key) for key in TOLD}})
 
-    def round_ends(self, learner: Learner, stage: Any, epoch: int, loss: float) -> None:
+    def on_round_end(self, learner: Learner, stage: Any, epoch: int, loss: float) -> None:
         """Stop here if nobody wants the rest any more."""
         if os.getppid() != self.parent or self.stop.is_set():
             raise Gone
 
-    def task_ends(self, learner: Learner) -> None:
+    def on_task_end(self, learner: Learner) -> None:
         """By now the run has held in memory whatever it holds."""
         self.measured()
 

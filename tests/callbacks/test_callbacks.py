@@ -1,0 +1,67 @@
+"""Callbacks: hooks, lists of callbacks and checkpointing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import itl
+from itl._deprecated import CALLBACK_HOOKS
+from itl.callbacks import Callback, CallbackList, CheckpointCallback
+from support.tiny import tiny_learner, tiny_stream
+
+HOOKS = [name for name in vars(Callback) if name.startswith("on_")]
+
+
+class Recorder(Callback):
+    """Records the hooks that are called."""
+
+    def __init__(self, calls: list[tuple[Any, ...]], name: str) -> None:
+        for hook in HOOKS:
+            setattr(self, hook, lambda *args, hook=hook: calls.append((name, hook, *args)))
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_callback_list_calls_every_callback_in_order(hook: str) -> None:
+    calls: list[tuple[Any, ...]] = []
+    getattr(CallbackList([Recorder(calls, "a"), Recorder(calls, "b")]), hook)(1, 2)
+    assert calls == [("a", hook, 1, 2), ("b", hook, 1, 2)]
+
+
+def test_every_old_hook_has_a_new_one() -> None:
+    assert sorted(CALLBACK_HOOKS.values()) == sorted(HOOKS)
+
+
+def test_callback_with_old_hook_names_is_called() -> None:
+    rounds: list[int] = []
+    with pytest.warns(DeprecationWarning, match=r"method Old.round_ends is deprecated, use on_round_end"):
+
+        class Old(Callback):
+            def round_ends(self, learner: Any, stage: Any, epoch: int, loss: float) -> None:
+                rounds.append(epoch)
+
+    tiny_learner("er", callback=Old()).learn(tiny_stream().tasks[0])
+    assert rounds == [1, 2]
+
+
+def test_checkpoint_callback_saves_after_rounds_and_tasks(tmp_path: Path) -> None:
+    positions: list[tuple[str, int]] = []
+
+    def save(learner: itl.Learner) -> None:
+        positions.append(learner.position)
+        learner.save(tmp_path / "model")
+
+    learner = tiny_learner("er", callback=CheckpointCallback(save, interval=0))
+    learner.learn(tiny_stream().tasks[0])
+    assert positions == [("specialist", 1), ("specialist", 2), ("done", 0)]
+    assert learner.timer.seconds["saving"] > 0
+    assert itl.load(tmp_path / "model", device="cpu").position == ("done", 0)
+
+
+def test_checkpoint_callback_may_leave_the_end_of_a_task_out() -> None:
+    saved: list[itl.Learner] = []
+    learner = tiny_learner("er", callback=CheckpointCallback(saved.append, interval=3600, at_task_end=False))
+    learner.learn(tiny_stream().tasks[0])
+    assert not saved
