@@ -93,8 +93,10 @@ def _literals(node: ast.ClassDef, path: Path) -> dict[str, Any]:
     """The attributes of a class that describe a method. They must be literals."""
     values = {}
     for line in node.body:
-        target = line.targets[0] if isinstance(line, ast.Assign) else None
-        if not isinstance(line, ast.Assign) or not isinstance(target, ast.Name) or target.id not in ATTRIBUTES:
+        if not isinstance(line, ast.Assign | ast.AnnAssign) or line.value is None:
+            continue
+        target = line.target if isinstance(line, ast.AnnAssign) else line.targets[0]
+        if not isinstance(target, ast.Name) or target.id not in ATTRIBUTES:
             continue
         try:
             values[target.id] = ast.literal_eval(line.value)

@@ -1,14 +1,17 @@
-"""Methods are data: the published values, and rows that differ only where they should."""
+"""Default settings of methods: published values, and differences between methods."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from itl import streams
+from itl._deprecated import SETTING_VALUES, SETTINGS
 from itl.presets import METHODS, get, settings_for
-from itl.settings import flatten
+from itl.settings import Settings, flatten
 from itl.specialists import resolve_options
 
 BUFFERS = (200, 500, 5120)
@@ -18,23 +21,45 @@ def flat(method: str, stream: str | None = "seq-cifar10", buffer: int = 200) -> 
     return flatten(settings_for(method, stream, buffer).model_dump())
 
 
-def apart(one: str, other: str, stream: str | None = "seq-cifar10", buffer: int = 200) -> dict[str, tuple[Any, Any]]:
+def differences(
+    first: str, second: str, stream: str | None = "seq-cifar10", buffer: int = 200
+) -> dict[str, tuple[Any, Any]]:
     """The settings in which two methods differ."""
-    a, b = flat(one, stream, buffer), flat(other, stream, buffer)
+    a, b = flat(first, stream, buffer), flat(second, stream, buffer)
     return {name: (a[name], b[name]) for name in a if a[name] != b[name]}
 
 
 @pytest.mark.parametrize("method", list(METHODS))
 @pytest.mark.parametrize("stream", [None, *streams.names()])
-def test_every_methods_defaults_are_valid_everywhere(method: str, stream: str | None) -> None:
+def test_defaults_are_valid_on_every_stream(method: str, stream: str | None) -> None:
     for buffer in BUFFERS:
         settings_for(method, stream, buffer)
-    about = get(method)
-    assert about.summary
-    assert about.reference
+    assert get(method).summary
+    assert get(method).reference
 
 
-# The benchmark's table: (stream, buffer) to learning rate, alpha, beta.
+# Settings of every method on every stream (differences from the default settings), recorded before defaults moved to
+# the methods' files: {method: {stream: {buffer: settings}}}. A buffer that is not listed has those of the next smaller one.
+RECORDED = json.loads((Path(__file__).parent / "recorded_settings.json").read_text())
+RECORDED_BUFFERS = (0, 50, 200, 300, 480, 500, 1000, 2000, 5120, 9000)
+
+
+@pytest.mark.parametrize("method", list(RECORDED))
+def test_settings_equal_the_recorded_ones(method: str) -> None:
+    default = flatten(Settings().model_dump())
+    for stream, cells in RECORDED[method].items():
+        expected: dict[str, Any] = {}
+        for buffer in RECORDED_BUFFERS:
+            recorded = cells.get(str(buffer))
+            if recorded is not None:
+                current = {SETTINGS.get(name, name): value for name, value in recorded.items()}
+                expected = {n: SETTING_VALUES.get((n, v), v) if isinstance(v, str) else v for n, v in current.items()}
+            actual = flat(method, stream or None, buffer)
+            changed = {n: v for n, v in actual.items() if n not in default or default[n] != v}
+            assert changed == expected, (stream, buffer)
+
+
+# The benchmark's table: learning rate, alpha and beta for each (stream, buffer).
 PUBLISHED = {
     "sgd": {("seq-cifar10", b): (0.1, None, None) for b in BUFFERS}
     | {("seq-tinyimagenet", b): (0.03, None, None) for b in BUFFERS},
@@ -67,7 +92,7 @@ POLICIES = {"sgd": "none", "joint": "none", "agem": "stratified"}
 
 
 @pytest.mark.parametrize("method", list(PUBLISHED))
-def test_baselines_have_the_benchmarks_published_settings(method: str) -> None:
+def test_baselines_have_the_published_settings_of_the_benchmark(method: str) -> None:
     for (stream, buffer), (lr, alpha, beta) in PUBLISHED[method].items():
         settings = settings_for(method, stream, buffer)
         s = settings.specialist
@@ -83,7 +108,7 @@ def test_baselines_have_the_benchmarks_published_settings(method: str) -> None:
         assert settings.memory.policy == POLICIES.get(method, "reservoir")
 
 
-# CLS-ER's: learning rate, weight of the consistency, chances of the stable and the plastic average.
+# CLS-ER: learning rate, weight of the consistency loss, update probabilities of the stable and the plastic average.
 CLS_ER = {
     ("seq-cifar10", 200): (0.1, 0.15, 0.1, 0.3),
     ("seq-cifar10", 500): (0.1, 0.15, 0.1, 0.9),
@@ -95,14 +120,14 @@ CLS_ER = {
 
 
 @pytest.mark.parametrize("where", list(CLS_ER))
-def test_cls_er_has_its_authors_settings(where: tuple[str, int]) -> None:
+def test_cls_er_has_the_settings_of_its_authors(where: tuple[str, int]) -> None:
     s = resolve_options(settings_for("cls-er", *where)).specialist
     own = s.options
     assert (s.lr, own["reg"], own["stable_rate"], own["plastic_rate"]) == CLS_ER[where]
     assert (own["stable_alpha"], own["plastic_alpha"], s.epochs, s.batch, s.replay) == (0.999, 0.999, 50, 32, 32)
 
 
-def test_the_other_baselines_have_the_settings_they_were_published_with() -> None:
+def test_other_baselines_have_their_published_settings() -> None:
     icarl = {b: settings_for("icarl", "seq-cifar10", b).specialist for b in BUFFERS}
     assert {b: s.lr for b, s in icarl.items()} == {200: 0.1, 500: 0.1, 5120: 0.03}
     assert icarl[200].weight_decay == 2e-5  # the loss has 1e-5 ‖w‖²
@@ -132,16 +157,16 @@ def test_the_other_baselines_have_the_settings_they_were_published_with() -> Non
 
 
 @pytest.mark.parametrize("stream", [None, "seq-digits", "seq-cifar10"])
-def test_a_generalist_on_any_method_has_the_settings_of_itls(stream: str | None) -> None:
+def test_generalist_added_to_any_method_has_the_settings_of_itl(stream: str | None) -> None:
     itl = settings_for("itl", stream, 200)
     for method in METHODS:
         if settings_for(method, stream, 200).generalist == "none":
             given = settings_for(method, stream, 200, {"generalist": "tangent", "tangent.lr": 0.5})
             assert given.projection == itl.projection
-            assert given.tangent == itl.tangent.model_copy(update={"lr": 0.5})  # the user's own wins
+            assert given.tangent == itl.tangent.model_copy(update={"lr": 0.5})  # the override takes precedence
 
 
-def test_a_method_without_a_memory_gets_one_for_a_generalist_and_another_specialist_no_options() -> None:
+def test_generalist_adds_a_memory_and_another_specialist_drops_options() -> None:
     for method in ("sgd", "joint", "lwf"):
         assert settings_for(method, None, 20).memory.policy == "none"
         assert settings_for(method, None, 20, {"generalist": "tangent"}).memory.policy == "stratified"
@@ -150,13 +175,13 @@ def test_a_method_without_a_memory_gets_one_for_a_generalist_and_another_special
     assert settings_for("cls-er", "seq-cifar10", 200, {"specialist.name": "er"}).specialist.options == {}
 
 
-def test_derpp_draws_twice_from_a_memory_that_stores_logits() -> None:
+def test_derpp_draws_two_batches_and_stores_logits() -> None:
     settings = settings_for("derpp", "seq-cifar10", 200)
     assert settings.specialist.draws == 2
     assert settings.memory.logits
 
 
-def test_between_published_sizes_the_nearest_counts() -> None:
+def test_buffer_between_published_sizes_uses_the_nearest() -> None:
     assert settings_for("derpp", "seq-cifar10", 480).specialist.alpha == 0.2
     assert settings_for("derpp", "seq-cifar10", 300).specialist.alpha == 0.1
     assert settings_for("derpp", "seq-cifar10", 9000).specialist.beta == 1.0
@@ -164,20 +189,20 @@ def test_between_published_sizes_the_nearest_counts() -> None:
 
 @pytest.mark.parametrize("stream", [None, *streams.names()])
 @pytest.mark.parametrize("buffer", BUFFERS)
-def test_na_leaves_autoaugment_out_on_the_tasks_only(stream: str | None, buffer: int) -> None:
+def test_na_variants_differ_in_the_augmentation_of_tasks_only(stream: str | None, buffer: int) -> None:
     alone = {"specialist.alpha": (0.2, 0.1), "projection.lr": (0.03, 0.05), "projection.epochs": (60, 120)}
     for method in ("itl", "itl-l"):
         chosen = alone if (method, stream, buffer) == ("itl-l", "seq-cifar10", 500) else {}  # for itl-l-na
-        assert apart(method, f"{method}-na", stream, buffer) == {"augment.task": ("stream", None), **chosen}
+        assert differences(method, f"{method}-na", stream, buffer) == {"augment.task": ("stream", None), **chosen}
 
 
 @pytest.mark.parametrize("stream", [None, *streams.names()])
-def test_rungs_of_the_ablation_differ_in_the_generalist_alone(stream: str | None) -> None:
-    assert apart("itl", "b", stream) == {"generalist": ("tangent", "none")}
-    assert apart("itl", "b+ff", stream) == {"generalist": ("tangent", "full")}
-    assert apart("itl", "b+lf", stream) == {"generalist": ("tangent", "linear")}
-    assert apart("b+lf", "b+hp+lf", stream) == {"half_pipe": (None, True)}
-    assert apart("b+ff", "b+hp+ff+pd", stream) == {"half_pipe": (None, True), "project": (None, True)}
+def test_ablation_rows_differ_in_the_generalist_only(stream: str | None) -> None:
+    assert differences("itl", "b", stream) == {"generalist": ("tangent", "none")}
+    assert differences("itl", "b+ff", stream) == {"generalist": ("tangent", "full")}
+    assert differences("itl", "b+lf", stream) == {"generalist": ("tangent", "linear")}
+    assert differences("b+lf", "b+hp+lf", stream) == {"half_pipe": (None, True)}
+    assert differences("b+ff", "b+hp+ff+pd", stream) == {"half_pipe": (None, True), "project": (None, True)}
 
 
 def test_itl_is_offline_er_and_itl_l_is_derpp() -> None:
@@ -197,12 +222,12 @@ def test_itl_is_offline_er_and_itl_l_is_derpp() -> None:
 
 @pytest.mark.parametrize("buffer", BUFFERS)
 @pytest.mark.parametrize("stream", ["seq-cifar10", "seq-tinyimagenet"])
-def test_itl_l_uses_derpps_alpha_and_beta_and_the_papers_fifty_epochs(stream: str, buffer: int) -> None:
-    ours, theirs = (settings_for(m, stream, buffer).specialist for m in ("itl-l", "derpp"))
-    assert (ours.alpha, ours.beta) == (theirs.alpha, theirs.beta)
-    assert ours.epochs == settings_for("itl", stream, buffer).specialist.epochs == 50
+def test_itl_l_has_the_weights_of_derpp_and_the_epochs_of_the_paper(stream: str, buffer: int) -> None:
+    itl_l, derpp = (settings_for(m, stream, buffer).specialist for m in ("itl-l", "derpp"))
+    assert (itl_l.alpha, itl_l.beta) == (derpp.alpha, derpp.beta)
+    assert itl_l.epochs == settings_for("itl", stream, buffer).specialist.epochs == 50
 
 
-def test_the_users_own_settings_win() -> None:
+def test_overrides_take_precedence() -> None:
     assert settings_for("derpp", "seq-cifar10", 200, {"specialist.alpha": 0.9}).specialist.alpha == 0.9
     assert settings_for("er", "seq-cifar10", 200, {"generalist": "tangent"}).projects
