@@ -39,7 +39,7 @@ def test_defaults_are_valid_on_every_stream(method: str, stream: str | None) -> 
 
 
 # Settings of every method on every stream (differences from the default settings), recorded before defaults moved to
-# the methods' files: {method: {stream: {buffer: settings}}}. A buffer that is not listed has those of the next smaller one.
+# the methods' files: {method: {stream: {buffer: settings}}}. A buffer not listed has those of the next smaller one.
 RECORDED = json.loads((Path(__file__).parent / "recorded_settings.json").read_text())
 RECORDED_BUFFERS = (0, 50, 200, 300, 480, 500, 1000, 2000, 5120, 9000)
 

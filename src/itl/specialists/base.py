@@ -204,6 +204,8 @@ class Specialist:
 
     Attributes:
         name: The method's name in settings.
+        summary, reference, defaults, stream_defaults, based_on, note: The method's description and default settings,
+            see `itl.method_catalog.MethodInfo`. Literals, not inherited by subclasses.
         Options: Pydantic model of the method's own settings.
         stores_logits: The memory stores logits with the samples.
         stores_logits_at_task_end: They are stored by `on_task_end` instead of step by step.

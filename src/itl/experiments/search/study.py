@@ -197,7 +197,5 @@ def final(trials: Trials, seeds: Sequence[int]) -> list[Config]:
     for path in sorted((trials.out / "final").glob("*/config.json")):
         before = Config.of(read_config(path.parent))
         if before.settings != config.settings:
-            raise UserError(
-                f"{path.parent} has already used the test images for other settings. Choose another --out."
-            )
+            raise UserError(f"{path.parent} has already used the test images for other settings. Choose another --out.")
     return [replace(config, seed=seed) for seed in seeds]
