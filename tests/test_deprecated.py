@@ -131,3 +131,59 @@ def test_method_overridden_under_its_old_name_is_called() -> None:
                 return "overridden"
 
     assert Old().on_stop() == "overridden"
+
+
+def test_specialist_with_old_hook_names_trains_as_before() -> None:
+    import torch
+
+    from itl.settings import SpecialistSettings
+    from itl.specialists.losses import cross_entropy, squared_error
+    from itl.specialists.sgd import SGD
+    from support.tiny import tiny_learner, tiny_stream
+
+    calls: list[str] = []
+
+    def define() -> type[SGD]:
+        class Old(SGD):
+            name = "old"
+            views = 2
+            stores_logits = True
+
+            @property
+            def draws(self) -> int:
+                return 1
+
+            def task_starts(self) -> None:
+                super().task_starts()  # type: ignore[misc]
+                calls.append(f"task {self.context.task} after {self.context.past}")
+
+            def loss(self, net: Any, now: Any, pasts: tuple[Any, ...]) -> Any:
+                loss = super().loss(net, now, ())
+                now.logits = now.said
+                assert len(now.others) == 1
+                for past in pasts:
+                    loss = loss + squared_error(net(past.x), past.logits) + cross_entropy(net(past.x), past.y)
+                return loss
+
+        return Old
+
+    kind, messages = recorded(define)
+    assert "method Old.task_starts is deprecated, use on_task_start" in messages
+    stream = tiny_stream()
+    learner = tiny_learner("derpp")
+    learner.prepare(stream.tasks[0])
+    learner.specialist = kind(SpecialistSettings(name="old", epochs=1))
+    _, messages = recorded(lambda: [learner.learn(task) for task in stream.tasks[:2]])
+    assert calls == ["task 0 after ()", "task 1 after (0, 1)"]
+    assert {"Batch.said is deprecated, use outputs", "Batch.logits is deprecated, use stored_logits"} <= set(messages)
+    assert learner.memory.logits is not None
+    assert torch.isfinite(learner.memory.logits).all()
+    assert learner.memory.logits.any()
+
+
+def test_setting_value_of_an_older_version_is_mapped() -> None:
+    from itl.settings import build
+
+    settings, messages = recorded(lambda: build({"specialist": {"name": "er-apart"}}))
+    assert settings.specialist.name == "er-separate"
+    assert "specialist.name=er-apart is deprecated, use specialist.name=er-separate" in messages

@@ -42,8 +42,22 @@ RETIRED = {
     "Sight": "ModelOutputs",
     "Span": "StepChunk",
     "Verdict": "EvaluationResult",
+    "Averaged": "WeightAverage",
+    "ERApart": "ERSeparate",
+    "Taps": "LayerRecorder",
+    "data_over": "phase_data",
+    "epoch_starts": "on_epoch_start",
     "er_apart": "er_separate",
+    "extra_state": "state_dict",
+    "hand_over": "on_generalist_start",
     "legs_of": "estimate_stages",
+    "looks_up": "lookup_inputs",
+    "needs_policy": "required_policy",
+    "pasts": "replay_batches",
+    "restore_twin": "restore_copy",
+    "take_back": "on_generalist_end",
+    "task_starts": "on_task_start",
+    "turns_gradients": "transforms_gradients",
 }
 
 

@@ -212,6 +212,24 @@ NAMES = {
     "itl.specialists.View": "itl.specialists.Batch",
     "itl.specialists.base.Here": "itl.specialists.TaskContext",
     "itl.specialists.base.View": "itl.specialists.Batch",
+    "itl.specialists.base.Over": "itl.specialists.base.TrainingData",
+    "itl.specialists.base.join": "itl.specialists.base.concat",
+    "itl.specialists.captured": "itl.specialists.is_capturable",
+    "itl.specialists.er_apart.ERApart": "itl.specialists.er_separate.ERSeparate",
+    "itl.specialists.join": "itl.specialists.concat",
+    "itl.specialists.losses.among": "itl.specialists.losses.mask_logits",
+    "itl.specialists.losses.contrast": "itl.specialists.losses.supervised_contrast",
+    "itl.specialists.losses.shares": "itl.specialists.losses.normalize_weights",
+    "itl.specialists.losses.wide": "itl.specialists.losses.at_least_float32",
+    "itl.specialists.per_sample.gram": "itl.gradients.grad_sample.gradient_gram",
+    "itl.specialists.resolve": "itl.specialists.resolve_options",
+    "itl.specialists.rounds.data_over": "itl.replay.epochs.phase_data",
+    "itl.specialists.rounds.specialist_stage": "itl.replay.specialist_stage.specialist_stage",
+    "itl.specialists.twins.copy_into": "itl.specialists.model_copies.copy_weights_",
+    "itl.specialists.twins.lean": "itl.specialists.model_copies.ema_update_",
+    "itl.specialists.twins.restore_twin": "itl.specialists.model_copies.restore_copy",
+    "itl.specialists.twins.twin": "itl.specialists.model_copies.frozen_copy",
+    "itl.specialists.twins.widen": "itl.specialists.model_copies.grow_outputs",
     "itl.specialists.live.LiveStep": "itl.replay.online_step.OnlineSelectionStep",
     "itl.specialists.rounds.ReplayRounds": "itl.replay.epochs.ReplayRoundPlanner",
     "itl.streams.Source": "itl.streams.DatasetSource",
@@ -247,6 +265,53 @@ CALLBACK_HOOKS = {
     "task_ends": "on_task_end",
     "recorded": "on_record",
 }
+
+# Hooks and class attributes of `itl.specialists.Specialist` that plug-ins override: old name -> new one.
+SPECIALIST_MEMBERS = {
+    "backwards": "backward_batches",
+    "changed": "mutable_tensors",
+    "closing": "closing_phase",
+    "draws": "num_replay_batches",
+    "epoch_starts": "on_epoch_start",
+    "extra_state": "state_dict",
+    "fixed_classes": "requires_fixed_classes",
+    "forwards": "forward_batches",
+    "gradient": "transform_gradients",
+    "hand_over": "on_generalist_start",
+    "inputs": "draw_inputs",
+    "logits": "evaluate_logits",
+    "logits_at_end": "stores_logits_at_task_end",
+    "looks_up": "lookup_inputs",
+    "needs_policy": "required_policy",
+    "new_classes": "requires_new_classes",
+    "over": "data",
+    "phase": "training_phase",
+    "restarts": "resets_network",
+    "restore": "load_state_dict",
+    "settles": "changes_model_at_task_end",
+    "take_back": "on_generalist_end",
+    "task_ends": "on_task_end",
+    "task_starts": "on_task_start",
+    "turns_gradients": "transforms_gradients",
+    "views": "num_views",
+}
+# Attributes of the objects that a specialist works with: class -> {old name: new name}.
+BATCH_ATTRIBUTES = {
+    "logits": "stored_logits",
+    "others": "extra_views",
+    "renewed": "updated_logits",
+    "said": "outputs",
+    "widths": "logit_widths",
+}
+TASK_CONTEXT_ATTRIBUTES = {
+    "columns": "class_mask",
+    "old": "past_columns",
+    "own": "task_mask",
+    "past": "past_classes",
+    "sight": "model_outputs",
+    "taught": "seen_mask",
+}
+PHASE_ATTRIBUTES = {"batch": "batch_size", "descent": "optimizer", "over": "data"}
 
 # New entry-point group -> old one.
 ENTRY_POINT_GROUPS = {"itl.methods": "itl.specialists"}
@@ -329,6 +394,13 @@ def adopt_renamed_methods(cls: type, renamed: Mapping[str, str]) -> None:
         if old in vars(cls) and new not in vars(cls):
             warn(f"method {cls.__name__}.{old}", new, stacklevel=4)
             setattr(cls, new, vars(cls)[old])
+
+
+def keep_old_members(cls: type, renamed: Mapping[str, str]) -> None:
+    """Make the members that a class defines under new names available under the old ones, as for `super().old()`."""
+    for old, new in renamed.items():
+        if new in vars(cls) and old not in vars(cls):
+            setattr(cls, old, vars(cls)[new])
 
 
 def install() -> None:

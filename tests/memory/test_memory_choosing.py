@@ -228,14 +228,14 @@ def test_a_memory_too_small_for_its_classes_is_refused(policy: str) -> None:
     ("policy", "said"),
     [
         ("entropy", r"needs the specialist's logits.*set memory\.policy="),
-        ("ring", r"memory\.logits=true stores what the specialist says.*set memory\.policy=stratified"),
+        ("ring", r"memory\.logits=true stores the specialist's logits.*set memory\.policy=stratified"),
     ],
 )
 def test_a_specialist_that_leaves_no_predictions_is_told_to_the_user(policy: str, said: str) -> None:
     class Silent(ER):
-        def loss(self, net: Any, now: Batch, pasts: tuple[Batch, ...]) -> torch.Tensor:
-            value = super().loss(net, now, pasts)
-            now.outputs = now.logits = None
+        def loss(self, net: Any, batch: Batch, replay_batches: tuple[Batch, ...]) -> torch.Tensor:
+            value = super().loss(net, batch, replay_batches)
+            batch.outputs = None
             return value
 
     learner = learner_with(policy, classes=4, memory__logits=policy == "ring")
