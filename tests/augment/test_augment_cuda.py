@@ -1,4 +1,4 @@
-"""On a GPU: the same bits as on the CPU, few launches, and a host that never waits."""
+"""Augmentation on a GPU: bit-equal to the CPU, few launches, no host synchronization."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def deterministic() -> Iterator[None]:
 
 @pytest.mark.parametrize("name", OPS)
 @pytest.mark.parametrize("shape", [(3, 32, 32), (1, 17, 29), (3, 224, 160)], ids=str)
-def test_an_operation_gives_the_same_bits(name: str, shape: tuple[int, int, int]) -> None:
+def test_operation_is_bit_equal_on_cuda(name: str, shape: tuple[int, int, int]) -> None:
     images = pictures(*shape)
     for strength in magnitudes(name, *shape[1:]).tolist():
         per_sample = torch.full((len(images),), strength, dtype=torch.float64)
@@ -33,7 +33,7 @@ def test_an_operation_gives_the_same_bits(name: str, shape: tuple[int, int, int]
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 @pytest.mark.parametrize("policy", [None, *policies()])
-def test_views_have_the_same_bits_and_the_host_never_waits(policy: str | None) -> None:
+def test_views_are_bit_equal_and_never_block_the_host(policy: str | None) -> None:
     images = pictures(3, 32, 32).repeat(100, 1, 1, 1)
     augment = Augment(policy=policy)
     draws, there = augment.draw(np.random.default_rng(0), len(images)), images.cuda()
@@ -47,14 +47,14 @@ def test_views_have_the_same_bits_and_the_host_never_waits(policy: str | None) -
 
 
 @pytest.mark.usefixtures("deterministic")
-def test_deterministic_kernels_give_the_same_bits() -> None:
+def test_deterministic_mode_is_bit_equal() -> None:
     images = pictures(3, 32, 32).repeat(20, 1, 1, 1)
     augment = Augment(policy="imagenet")
     draws = augment.draw(np.random.default_rng(0), len(images))
     assert torch.equal(augment(images.cuda(), draws).cpu(), augment(images, draws))
 
 
-def test_an_epoch_is_a_few_launches() -> None:
+def test_epoch_needs_few_launches() -> None:
     images = torch.randint(0, 256, (20_000, 3, 32, 32), dtype=torch.uint8, device="cuda")
     augment = Augment(policy="cifar10")
     draws = augment.draw(np.random.default_rng(0), len(images))

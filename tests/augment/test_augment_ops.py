@@ -1,4 +1,4 @@
-"""Each AutoAugment operation on a batch is Pillow's on each image, pixel by pixel."""
+"""Batched AutoAugment operations equal Pillow's, pixel by pixel."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SHAPES = [(3, 32, 32), (1, 32, 32), (3, 17, 29), (1, 40, 8), (3, 64, 48)]
 
 
 def strengths(name: str, height: int, width: int) -> list[float]:
-    """All ten bins with both signs, and values that are no bin."""
+    """All ten bins with both signs, and values between bins."""
     bins = magnitudes(name, height, width).tolist()
     between = {"Posterize": [1.0, 2.0, 3.0], "Solarize": [0.5, 127.0, 127.5, 256.0], "Rotate": [0.1, 45.0, 90.0, 181.3]}
     bins += between.get(name, [0.0123, 0.29999, 0.7])
@@ -26,7 +26,7 @@ def strengths(name: str, height: int, width: int) -> list[float]:
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("name", OPS)
-def test_every_magnitude_is_pillows_pixel_by_pixel(name: str, shape: tuple[int, int, int]) -> None:
+def test_every_magnitude_equals_pillow(name: str, shape: tuple[int, int, int]) -> None:
     images = pictures(*shape)
     # All magnitudes in one batch: a sample must not see its neighbour's.
     each = torch.tensor(strengths(name, *shape[1:]), dtype=torch.float64)
@@ -40,7 +40,7 @@ def test_every_magnitude_is_pillows_pixel_by_pixel(name: str, shape: tuple[int, 
 
 
 @pytest.mark.parametrize("name", GEOMETRY)
-def test_large_images_and_fill(name: str) -> None:
+def test_large_images_and_fill_equal_pillow(name: str) -> None:
     images = pictures(3, 224, 160)[::5]
     for strength in strengths(name, 224, 160)[::3]:
         got = geometric(name, images, torch.full((len(images),), strength, dtype=torch.float64), fill=128)
@@ -49,13 +49,13 @@ def test_large_images_and_fill(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["Equalize", "AutoContrast", "Contrast", "Sharpness"])
-def test_large_images_through_their_statistics(name: str) -> None:
+def test_image_statistics_of_large_images_equal_pillow(name: str) -> None:
     images = pictures(3, 224, 160)
     got = OPS[name](images, torch.full((len(images),), 0.6, dtype=torch.float64))
     assert torch.equal(got, torch.stack([from_pillow(pillow_op(to_pillow(x), name, 0.6)) for x in images]))
 
 
-def test_autocontrast_for_every_darkest_and_lightest_pixel() -> None:
+def test_autocontrast_equals_pillow_for_all_extremes() -> None:
     # One row per (low, high): every level between them occurs, so the whole table is compared.
     ramps = [np.clip(np.arange(256), low, high) for low in range(0, 256, 3) for high in range(low, 256, 2)]
     images = torch.from_numpy(np.stack(ramps).astype(np.uint8)).view(-1, 1, 1, 256)
@@ -71,7 +71,7 @@ def test_smoothing_rounds_like_pillow_for_every_sum() -> None:
     assert bool(((sums * 2 + 13) % 26 != 0).all())
 
 
-def test_a_blend_is_float32_fused_or_not_and_nothing_else() -> None:
+def test_blend_is_float32_with_or_without_fused_multiply_add() -> None:
     # The two roundings a compiler may choose differ by one level in a few cases; the table must be one of them.
     image, degenerate = np.meshgrid(np.arange(256), np.arange(256))
     for magnitude in strengths("Color", 32, 32):
@@ -83,7 +83,7 @@ def test_a_blend_is_float32_fused_or_not_and_nothing_else() -> None:
         assert np.array_equal(table, fused) or np.array_equal(table, np.clip(apart, 0, 255).astype(np.uint8))
 
 
-def test_colour_leaves_a_grey_image_as_pillow_does() -> None:
+def test_color_leaves_grayscale_images_unchanged() -> None:
     images = pictures(1, 20, 20)
     assert torch.equal(OPS["Color"](images, torch.full((len(images),), 0.9, dtype=torch.float64)), images)
 
@@ -94,7 +94,7 @@ def test_magnitude_zero_changes_nothing(name: str) -> None:
     assert torch.equal(OPS[name](images, torch.zeros(len(images), dtype=torch.float64)), images)
 
 
-def test_fixed_point_is_sixteen_bits_at_the_pixels_middle() -> None:
+def test_fixed_point_uses_16_bits_at_pixel_centers() -> None:
     fixed = coefficients("TranslateX", torch.tensor([2.9, -2.9], dtype=torch.float64), 32, 32)
     assert fixed.tolist() == [
         [65536, 0, -2 * 65536 + 32768, 0, 65536, 32768],
@@ -103,7 +103,7 @@ def test_fixed_point_is_sixteen_bits_at_the_pixels_middle() -> None:
 
 
 @pytest.mark.parametrize("name", OPS)
-def test_an_operation_leaves_its_input_alone_and_takes_views_of_memory(name: str) -> None:
+def test_operation_keeps_its_input_and_accepts_strided_tensors(name: str) -> None:
     images = pictures(3, 16, 12)
     before, strided = images.clone(), images.repeat_interleave(2, dim=3)[..., ::2]
     strength = torch.full((len(images),), 4.0 if name == "Posterize" else 0.3, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""torchvision as a second oracle, where it is installed: its tables, magnitudes and operations on PIL images."""
+"""Comparison with torchvision, if installed: policy tables, magnitudes, operations on PIL images."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ SIZES = [(32, 32), (64, 64), (17, 29), (224, 160)]
 
 
 @pytest.mark.parametrize("name", sorted(POLICIES))
-def test_the_policy_tables_are_torchvisions(name: str) -> None:
+def test_policy_tables_equal_torchvision(name: str) -> None:
     theirs = autoaugment.AutoAugment(autoaugment.AutoAugmentPolicy(name)).policies
     assert POLICIES[name] == [tuple((op, p, level or 0) for op, p, level in steps) for steps in theirs]
 
 
 @pytest.mark.parametrize(("height", "width"), SIZES)
-def test_the_magnitudes_are_torchvisions(height: int, width: int) -> None:
+def test_magnitudes_equal_torchvision(height: int, width: int) -> None:
     theirs = autoaugment.AutoAugment()._augmentation_space(10, (height, width))
     assert set(theirs) == set(NAMES) - {"Identity"}
     for name, (values, signed) in theirs.items():
@@ -33,7 +33,7 @@ def test_the_magnitudes_are_torchvisions(height: int, width: int) -> None:
 @pytest.mark.parametrize(("height", "width"), SIZES)
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("name", OPS)
-def test_an_operation_is_torchvisions_on_pil_images(name: str, channels: int, height: int, width: int) -> None:
+def test_operation_equals_torchvision_on_pil_images(name: str, channels: int, height: int, width: int) -> None:
     images = pictures(channels, height, width)[::2]
     bins = magnitudes(name, height, width).tolist()
     for strength in [*bins, *(-b for b in bins)] if name in SIGNED else bins:

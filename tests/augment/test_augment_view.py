@@ -1,4 +1,4 @@
-"""A view is what its draw says, however the batch is cut, and the draws have the policy's frequencies."""
+"""Augmented images match their draws, for any chunk size, and draws have the policy's frequencies."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def chosen(shift: list[tuple[int, int]], flip: list[bool]) -> Draws:
 
 
 @pytest.mark.parametrize(("height", "width", "padding"), [(8, 11, 3), (11, 8, 4), (9, 9, 1)])
-def test_every_crop_and_flip_is_the_slice_of_the_padded_image(height: int, width: int, padding: int) -> None:
+def test_crop_and_flip_equal_slices_of_the_padded_image(height: int, width: int, padding: int) -> None:
     places = list(itertools.product(range(2 * padding + 1), range(2 * padding + 1), (False, True)))
     for channels in (1, 3, 4):
         images = torch.randint(1, 256, (len(places), channels, height, width), dtype=torch.uint8)
@@ -37,7 +37,7 @@ def test_every_crop_and_flip_is_the_slice_of_the_padded_image(height: int, width
 
 @pytest.mark.parametrize("policy", policies())
 @pytest.mark.parametrize("shape", [(3, 32, 32), (1, 28, 28), (3, 19, 33)], ids=str)
-def test_a_whole_view_is_the_one_pillow_makes_from_the_same_draw(policy: str, shape: tuple[int, int, int]) -> None:
+def test_complete_view_equals_pillow_for_the_same_draw(policy: str, shape: tuple[int, int, int]) -> None:
     images = torch.cat([photographs(300, *shape), pictures(*shape)])
     augment = Augment(policy=policy, fill=77)
     draws = augment.draw(np.random.default_rng(3), len(images))
@@ -45,7 +45,7 @@ def test_a_whole_view_is_the_one_pillow_makes_from_the_same_draw(policy: str, sh
 
 
 @pytest.mark.parametrize("augment", ALL, ids=lambda a: str(a.policy))
-def test_how_a_batch_is_cut_changes_no_bit(augment: Augment, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunk_size_does_not_change_the_result(augment: Augment, monkeypatch: pytest.MonkeyPatch) -> None:
     images = photographs(100, 3, 16, 16)
     draws = augment.draw(np.random.default_rng(0), 100)
     whole = augment(images, draws)
@@ -58,7 +58,7 @@ def test_how_a_batch_is_cut_changes_no_bit(augment: Augment, monkeypatch: pytest
     assert torch.equal(augment(images, draws), whole)
 
 
-def test_a_views_neighbours_do_not_matter() -> None:
+def test_view_does_not_depend_on_other_samples() -> None:
     augment, images = Augment(policy="cifar10"), photographs(60, 3, 16, 16)
     draws, order = augment.draw(np.random.default_rng(1), 60), torch.randperm(60)
     mixed = Draws(draws.shift[order], draws.flip[order], draws.ops[order], draws.levels[order])
@@ -66,7 +66,7 @@ def test_a_views_neighbours_do_not_matter() -> None:
 
 
 @pytest.mark.parametrize("augment", [*ALL, Augment(padding=0, flip=False)], ids=str)
-def test_bytes_in_bytes_out_and_the_input_is_left_alone(augment: Augment) -> None:
+def test_output_is_uint8_and_input_is_unchanged(augment: Augment) -> None:
     images = photographs(20, 3, 12, 16)
     before = images.clone()
     out = augment(images, augment.draw(np.random.default_rng(0), 20))
@@ -83,7 +83,7 @@ def test_strided_images_give_the_same_views() -> None:
     assert torch.equal(augment(channels_last, draws), augment(images, draws))
 
 
-def test_draws_are_the_generators_alone_and_can_be_cut_and_joined() -> None:
+def test_draws_depend_on_the_generator_and_can_be_sliced_and_joined() -> None:
     augment = Augment(policy="imagenet")
     one, two = (augment.draw(np.random.default_rng(5), 50) for _ in range(2))
     joined = Draws.cat([one[:13], one[13:14], one[14:]])
@@ -95,7 +95,7 @@ def test_draws_are_the_generators_alone_and_can_be_cut_and_joined() -> None:
 
 
 def within(count: float, n: int, p: float) -> bool:
-    """Whether a binomial count lies within five standard deviations."""
+    """Whether a binomial count is within five standard deviations of its mean."""
     return abs(count - n * p) <= 5 * np.sqrt(n * p * (1 - p)) + 1e-9
 
 
@@ -108,7 +108,7 @@ def test_crops_and_flips_are_uniform() -> None:
 
 
 @pytest.mark.parametrize("policy", policies())
-def test_operations_magnitudes_and_signs_have_the_policys_frequencies(policy: str) -> None:
+def test_draw_frequencies_match_the_policy(policy: str) -> None:
     n, table = 200_000, POLICIES[policy]
     draws = Augment(policy=policy).draw(np.random.default_rng(0), n)
     for slot in range(2):
@@ -126,7 +126,7 @@ def test_operations_magnitudes_and_signs_have_the_policys_frequencies(policy: st
         assert all(within(counts.get(key, 0), n, p) for key, p in expected.items())
 
 
-def test_the_two_steps_come_from_one_sub_policy_and_are_independent() -> None:
+def test_both_steps_come_from_one_sub_policy_and_are_independent() -> None:
     # Only one sub-policy of cifar10 has Rotate, with TranslateX after it at 0.3; no other pair may follow Rotate.
     draws = Augment(policy="cifar10").draw(np.random.default_rng(0), 100_000)
     rotated = draws.ops[:, 0] == NAMES.index("Rotate")
@@ -135,7 +135,7 @@ def test_the_two_steps_come_from_one_sub_policy_and_are_independent() -> None:
     assert within(int((then > 0).sum()), int(rotated.sum()), 0.3)
 
 
-def test_an_unknown_policy_names_the_known_ones() -> None:
+def test_unknown_policy_suggests_known_ones() -> None:
     with pytest.raises(UserError, match="unknown AutoAugment policy 'cifar'; did you mean cifar10"):
         Augment(policy="cifar")
 
@@ -149,14 +149,14 @@ def test_an_unknown_policy_names_the_known_ones() -> None:
         (torch.zeros(3, 3, 8, 8, dtype=torch.uint8), "3 images but draws for 2"),
     ],
 )
-def test_what_cannot_be_augmented_is_said_in_one_line(images: torch.Tensor, says: str) -> None:
+def test_invalid_images_are_rejected_in_one_line(images: torch.Tensor, says: str) -> None:
     augment = Augment(policy="cifar10")
     with pytest.raises(UserError, match=says) as caught:
         augment(images, augment.draw(np.random.default_rng(0), 2))
     assert "\n" not in str(caught.value)
 
 
-def test_settings_out_of_range_are_refused() -> None:
+def test_out_of_range_settings_are_rejected() -> None:
     with pytest.raises(UserError, match="Padding"):
         Augment(padding=-1)
     with pytest.raises(UserError, match="Fill"):

@@ -1,4 +1,4 @@
-"""`itl bench` measures what it says, on both sides the same work."""
+"""`itl bench`: engine and baseline loop do the same work."""
 
 from __future__ import annotations
 
@@ -32,26 +32,26 @@ def record() -> dict[str, object]:
     }
 
 
-def test_both_ways_are_timed_for_the_same_steps(record: dict[str, dict[str, dict[str, float]]]) -> None:
+def test_engine_and_baseline_time_the_same_steps(record: dict[str, dict[str, dict[str, float]]]) -> None:
     assert set(record["ours"]) == set(record["usual"]) == STEPS
     for side in ("ours", "usual"):
         assert all(times["ms"] > 0 for times in record[side].values())
 
 
-def test_growth_and_lanes_have_a_row_for_each_size(record: dict[str, list[dict[str, float]]]) -> None:
+def test_growth_and_concurrency_have_a_row_for_each_size(record: dict[str, list[dict[str, float]]]) -> None:
     assert [row["buffer"] for row in record["growth"]] == [8, 16]
     assert all(row["tangent"] > 0 and row["projection"] > 0 for row in record["growth"])
     assert [row["lanes"] for row in record["lanes"]] == [1]
     assert record["lanes"][0]["ms_per_run_step"] > 0
 
 
-def test_the_record_can_be_drawn(record: dict[str, object], tmp_path: Path) -> None:
+def test_record_can_be_plotted(record: dict[str, object], tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     draw(record, str(tmp_path / "bench.png"))
     assert (tmp_path / "bench.png").stat().st_size > 5_000
 
 
-def test_the_usual_reservoir_holds_what_it_is_offered() -> None:
+def test_baseline_reservoir_holds_offered_samples() -> None:
     stream = TINY.stream()
     buffer = baseline_loop.Buffer(16, baseline_loop.Transform(stream))
     pixels = stream.tasks[0].train.pixels.permute(0, 2, 3, 1)
@@ -62,7 +62,7 @@ def test_the_usual_reservoir_holds_what_it_is_offered() -> None:
         assert torch.equal(image, pixels[row])  # the label says which row it was
 
 
-def test_jobs_on_a_cpu_run_one_after_another_in_order() -> None:
+def test_jobs_on_a_cpu_run_in_order() -> None:
     done: list[int] = []
 
     def job(k: int) -> int:
@@ -73,7 +73,7 @@ def test_jobs_on_a_cpu_run_one_after_another_in_order() -> None:
     assert done == [0, 1, 2, 3]
 
 
-def test_the_usual_run_goes_through_every_stage_and_keeps_a_balanced_memory() -> None:
+def test_baseline_run_completes_every_stage_with_a_balanced_memory() -> None:
     stream = TINY.stream()
     settings = settings_for("itl", None, 8, {**TINY.net, **SHORT})
     run = full_run.BaselineRun(stream, 8, settings, seed=0)
@@ -85,7 +85,7 @@ def test_the_usual_run_goes_through_every_stage_and_keeps_a_balanced_memory() ->
     assert 0 <= run.class_il() <= 100
 
 
-def test_a_methods_step_is_held_to_what_it_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_method_step_factor_relates_time_to_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench_methods.Workload, "for_device", lambda device, quick: TINY)
     record = bench_methods.measure_methods("cpu", bench_methods.parse_names("derpp,gdumb,co2l"))
     rows = {row["method"]: row for row in record["methods"]}
@@ -99,7 +99,7 @@ def test_a_methods_step_is_held_to_what_it_computes(monkeypatch: pytest.MonkeyPa
         assert row["factor"] == pytest.approx(row["ratio"] / row["explained"])
 
 
-def test_all_methods_but_the_ablation_and_itl_are_measured() -> None:
+def test_every_method_without_a_generalist_is_measured() -> None:
     assert {"sgd", "er", "derpp", "joint", "agem", "cls-er", "lwf"} <= set(bench_methods.parse_names("all"))
     assert not {"b", "b+ff", "itl", "itl-l"} & set(bench_methods.parse_names("all"))
     with pytest.raises(UserError, match="unknown method to measure 'dre'; did you mean"):

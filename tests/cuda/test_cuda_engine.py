@@ -1,4 +1,4 @@
-"""What only a GPU can show: captured steps, fused kernels and lanes give what the plain way gives."""
+"""GPU only: captured steps, fused kernels and concurrent runs equal plain training."""
 
 from __future__ import annotations
 
@@ -57,15 +57,15 @@ def same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("method", ["er", "derpp", "itl", "itl-l", "b+hp+ff+pd", "b+lf"])
-def test_captured_and_eager_training_give_the_same_bits(method: str, precision: str) -> None:
+def test_captured_and_eager_training_are_bit_equal(method: str, precision: str) -> None:
     captured = taught(method, precision=precision, capture=True)
     assert same(captured, taught(method, precision=precision, capture=False))
     assert same(captured, taught(method, precision=precision, capture=True, forget=True))
 
 
 @pytest.mark.parametrize("classes", [4, None])
-def test_kept_steps_serve_task_after_task_while_cudnn_searches(classes: int | None) -> None:
-    """Not in exact mode, and with a classifier and a memory that grow: another shape of step at every task."""
+def test_cached_steppers_work_across_tasks_with_cudnn_search(classes: int | None) -> None:
+    """Without exact mode, with growing classifier and memory: another step shape at every task."""
     learner = Learner("itl", 400, 0, classes, settings=SHORT, device="cuda")
     for task in (*stream(), *stream()):
         learner.learn(task)
@@ -76,14 +76,14 @@ def test_kept_steps_serve_task_after_task_while_cudnn_searches(classes: int | No
 @pytest.mark.parametrize(
     ("method", "rate"), [("derpp", "specialist.lr"), ("itl-l", "tangent.lr"), ("itl", "projection.lr")]
 )
-def test_a_loss_that_is_not_finite_stops_it(method: str, rate: str, capture: bool) -> None:
+def test_non_finite_loss_stops_training(method: str, rate: str, capture: bool) -> None:
     learner = Learner(method, 50, 0, 4, settings={**SHORT, rate: 100.0, "capture": capture}, device="cuda")
     with pytest.raises(UserError, match="the loss is not finite"):
         learner.learn(stream().tasks[0])
 
 
-def test_cudnn_searches_for_captured_steps_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An evaluation in one lane must not wait until all that the others have queued is done."""
+def test_cudnn_search_is_limited_to_captured_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An evaluation in one run must not wait for the queued work of the others."""
     seen: dict[str, set[bool]] = {"captured": set(), "else": set()}
     step, logits = Stepper.step, Learner._logits
 
@@ -104,8 +104,8 @@ def test_cudnn_searches_for_captured_steps_alone(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("capture", [True, False])
-def test_inputs_that_are_late_are_waited_for(capture: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The generalist's are made on a stream of their own; here it is kept busy for a while before each of them."""
+def test_steps_wait_for_late_inputs(capture: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The generalist's inputs are prepared on another stream, which this test delays."""
     expected = taught("itl", capture=capture)
     load = SampleRoundPlanner.load
 
@@ -138,27 +138,29 @@ CAPTURED += ["gss", "gmed", "metasp"]
 @pytest.mark.parametrize("generalist", ["none", "tangent"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("method", CAPTURED)
-def test_a_methods_captured_and_eager_training_give_the_same_bits(method: str, precision: str, generalist: str) -> None:
+def test_captured_and_eager_training_are_bit_equal_for_each_method(
+    method: str, precision: str, generalist: str
+) -> None:
     own = {"precision": precision, "generalist": generalist, **OWN.get(method, {})}
     assert same(taught(method, capture=True, **own), taught(method, capture=False, **own))
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("method", ["itl-l", "derpp"])
-def test_a_mean_of_the_weights_is_the_same_captured_and_eager(method: str, precision: str) -> None:
+def test_weight_average_is_bit_equal_captured_and_eager(method: str, precision: str) -> None:
     own = {"precision": precision, "specialist.options.average": 0.9}
     assert same(taught(method, capture=True, **own), taught(method, capture=False, **own))
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_a_step_that_cannot_be_captured_trains_and_repeats_itself(precision: str) -> None:
-    """AutoAugment within the step, on images chosen in it, sorts its draws on the host."""
+def test_uncapturable_step_is_reproducible(precision: str) -> None:
+    """AutoAugment inside the step sorts its draws on the host."""
     own = {"precision": precision, "memory.policy": "loss-aware", "augment.memory": "stream"}
     assert same(taught("er", **own), taught("er", **own))
 
 
-def test_methods_that_ask_the_network_between_steps_share_the_device_with_captures() -> None:
-    """What one lane launches outside its graphs must not break into a graph that another is capturing."""
+def test_eager_work_between_steps_does_not_disturb_captures() -> None:
+    """Eager launches of one run must not enter a graph that another run is capturing."""
     methods = ["x-der", "icarl", "gcr", "er-t", "gmed", "itl"] * 2
     jobs = [partial(taught, method, seed) for seed, method in enumerate(methods)]
     alone = [job() for job in jobs]
@@ -166,8 +168,8 @@ def test_methods_that_ask_the_network_between_steps_share_the_device_with_captur
 
 
 @pytest.mark.parametrize("method", ["er", "itl"])
-def test_captured_and_eager_training_agree_on_the_benchmarks_network(method: str) -> None:
-    """With as many temporaries as the real step has: what a graph keeps must not lie where it works."""
+def test_captured_and_eager_training_agree_on_resnet18(method: str) -> None:
+    """With as many temporaries as a real step, so that memory reuse inside a graph is covered."""
     real = {"net.name": "resnet18", "net.width": 32, "specialist.momentum": 0.9, "specialist.lr": 0.01}
     captured = taught(method, precision="bf16", capture=True, **real)
     assert same(captured, taught(method, precision="bf16", capture=False, **real))
@@ -176,15 +178,15 @@ def test_captured_and_eager_training_agree_on_the_benchmarks_network(method: str
 @pytest.mark.parametrize(
     ("method", "real"), [("er", {}), ("itl", {"net.name": "resnet18", "net.width": 32, "tangent.epochs": 60})]
 )
-def test_a_lane_ends_as_the_run_alone(method: str, real: dict[str, Any]) -> None:
-    """Also where their graphs multiply large matrices, for which cuBLAS wants a workspace."""
+def test_concurrent_run_equals_a_single_run(method: str, real: dict[str, Any]) -> None:
+    """Includes graphs with large matrix products, for which cuBLAS needs a workspace."""
     alone = [taught(method, seed, **real) for seed in range(3)]
     beside = run_concurrently([lambda s=s: taught(method, s, **real) for s in range(3)], 3, torch.device("cuda"))
     assert all(same(a, b) for a, b in zip(alone, beside, strict=True))
 
 
-def test_whole_runs_in_lanes_end_as_alone(tmp_path: Path) -> None:
-    """With evaluation, tangent learning and projection: eager work of one lane beside another's captures."""
+def test_complete_concurrent_runs_equal_single_runs(tmp_path: Path) -> None:
+    """With evaluation, tangent learning and projection: eager work of one run during captures of another."""
 
     def go(seed: int, place: str) -> dict[str, Any]:
         config = Config("arrays", "itl", 50, seed, {**SHORT, "exact": True, "net.width": 8 * (1 + seed % 2)})
@@ -198,8 +200,8 @@ def test_whole_runs_in_lanes_end_as_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("uses", [1, 2])
-def test_gradients_computed_apart_are_the_convolutions(uses: int) -> None:
-    """On a second stream, many times over: a race would show. A weight used twice has the sum of its gradients."""
+def test_side_stream_weight_gradients_are_correct(uses: int) -> None:
+    """Repeated on a second stream, so that a race would show. A weight used twice gets the sum of its gradients."""
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     torch.manual_seed(0)
     layer = nn.Conv2d(16, 32, 3, 2, 1, bias=False).cuda().to(memory_format=torch.channels_last)

@@ -1,4 +1,4 @@
-"""A pass leaves no batch of a handful behind, and whatever counts its steps counts alike."""
+"""Batch splitting: no tiny last batch, and the same step counts everywhere."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from itl.learner.stage_estimate import GENERALIST, estimate_stages
 from support.tiny import differing, photograph, tiny_learner, tiny_stream
 
 
-def test_up_to_three_samples_that_are_left_over_join_the_batch_before() -> None:
+def test_small_remainders_join_the_previous_batch() -> None:
     assert {n: batch_sizes(n, 8).tolist() for n in (1, 3, 8, 9, 11, 12, 16, 19, 20)} == {
         1: [1],
         3: [3],
@@ -32,7 +32,7 @@ def test_up_to_three_samples_that_are_left_over_join_the_batch_before() -> None:
 
 
 @pytest.mark.parametrize("batch", [1, 2, 3, 8, 32])
-def test_a_pass_takes_every_sample_once(batch: int) -> None:
+def test_batch_sizes_cover_every_sample_once(batch: int) -> None:
     for samples in range(1, 100):
         sizes = batch_sizes(samples, batch)
         assert (sizes.sum(), len(sizes)) == (samples, num_batches(samples, batch))
@@ -45,7 +45,7 @@ def test_a_pass_takes_every_sample_once(batch: int) -> None:
 
 
 class Watcher(Callback):
-    """Notes how many steps every stage has."""
+    """Records the number of steps of every stage."""
 
     def __init__(self) -> None:
         self.steps: list[int] = []
@@ -55,8 +55,8 @@ class Watcher(Callback):
 
 
 @pytest.mark.parametrize("limits", [{}, {"specialist__steps": 3, "tangent__steps": 4}, {"specialist__steps": 1}])
-def test_the_steps_foretold_are_those_taken(limits: dict[str, Any]) -> None:
-    """18 images, two passes: in batches of 8 and 10, on the memory of 4, 4, 4 and 6."""
+def test_estimated_steps_equal_the_steps_taken(limits: dict[str, Any]) -> None:
+    """18 images, two epochs: batches of 8 and 10; on the memory 4, 4, 4 and 6."""
     watcher, stream = Watcher(), tiny_stream(each=9)
     learner = tiny_learner("itl", buffer=18, callback=watcher, **limits)
     for task in stream:
@@ -69,8 +69,8 @@ def test_the_steps_foretold_are_those_taken(limits: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("method", ["er", "der", "itl", "gdumb", "metasp", "co2l", "icarl", "gss", "x-der", "cls-er"])
-def test_no_step_of_any_stage_sees_a_handful(method: str) -> None:
-    """Batch norm over one image, at the very end of a pass, can undo what the network predicts."""
+def test_no_stage_trains_on_a_tiny_batch(method: str) -> None:
+    """Batch norm over one image at the end of an epoch can ruin the network's predictions."""
     stream = tiny_stream(each=9)
     learner = tiny_learner(method, buffer=18)
     learner.prepare(stream.tasks[0])
@@ -83,7 +83,7 @@ def test_no_step_of_any_stage_sees_a_handful(method: str) -> None:
     assert min(sizes) >= 4
 
 
-def test_a_task_whose_last_batch_is_a_joined_one_goes_on_as_if_never_stopped(tmp_path: Path) -> None:
+def test_resuming_a_task_with_a_merged_last_batch_is_exact(tmp_path: Path) -> None:
     stream, stops = tiny_stream(each=9), []
 
     class SaveEveryRound(Callback):

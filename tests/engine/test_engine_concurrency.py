@@ -1,4 +1,4 @@
-"""Lanes on one device: one captures alone, those that launch kernels one by one do so together."""
+"""Concurrent runs on one device: captures are exclusive, eager launches are shared."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from itl.engine.concurrency import CAPTURE_GATE, CaptureGate
 from support.tiny import tiny_learner, tiny_stream
 
 
-def test_a_capture_has_the_device_to_itself_and_nobody_starves() -> None:
+def test_capture_is_exclusive_and_no_thread_starves() -> None:
     gate, inside, seen = CaptureGate(), {"eager": 0, "alone": 0}, []
     guard = threading.Lock()
 
@@ -54,8 +54,8 @@ POLICIES = [("er", policy) for policy in ("coreset", "entropy", "herding")]
 
 
 @pytest.mark.parametrize(("method", "policy"), [*((method, None) for method in ASKING), *POLICIES])
-def test_whoever_asks_a_network_does_so_while_no_lane_captures(method: str, policy: str | None) -> None:
-    """Steps, memories that look, hooks, evaluation: any of them can make cuDNN search, which would break a capture."""
+def test_every_forward_pass_holds_the_capture_gate(method: str, policy: str | None) -> None:
+    """Steps, memory policies, hooks and evaluation can all trigger cuDNN's search, which would break a capture."""
     own: dict[str, Any] = {"generalist": "tangent", **({"memory__policy": policy} if policy else {})}
     learner, seen = tiny_learner(method, **own), []
     hook = register_module_forward_pre_hook(lambda module, given: seen.append(CAPTURE_GATE.active))
@@ -70,7 +70,7 @@ def test_whoever_asks_a_network_does_so_while_no_lane_captures(method: str, poli
 
 
 class Ring:
-    """PyTorch's streams as they are handed out: 32 in turn for each priority."""
+    """PyTorch's stream pool: a ring of 32 for each priority."""
 
     def __init__(self) -> None:
         self.given = {0: 0, -1: 0}
@@ -80,8 +80,8 @@ class Ring:
         return SimpleNamespace(cuda_stream=(priority, self.given[priority] % 32))
 
 
-def test_no_lane_has_a_stream_of_another_or_of_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many were handed out before: a lane whose stream is captured by another could launch nothing."""
+def test_concurrent_runs_and_engine_never_share_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run whose stream is captured by another run could not launch anything."""
     ring, device = Ring(), torch.device("cuda")
     monkeypatch.setattr(torch.cuda, "Stream", ring)
     monkeypatch.setattr(concurrency, "_streams", {})

@@ -1,4 +1,4 @@
-"""The switches of PyTorch that an engine relies on are its own whenever it is at work."""
+"""An engine restores its PyTorch switches whenever it is used."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from itl.engine.device import Engine
 
 @pytest.fixture
 def switches(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """As they were, afterwards; no device is asked for."""
+    """Restore the switches afterwards; no CUDA device is needed."""
     monkeypatch.setattr(device, "launching_on", lambda at: nullcontext())
     cuda, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     before = cuda.allow_tf32, cudnn.allow_tf32, cudnn.benchmark, cudnn.deterministic
@@ -23,7 +23,7 @@ def switches(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("switches")
-def test_another_engine_in_the_process_changes_neither_precision_nor_exactness() -> None:
+def test_another_engine_does_not_change_precision_or_determinism() -> None:
     gpu = torch.device("cuda", 0)
     exact = Engine(gpu, "fp32", exact=True)
     fast = Engine(gpu, "bf16")

@@ -1,4 +1,4 @@
-"""A stream on some of a GPU's multiprocessors: what the driver is asked, and what happens where it refuses."""
+"""Green contexts: the driver calls, and the fallback when the driver refuses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAMES = (
 
 
 class Driver:
-    """Answers like CUDA's; `without` is missing, `failing` returns an error."""
+    """A fake CUDA driver: `without` is missing, `failing` returns an error."""
 
     def __init__(self, without: str = "", failing: str = "") -> None:
         self.failing, self.called, self.wanted = failing, [], 0
@@ -39,7 +39,7 @@ class Driver:
         return 0
 
 
-def test_the_driver_is_asked_for_a_part_and_a_stream_on_it() -> None:
+def test_green_context_requests_a_partition_and_a_stream() -> None:
     driver = Driver()
     assert green_context._create(driver, 0, 32) == 4711
     assert driver.called == list(NAMES)
@@ -47,13 +47,13 @@ def test_the_driver_is_asked_for_a_part_and_a_stream_on_it() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_older_driver_or_one_that_refuses_is_no_error_of_ours(name: str) -> None:
+def test_missing_or_failing_driver_functions_are_reported_as_unavailable(name: str) -> None:
     for driver in (Driver(without=name), Driver(failing=name)):
         with pytest.raises(green_context._Unavailable, match=name):
             green_context._create(driver, 0, 32)
 
 
-def test_without_a_driver_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_green_context_is_unavailable_without_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> None:
         raise OSError(name)
 
@@ -62,7 +62,7 @@ def test_without_a_driver_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None
         green_context._driver()
 
 
-def test_where_it_cannot_be_had_what_is_made_ahead_has_a_stream_like_any(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prefetching_falls_back_to_an_ordinary_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     class Plain:
         def __init__(self, device: torch.device, priority: int = 0) -> None:
             self.priority = priority
@@ -78,7 +78,7 @@ def test_where_it_cannot_be_had_what_is_made_ahead_has_a_stream_like_any(monkeyp
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
-def test_its_kernels_compute_what_others_do() -> None:
+def test_green_context_kernels_compute_the_same_values() -> None:
     device = torch.device("cuda", 0)
     stream = green_context.stream_on(device, 0.25)
     if stream is None:

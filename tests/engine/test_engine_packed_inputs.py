@@ -1,4 +1,4 @@
-"""A captured step's inputs in one row a step: what goes in comes out, wherever a kernel may expect it."""
+"""Packed inputs of a captured step: lossless, aligned, refillable."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def group(steps: int, seed: int = 0) -> dict[str, Tensor]:
 
 
 def same(packed: PackedInputs, given: dict[str, Tensor]) -> bool:
-    """Whether every step of `given` comes out."""
+    """Whether every step of `given` is recovered."""
     for k in range(given["lr"].shape[0]):
         out = packed.at(torch.tensor([k]))
         if set(out) != set(given):
@@ -34,26 +34,26 @@ def same(packed: PackedInputs, given: dict[str, Tensor]) -> bool:
     return True
 
 
-def test_there_is_room_for_more_steps_than_were_given_first() -> None:
+def test_capacity_exceeds_the_first_group() -> None:
     packed = PackedInputs(group(2), capacity=5)
     assert same(packed, group(2))
     packed.fill(group(5, seed=1))
     assert same(packed, group(5, seed=1))
 
 
-def test_a_step_gets_its_own_inputs() -> None:
+def test_each_step_reads_its_own_inputs() -> None:
     assert same(PackedInputs(group(5)), group(5))
 
 
 @pytest.mark.parametrize("steps", [5, 3])
-def test_it_is_filled_again(steps: int) -> None:
+def test_packed_inputs_can_be_refilled(steps: int) -> None:
     packed = PackedInputs(group(5))
     packed.fill(group(steps, seed=1))
     assert same(packed, group(steps, seed=1))
     assert len(packed) == 5
 
 
-def test_inputs_lie_where_kernels_expect_them() -> None:
+def test_inputs_are_aligned() -> None:
     packed = PackedInputs(group(5))
     row = packed.rows.index_select(0, torch.tensor([2]))
     for name, tensor in packed.at(torch.tensor([2])).items():

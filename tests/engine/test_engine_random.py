@@ -1,4 +1,4 @@
-"""Randomness keyed by purpose, and drawing without replacement."""
+"""Keyed generators and sampling without replacement."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from itl.engine.keyed_random import generator, sample_without_replacement, torch
 
 
 def chi_square(counts: np.ndarray) -> float:
-    """Pearson's statistic of counts that should be equal, as standard deviations above its mean."""
+    """Pearson's chi-squared statistic of equal counts, in standard deviations above its mean."""
     expected = counts.sum() / counts.size
     freedom = counts.size - 1
     return float((((counts - expected) ** 2 / expected).sum() - freedom) / (2 * freedom) ** 0.5)
 
 
-def test_the_same_key_gives_the_same_numbers_whatever_was_drawn_before() -> None:
+def test_same_key_gives_same_numbers_regardless_of_history() -> None:
     first = generator(3, 1, "specialist", 0, "order").random(5)
     generator(3, 1, "tangent").random(100)
     np.random.default_rng(0).random(7)
@@ -28,7 +28,7 @@ def test_the_same_key_gives_the_same_numbers_whatever_was_drawn_before() -> None
     )
 
 
-def test_keys_that_differ_anywhere_give_other_numbers() -> None:
+def test_different_keys_give_different_numbers() -> None:
     keys = [
         (0,),
         (1,),
@@ -52,7 +52,7 @@ def test_keys_that_differ_anywhere_give_other_numbers() -> None:
 @pytest.mark.parametrize(
     ("size", "count"), [(1, 1), (5, 5), (8, 3), (40, 3), (1000, 32), (5120, 32), (130, 32), (3, 0)]
 )
-def test_a_draw_has_no_number_twice(size: int, count: int) -> None:
+def test_sampling_without_replacement_has_no_duplicates(size: int, count: int) -> None:
     picks = sample_without_replacement(generator(size, count), 200, size, count)
     assert picks.shape == (200, count)
     assert picks.dtype == np.int64
@@ -63,7 +63,7 @@ def test_a_draw_has_no_number_twice(size: int, count: int) -> None:
 
 
 @pytest.mark.parametrize("size", [4, 12], ids=["by shuffling", "by drawing again"])
-def test_every_ordered_draw_is_equally_likely(size: int) -> None:
+def test_every_ordered_sample_is_equally_likely(size: int) -> None:
     count = 3
     picks = sample_without_replacement(generator("uniform", size), 40_000, size, count)
     codes = picks @ (size ** np.arange(count))
@@ -74,12 +74,12 @@ def test_every_ordered_draw_is_equally_likely(size: int) -> None:
 
 
 @pytest.mark.parametrize(("size", "count"), [(64, 32), (500, 32)])
-def test_every_slot_is_drawn_equally_often_at_each_place(size: int, count: int) -> None:
+def test_every_number_is_equally_likely_at_each_position(size: int, count: int) -> None:
     picks = sample_without_replacement(generator("places", size), 20_000, size, count)
     for place in (0, count // 2, count - 1):
         assert abs(chi_square(np.bincount(picks[:, place], minlength=size))) < 4.5
 
 
-def test_more_than_there_are_cannot_be_chosen() -> None:
+def test_sampling_more_than_available_is_rejected() -> None:
     with pytest.raises(ValueError, match="4 different numbers below 3"):
         sample_without_replacement(generator(0), 1, 3, 4)

@@ -1,4 +1,4 @@
-"""One step of the engine against SGD written out, its schedules, and what a non-finite loss does."""
+"""Engine steps against hand-written SGD, schedules, and non-finite values."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CPU = Engine(torch.device("cpu"))
 
 @dataclass
 class GivenRounds:
-    """Rounds whose steps' inputs are given: `rounds[r]` is a list of batches of one shape."""
+    """A planner with given inputs: `rounds[r]` is a list of batches of one shape."""
 
     rounds: list[list[StepInputs]]
     committed: list[int] = field(default_factory=list)
@@ -54,7 +54,7 @@ def leaf(*values: float) -> Tensor:
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("schedule", ["constant", "cosine"])
-def test_steps_are_sgd_with_momentum_and_twice_lambda_as_weight_decay(momentum: float, schedule: str) -> None:
+def test_steps_equal_sgd_with_momentum_and_l2_penalty(momentum: float, schedule: str) -> None:
     """v ← μ v + ∇(loss + λ‖w‖²); w ← w − η v, by hand, in float64."""
     target = torch.randn(5, 3, dtype=torch.float64)
     w = leaf(1.0, -2.0, 3.0)
@@ -72,8 +72,8 @@ def test_steps_are_sgd_with_momentum_and_twice_lambda_as_weight_decay(momentum: 
     assert rounds.committed == [0, 1]
 
 
-def test_a_gradient_laid_out_in_another_order_is_still_the_gradient() -> None:
-    """Autograd may hand out a transposed view, or one number spread over a tensor; fused kernels read raw memory."""
+def test_gradients_with_other_strides_are_applied_correctly() -> None:
+    """Autograd may return a transposed or expanded tensor; fused kernels read raw memory."""
     w, v = torch.zeros(2, 3, requires_grad=True), torch.zeros(4, requires_grad=True)
     t = torch.arange(6.0).view(3, 2)
     rounds = GivenRounds([[{"t": t}]])
@@ -83,7 +83,7 @@ def test_a_gradient_laid_out_in_another_order_is_still_the_gradient() -> None:
 
 
 @pytest.mark.parametrize("name", ["sgd", "er", "derpp"])
-def test_a_specialists_steps_are_those_of_pytorchs_sgd(name: str) -> None:
+def test_specialist_steps_equal_pytorch_sgd(name: str) -> None:
     method = build(SpecialistSettings(name=name, alpha=0.3, beta=0.7))
     ours, theirs = tiny_net(classes=4).train(), tiny_net(classes=4).train()
     batches = [
@@ -113,7 +113,7 @@ def test_a_specialists_steps_are_those_of_pytorchs_sgd(name: str) -> None:
     assert all(p.grad is None for p in ours.parameters())  # nothing is left behind
 
 
-def test_the_cosine_falls_from_the_rate_to_nothing_over_all_rounds() -> None:
+def test_cosine_schedule_decays_to_zero_over_all_rounds() -> None:
     optimizer = OptimizerConfig(0.4, schedule="cosine")
     whole = optimizer.rates(0, 100, 100)
     assert whole[0] == pytest.approx(0.4)
@@ -126,7 +126,7 @@ def test_the_cosine_falls_from_the_rate_to_nothing_over_all_rounds() -> None:
     assert torch.equal(OptimizerConfig(0.4).rates(7, 3, 100), torch.full((3,), 0.4))
 
 
-def test_a_warm_start_rises_in_equal_steps_for_a_quarter_and_then_falls_as_the_cosine_does() -> None:
+def test_warm_schedule_is_linear_warm_up_then_cosine_decay() -> None:
     optimizer = OptimizerConfig(0.4, schedule="warm")
     whole = optimizer.rates(0, 100, 100)
     assert whole[:25].tolist() == pytest.approx([0.4 * k / 26 for k in range(1, 26)])
@@ -137,15 +137,15 @@ def test_a_warm_start_rises_in_equal_steps_for_a_quarter_and_then_falls_as_the_c
     )  # too few to rise
 
 
-def test_each_step_gets_its_own_rate_though_steps_are_grouped_by_shape() -> None:
-    """Span.order is the order of time: group 0 twice, group 1 once, group 0 again."""
+def test_each_step_gets_its_own_rate_across_groups() -> None:
+    """`StepChunk.order` is chronological: group 0 twice, group 1 once, group 0 again."""
     span = StepChunk([{"x": torch.zeros(3, 2)}, {"x": torch.zeros(1, 5)}], [(0, 2), (1, 1), (0, 1)])
     rated = span.with_learning_rates(torch.tensor([1.0, 2.0, 3.0, 4.0]), lambda t: t)
     assert rated.groups[0]["lr"].tolist() == [1.0, 2.0, 4.0]
     assert rated.groups[1]["lr"].tolist() == [3.0]
 
 
-def test_a_round_reports_its_mean_loss() -> None:
+def test_round_reports_its_mean_loss() -> None:
     w, told = leaf(0.0), []
     rounds = GivenRounds([[{"t": torch.tensor(v)} for v in (1.0, 3.0)], [{"t": torch.tensor(5.0)}]])
     stage = Stage("stage", {"w": w}, OptimizerConfig(1e-12), rounds, lambda b: (w + b["t"]).sum())
@@ -154,7 +154,7 @@ def test_a_round_reports_its_mean_loss() -> None:
 
 
 def poisoned(poison: float, momentum: float) -> tuple[Tensor, Stage]:
-    """Three rounds of two steps; the first step of the second has a loss that is not finite."""
+    """Three rounds of two steps; the first step of the second round has a non-finite loss."""
     w = torch.tensor([1.0, 2.0], requires_grad=True)
     values = [[1.0, 1.0], [poison, 1.0], [1.0, 1.0]]
     rounds = GivenRounds([[{"t": torch.tensor(v)} for v in row] for row in values])
@@ -163,7 +163,7 @@ def poisoned(poison: float, momentum: float) -> tuple[Tensor, Stage]:
 
 @pytest.mark.parametrize("poison", [math.nan, math.inf])
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_after_a_loss_that_is_not_finite_the_weights_stay_as_they_were(poison: float, momentum: float) -> None:
+def test_non_finite_loss_leaves_the_weights_unchanged(poison: float, momentum: float) -> None:
     kept: list[Tensor] = []
     w, stage = poisoned(poison, momentum)
     with pytest.raises(Diverged) as caught:
@@ -173,8 +173,8 @@ def test_after_a_loss_that_is_not_finite_the_weights_stay_as_they_were(poison: f
     assert torch.equal(w, kept[0])  # and its second, healthy step changed nothing either
 
 
-def test_a_statistic_that_is_not_finite_is_noticed_too() -> None:
-    """A batch norm's running variance can overflow while its outputs, and so the loss, stay finite."""
+def test_non_finite_statistic_is_detected() -> None:
+    """A running variance can overflow while outputs and loss stay finite."""
     w, statistic = torch.ones(2, requires_grad=True), torch.zeros(1)
 
     def loss(batch: StepInputs) -> Tensor:
@@ -187,8 +187,8 @@ def test_a_statistic_that_is_not_finite_is_noticed_too() -> None:
     assert caught.value.epoch == 2
 
 
-def test_a_weight_that_is_not_finite_is_noticed_even_if_no_loss_was() -> None:
-    """The root's slope at 0 is infinite while its value is 0: the last step of a stage has no loss after it."""
+def test_non_finite_weight_is_detected_without_a_non_finite_loss() -> None:
+    """The derivative of a square root at 0 is infinite while its value is 0, and no loss follows the last step."""
     w = torch.tensor([0.0, 1.0], requires_grad=True)
     told: list[int] = []
     rounds = GivenRounds([[{"t": torch.tensor(1.0)}]])
@@ -201,7 +201,7 @@ def test_a_weight_that_is_not_finite_is_noticed_even_if_no_loss_was() -> None:
     assert not told
 
 
-def test_a_stage_goes_on_from_any_round_with_the_momentum_it_had_there() -> None:
+def test_stage_resumes_from_any_round_with_its_momentum() -> None:
     def stage() -> tuple[Tensor, Stage]:
         w = leaf(1.0, -1.0)
         rounds = GivenRounds([[{"t": torch.tensor(float(k))}] * 2 for k in range(4)])
@@ -224,8 +224,8 @@ def test_a_stage_goes_on_from_any_round_with_the_momentum_it_had_there() -> None
         assert torch.equal(again, w)
 
 
-def test_a_phase_that_trains_nothing_with_a_twin_has_its_gradients_as_they_are() -> None:
-    """ER-T's correction of outputs, say: a scale and a shift over a network whose weights stay."""
+def test_gradients_without_bf16_copies_are_returned_unchanged() -> None:
+    """Example: ER-T's bias correction trains a scale and a shift and no network weight."""
     own = torch.ones(2, requires_grad=True)
     grad = torch.tensor([0.5, -1.0])
     assert [g is grad for g in BF16Weights(tiny_net()).to_float([own], [grad])] == [True]

@@ -1,4 +1,4 @@
-"""Where kernels run: on the GPU there is, else on the CPU in Triton's interpreter, launched by the same code."""
+"""Fixtures for kernel tests: on a GPU if available, else in Triton's interpreter on the CPU."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> torch.device:
 
 
 class Stream:
-    """One of a GPU that there is not: everything is done at once."""
+    """A stand-in for a CUDA stream that executes everything immediately."""
 
     cuda_stream = 0
 
@@ -43,7 +43,7 @@ class Stream:
 
 
 class Graph:
-    """A captured step that is run again."""
+    """A stand-in for a CUDA graph that reruns the step."""
 
     def __init__(self, body: Any, counter: torch.Tensor) -> None:
         self.body, self.counter = body, counter
@@ -55,7 +55,7 @@ class Graph:
 
 @pytest.fixture
 def captures(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Captured steps on a CPU: the graph is the step itself, whose inputs are packed and counted. An entry for each."""
+    """Simulate capture on a CPU: a graph reruns the step on packed inputs. Lists one entry per capture."""
     made: list[int] = []
     main, beside = Stream(), Stream()
     now = [main]

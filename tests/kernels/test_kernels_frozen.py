@@ -1,4 +1,4 @@
-"""A frozen network with its norms folded into its convolutions is the network in evaluation mode."""
+"""A frozen network with folded norms equals the network in evaluation mode."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LAST = torch.channels_last
 
 
 def seen(name: str, device: torch.device, strided: bool = False) -> nets.ResNet:
-    """A network whose norms have seen something, and whose affine parts are not the usual ones."""
+    """A network whose norms have non-trivial statistics and affine parameters."""
     generator = torch.Generator().manual_seed(0)
     net = nets.build(name, 5, width=8, strided=strided, generator=generator)
     with torch.no_grad():
@@ -51,10 +51,10 @@ FAMILY = [
 
 @pytest.mark.parametrize("way", ["kernel", "plain", "cudnn"])
 @pytest.mark.parametrize(("name", "strided"), FAMILY)
-def test_a_frozen_network_is_the_network_in_evaluation_mode(
+def test_frozen_network_equals_evaluation_mode(
     name: str, strided: bool, way: str, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By our kernel, without it, and all by cuDNN; in bf16 it is no further away than layer by layer."""
+    """With the Triton kernel, without it, and with cuDNN; bf16 is as accurate as layer by layer."""
     if way == "cudnn" and device.type != "cuda":
         pytest.skip("cuDNN is on CUDA devices alone")
     net, x = seen(name, device, strided), images(strided, device)
@@ -77,7 +77,7 @@ def test_a_frozen_network_is_the_network_in_evaluation_mode(
     assert (len(taken) > before) is (way == "kernel")
 
 
-def test_it_stays_what_it_was(device: torch.device) -> None:
+def test_frozen_network_keeps_its_values(device: torch.device) -> None:
     net, x = seen("resnet8", device), images(False, device)
     still = frozen.FrozenTrunk(net.split(1)[0], torch.float32)
     before = still(x)
@@ -87,7 +87,7 @@ def test_it_stays_what_it_was(device: torch.device) -> None:
     assert torch.equal(still(x), before)
 
 
-def test_a_tangent_model_asks_it_for_its_features(device: torch.device) -> None:
+def test_tangent_model_uses_the_frozen_trunk(device: torch.device) -> None:
     net, x = seen("resnet18", device), images(False, device)
     model = TangentModel(net, 2)
     expected = model.features(x)
@@ -98,13 +98,13 @@ def test_a_tangent_model_asks_it_for_its_features(device: torch.device) -> None:
         assert away(model.features(x), expected) < most
 
 
-def test_other_networks_are_asked_themselves(device: torch.device) -> None:
+def test_other_networks_are_not_frozen(device: torch.device) -> None:
     trunk = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU())
     assert not frozen.supports(trunk)
     assert not frozen.supports(torch.nn.Sequential(nets.build("resnet8", 2, width=8).stem, trunk))
 
 
-def test_images_stay_as_they_are_where_no_layer_is_frozen(device: torch.device) -> None:
+def test_images_are_unchanged_without_frozen_layers(device: torch.device) -> None:
     net, x = seen("resnet8", device), images(False, device)
     model = TangentModel(net, None)
     model.freeze_trunk(torch.bfloat16)

@@ -1,4 +1,4 @@
-"""The fused norms, on the way and back, and their derivatives along w: PyTorch's own, and forward mode's."""
+"""Fused norms, forward and backward, and their JVPs against PyTorch and forward-mode differentiation."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def random(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype = to
 @pytest.mark.parametrize(
     ("groups", "channels", "batch", "side", "residual"), [*(BIG if torch.cuda.is_available() else []), *SMALL]
 )
-def test_the_fused_norm_is_pytorchs(
+def test_fused_norm_equals_pytorch(
     groups: int,
     channels: int,
     batch: int,
@@ -36,7 +36,7 @@ def test_the_fused_norm_is_pytorchs(
     device: torch.device,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whether one layer, another or two take its output, in one kernel or two each way."""
+    """Covers one or two consumers of the output, and one or two kernels in each direction."""
     if not whole:
         monkeypatch.setattr(norm, "SINGLE_PASS_MAX_ROWS", 0)
     shape = (batch, channels, side, side)
@@ -61,7 +61,7 @@ def test_the_fused_norm_is_pytorchs(
 
 @pytest.mark.parametrize(("dtype", "within"), [(torch.float32, 1e-6), (torch.bfloat16, 1e-2)])
 @pytest.mark.parametrize("residual", [False, True])
-def test_the_norm_on_running_statistics_is_pytorchs(
+def test_norm_with_running_statistics_equals_pytorch(
     residual: bool, dtype: torch.dtype, within: float, device: torch.device
 ) -> None:
     x, r = (random((9, 64, 7, 7), device, dtype) for _ in range(2))
@@ -79,7 +79,7 @@ def test_the_norm_on_running_statistics_is_pytorchs(
 
 
 def a_tangent_model(device: torch.device) -> tuple[TangentModel, Tensor]:
-    """Over the last two layers of a small network in channels-last, with statistics of its own; and images."""
+    """A tangent model over the last two layers of a small channels-last network, and images."""
     wide = 16 if device.type == "cuda" else 4  # 8 x 4 channels at its end: what the kernels take at least
     net = nets.build("resnet18", 10, width=wide, generator=torch.Generator().manual_seed(0)).to(device)
     net.to(memory_format=LAST)  # type: ignore[call-overload]
@@ -91,7 +91,7 @@ def a_tangent_model(device: torch.device) -> tuple[TangentModel, Tensor]:
 
 
 def moved_along(model: TangentModel, w: dict[str, Tensor], features: Tensor, ahead: bool = False) -> list[Tensor]:
-    """Logits, and the gradient of their square in w."""
+    """Logits, and the gradient of their square with respect to w."""
     leaves = {name: t.clone().requires_grad_() for name, t in w.items()}
     logits = model.logits(leaves, features, model.conv_outputs(features) if ahead else None)
     return [logits.detach(), *torch.autograd.grad(logits.square().sum(), list(leaves.values()))]
@@ -99,10 +99,10 @@ def moved_along(model: TangentModel, w: dict[str, Tensor], features: Tensor, ahe
 
 @pytest.mark.parametrize("whole", [True, False])
 @pytest.mark.parametrize("ahead", [False, True])
-def test_the_fused_derivative_is_forward_modes(
+def test_fused_derivative_equals_forward_mode(
     ahead: bool, whole: bool, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With values computed before or not, with a norm's way back in one kernel or two."""
+    """With and without precomputed values; the norm's backward pass in one or two kernels."""
     if not whole:
         monkeypatch.setattr(norm, "SINGLE_PASS_MAX_ROWS", 0)
     model, x = a_tangent_model(device)
@@ -124,7 +124,7 @@ def test_the_fused_derivative_is_forward_modes(
 @pytest.mark.parametrize(
     ("images", "channels", "height", "width", "classes"), [(3, 32, 4, 4, 10), (40, 64, 3, 2, 130), (2, 64, 12, 9, 5)]
 )
-def test_the_fused_head_is_pooling_and_classifier(
+def test_fused_head_equals_pooling_and_classifier(
     images: int, channels: int, height: int, width: int, classes: int, device: torch.device
 ) -> None:
     y, dy, g = (random((images, channels, height, width), device) for _ in range(3))
@@ -140,8 +140,8 @@ def test_the_fused_head_is_pooling_and_classifier(
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
-def test_derivatives_on_a_second_stream_are_the_same(device: torch.device) -> None:
-    """Many times over, with a stream that comes late: a race would show."""
+def test_derivatives_on_a_side_stream_are_equal(device: torch.device) -> None:
+    """Repeated with a delayed stream, so that a race would show."""
     model, x = a_tangent_model(device)
     side = torch.cuda.Stream()
     for _ in range(50):

@@ -1,4 +1,4 @@
-"""The fused update: PyTorch's SGD on the masters, and twins rounded from them."""
+"""Fused SGD: PyTorch's SGD on the masters, and bf16 copies rounded from them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from itl.triton_support import load_kernels
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_the_fused_update_is_pytorchs_sgd_with_rounded_twins(momentum: float, device: torch.device) -> None:
+def test_fused_sgd_equals_pytorch_sgd_with_rounded_copies(momentum: float, device: torch.device) -> None:
     net = nn.Sequential(nn.Conv2d(3, 17, 3), nn.BatchNorm2d(17), nn.Conv2d(17, 40, 3), nn.Flatten(), nn.Linear(640, 10))
     net = net.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     leaves, weights = list(net.parameters()), BF16Weights(net)
@@ -42,7 +42,7 @@ def test_the_fused_update_is_pytorchs_sgd_with_rounded_twins(momentum: float, de
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_steps_bookkeeping_is_one_kernel(dtype: torch.dtype, device: torch.device) -> None:
+def test_bookkeeping_kernel_updates_loss_rate_and_flag(dtype: torch.dtype, device: torch.device) -> None:
     lr, bad, total = (torch.zeros((), device=device) for _ in range(3))
     rates = torch.tensor([0.5, 0.25, 0.125, 0.0625], device=device)
     seen = []

@@ -1,4 +1,4 @@
-"""Views by one kernel: the bits of the operations one by one, which are held against Pillow."""
+"""The augmentation kernel is bit-equal to the separate operations, which are compared with Pillow."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FEW = [(3, 8, 8, 200), (1, 5, 2, 0)]  # enough for an interpreter
 def test_every_operation_at_every_level_in_both_steps(
     channels: int, height: int, width: int, fill: int, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By one kernel where the image is small enough; interpreted, at the outermost levels and the middle one."""
+    """One kernel for small images; the interpreter runs only the extreme levels and the middle one."""
     steps = every_step(range(1 - BINS, BINS) if device.type == "cuda" else (1 - BINS, 0, BINS - 1))
     some = pictures(channels, height, width)
     images = some[torch.arange(len(steps)) % len(some)]
@@ -35,7 +35,7 @@ def test_every_operation_at_every_level_in_both_steps(
 
 
 def every_step(levels: Iterable[int]) -> Tensor:
-    """Operations of two steps and their levels, int64 [n, 4]: each at each level, first and second, beside another."""
+    """Operations and levels of two steps, int64 `[n, 4]`: each operation at each level in both steps."""
     pairs = [(op, level) for op, name in enumerate(NAMES) for level in levels if level >= 0 or name in SIGNED]
     alone = [(op, 0, level, 0) for op, level in pairs] + [(0, op, 0, level) for op, level in pairs]
     both = [(a, b, i, j) for (a, i), (b, j) in zip(pairs, pairs[::-1], strict=True)]

@@ -1,4 +1,4 @@
-"""A step that is the same from task to task is made once: tangent learning's and the projection's."""
+"""Steppers of tangent learning and projection are cached from task to task."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 class Forgetful(dict[str, Any]):
-    """Keeps nothing."""
+    """A cache that stores nothing."""
 
     def __setitem__(self, key: str, value: Any) -> None:
         pass
@@ -41,12 +41,12 @@ def taught(case: str, forget: bool) -> Learner:
 
 
 @pytest.mark.parametrize("case", list(CASES))
-def test_a_kept_step_trains_as_a_new_one_to_the_last_bit(case: str) -> None:
+def test_cached_stepper_trains_bit_equal_to_a_new_one(case: str) -> None:
     assert differing(photograph(taught(case, forget=False)), photograph(taught(case, forget=True))) == set()
 
 
 @pytest.mark.parametrize(("case", "kept"), [("itl", True), ("itl, growing", False)])
-def test_a_step_is_kept_while_its_tensors_are(case: str, kept: bool) -> None:
+def test_stepper_is_cached_as_long_as_its_tensors_stay(case: str, kept: bool) -> None:
     steppers: list[tuple[int, int]] = []
 
     def listen(event: str, learner: Learner, stage: str | None, epoch: int) -> None:
@@ -63,12 +63,12 @@ def test_a_step_is_kept_while_its_tensors_are(case: str, kept: bool) -> None:
 
 
 def changed(learner: Learner, section: str, **values: Any) -> None:
-    """Other settings from here on."""
+    """Change settings for the following tasks."""
     part = getattr(learner.settings, section).model_copy(update=values)
     learner.settings = learner.settings.model_copy(update={section: part})
 
 
-def test_a_step_whose_stage_fails_is_not_kept() -> None:
+def test_stepper_of_a_failed_stage_is_not_cached() -> None:
     learner = tiny_learner("itl", classes=6)
     first, second, _ = tiny_stream(classes=6, tasks=3)
     learner.learn(first)
@@ -83,8 +83,8 @@ def test_a_step_whose_stage_fails_is_not_kept() -> None:
     ("section", "values"),
     [("tangent", {"layers": 3}), ("tangent", {"beta": 0.5}), ("projection", {"reduction": "sum", "lr": 1e-4})],
 )
-def test_no_step_of_other_settings_is_gone_on_with(section: str, values: dict[str, Any]) -> None:
-    """It has them within it, on a GPU."""
+def test_stepper_is_not_reused_with_other_settings(section: str, values: dict[str, Any]) -> None:
+    """A captured graph contains its settings as constants."""
     learner = tiny_learner("itl", classes=6)
     first, second, _ = tiny_stream(classes=6, tasks=3)
     learner.learn(first)
@@ -97,7 +97,7 @@ def test_no_step_of_other_settings_is_gone_on_with(section: str, values: dict[st
 
 
 class Looking(Callback):
-    """Sees which images a projection goes over, and which of them are still there when the next task is trained."""
+    """Tracks a projection's images and whether they are still alive during the next task."""
 
     def __init__(self) -> None:
         self.sources: list[weakref.ref[Any]] = []
@@ -111,8 +111,8 @@ class Looking(Callback):
             self.there.append(self.sources[-1]() is not None)
 
 
-def test_what_rests_holds_nothing_of_its_task() -> None:
-    """A task's images must not lie in a GPU's memory while the next one is trained."""
+def test_cached_steppers_keep_no_task_data_alive() -> None:
+    """A task's images must not occupy GPU memory while the next task is trained."""
     look = Looking()
     learner = tiny_learner("itl", classes=6, callback=look, projection__over="task")
     for task in tiny_stream(classes=6, tasks=3):
@@ -121,7 +121,7 @@ def test_what_rests_holds_nothing_of_its_task() -> None:
     assert look.there == [False, False]
 
 
-def test_a_learner_that_keeps_steps_can_be_pickled() -> None:
+def test_learner_with_cached_steppers_can_be_pickled() -> None:
     learner = tiny_learner("itl", classes=6)
     first, second, _ = tiny_stream(classes=6, tasks=3)
     learner.learn(first)

@@ -1,4 +1,4 @@
-"""What a user does, on a GPU: a command killed and given again, too little memory, a sweep with lanes."""
+"""User scenarios on a GPU: killed commands, too little memory, concurrent sweeps."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def world(folder: Path) -> Path:
 
 
 def begin(words: list[str], folder: Path) -> subprocess.Popen[str]:
-    """The command in a process of its own, which saves its state after every round."""
+    """Run the command in a separate process that saves its state after every round."""
     env = {**os.environ, "ITL_SAVE_EVERY": "0", "ITL_CACHE": "off", "OMP_NUM_THREADS": "1"}
     line = "import sys; from itl.cli import main; main(sys.argv[1:])"
     return subprocess.Popen(
@@ -73,12 +73,12 @@ def position(folder: Path) -> tuple[int, str]:
 
 
 def content(folder: Path) -> dict[str, Any]:
-    """Weights, memory and everything else the state's tensors hold."""
+    """All tensors of a saved state."""
     return {name: tensor.numpy().tobytes() for name, tensor in store.read(model_of(folder))[0].items()}
 
 
 @pytest.mark.parametrize("what", COMMANDS)
-def test_killed_in_every_stage_it_ends_with_the_same_bits(what: str, tmp_path: Path) -> None:
+def test_command_killed_in_every_stage_resumes_bit_equal(what: str, tmp_path: Path) -> None:
     whole, cut = world(tmp_path / "whole"), world(tmp_path / "cut")
     ended = begin(COMMANDS[what], whole)
     _, said = ended.communicate(timeout=120)
@@ -100,7 +100,7 @@ def test_killed_in_every_stage_it_ends_with_the_same_bits(what: str, tmp_path: P
     assert content(cut) == content(whole)
 
 
-def test_too_little_memory_is_one_line_and_the_model_is_as_it_was(
+def test_out_of_memory_is_one_line_and_leaves_the_model_unchanged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(world(tmp_path))
@@ -124,7 +124,7 @@ def test_too_little_memory_is_one_line_and_the_model_is_as_it_was(
     assert content(tmp_path) == before
 
 
-def test_a_sweep_with_lanes_ends_as_the_runs_alone(tmp_path: Path) -> None:
+def test_concurrent_sweep_equals_single_runs(tmp_path: Path) -> None:
     short = {"net.width": 8, "specialist.epochs": 2, "tangent.epochs": 4, "projection.epochs": 4, "exact": True}
     base = Config(settings=short, tasks=2, curves=0)
     configs = [replace(base, seed=seed, method=method) for method in ("er", "itl") for seed in (0, 1, 2)]

@@ -1,6 +1,6 @@
-"""A GPU's whole way on a CPU: captured steps, bf16 twins, fused kernels (interpreted), convolutions apart.
+"""The GPU code path simulated on a CPU: captured steps, bf16 weights, interpreted kernels, side-stream convolutions.
 
-What it cannot show is what needs a GPU: streams that overlap, graphs, lanes, speed (`tests/cuda`).
+Overlapping streams, real graphs, concurrent runs and speed need a GPU (`tests/cuda`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FEW = {"specialist.steps": 4, "tangent.epochs": 2, "projection.epochs": 2, "net.
 
 
 def taught(method: str, capture: bool, **own: Any) -> dict[str, Tensor]:
-    """What a learner is after two tasks, and what it makes of the first one's images."""
+    """A learner's state after two tasks and its logits on the first task's images."""
     stream = tiny_stream(classes=4, tasks=2, each=8, channels=3, policy="cifar10")
     learner = tiny_learner(
         method, **{name.replace(".", "__"): v for name, v in {**FEW, **own, "capture": capture}.items()}
@@ -34,8 +34,8 @@ def taught(method: str, capture: bool, **own: Any) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("method", ["er", "derpp", "itl", "itl-l", "b+ff", "b+lf", "b+hp+ff+pd", "agem", "co2l"])
-def test_captured_steps_leave_no_trace_and_give_the_same_bits(method: str, captures: list[int]) -> None:
-    """By PyTorch's own operations."""
+def test_captured_steps_are_bit_equal_and_leave_no_trace(method: str, captures: list[int]) -> None:
+    """With PyTorch's own operations."""
     captured = taught(method, capture=True)
     assert captures
     made = len(captures)
@@ -60,7 +60,9 @@ LARGE = [
 
 
 @pytest.mark.slow
-def test_so_do_the_gpus_kernels(device: torch.device, captures: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_captured_steps_with_gpu_kernels_are_bit_equal(
+    device: torch.device, captures: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     for room, name, value in LARGE:
         monkeypatch.setattr(room, name, value)
     gone = [counted(*way, monkeypatch) for way in WAYS]
@@ -70,10 +72,8 @@ def test_so_do_the_gpus_kernels(device: torch.device, captures: list[int], monke
     assert differing(captured, taught("itl", capture=False)) == set()
 
 
-def test_first_spans_that_are_short_need_no_graphs_of_their_own(
-    captures: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A graph has room for the longest span of its stage from the beginning."""
+def test_short_first_chunks_reuse_the_stage_graphs(captures: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph has capacity for the longest chunk of its stage from the beginning."""
     made, outcomes = [], []
     for soon in ((), (1, 3)):
         monkeypatch.setattr(epochs, "FIRST_CHUNK_EPOCHS", soon)
