@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 
-from itl import streams
+from itl import _deprecated, streams
 from itl.errors import UserError
 from itl.streams import registry
 
@@ -19,7 +19,9 @@ def add(monkeypatch: pytest.MonkeyPatch, **sources: object) -> None:
         setattr(module, name, source)
     monkeypatch.setitem(sys.modules, "plugin", module)
     points = [EntryPoint(f"seq-{name}", f"plugin:{name}", registry.ENTRY_POINT_GROUP) for name in (*sources, "broken")]
-    monkeypatch.setattr(registry, "entry_points", lambda group: points if group == registry.ENTRY_POINT_GROUP else [])
+    monkeypatch.setattr(
+        _deprecated, "entry_points", lambda group: points if group == registry.ENTRY_POINT_GROUP else []
+    )
 
 
 def test_describe_needs_no_files():
@@ -65,7 +67,7 @@ def test_broken_entry_point_is_reported_and_does_not_hide_others(monkeypatch: py
     add(monkeypatch, wrong=object())
     with pytest.raises(UserError, match=r"seq-broken .* cannot be loaded"):
         streams.load("seq-broken")
-    with pytest.raises(UserError, match=r"is not an itl\.streams\.DatasetSource"):
+    with pytest.raises(UserError, match=r"is not a DatasetSource"):
         streams.load("seq-wrong")
     with pytest.warns(UserWarning, match="seq-") as caught:
         rows = streams.describe()

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from functools import cache
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from itl.errors import UserError, unknown
+from itl import plugins
+from itl.errors import unknown
 
 if TYPE_CHECKING:
     from itl.memory.policies.base import MemoryPolicy
@@ -38,12 +38,12 @@ BUILT_IN = {
 
 def policy_names() -> list[str]:
     """The names of all policies, those of other packages last."""
-    return list(dict.fromkeys([*BUILT_IN, *_entry_points()]))
+    return list(dict.fromkeys([*BUILT_IN, *plugins.find_all(ENTRY_POINT_GROUP)]))
 
 
 def policy_summaries() -> dict[str, str]:
     """A one-line summary of each policy, by name; for another package's policy, where it is defined."""
-    added = {name: entry.value for name, entry in _entry_points().items()}
+    added = {name: entry.value for name, entry in plugins.find_all(ENTRY_POINT_GROUP).items()}
     return {**added, **{name: summary for name, (_, summary) in BUILT_IN.items()}}
 
 
@@ -54,14 +54,17 @@ def get_policy(name: str) -> MemoryPolicy:
         name: Name of a policy of this package or of an entry point in the group `itl.memory`.
 
     Raises:
-        UserError: There is no such policy, or the other package's entry point is not a `MemoryPolicy`.
+        UserError: There is no such policy, or the other package's entry point cannot be used.
     """
+    from itl.memory.policies.base import MemoryPolicy  # imports torch
+
     if name in BUILT_IN:
         return _built_in(name)
-    added = _entry_points()
+    added = plugins.find_all(ENTRY_POINT_GROUP)
     if name not in added:
         raise unknown("memory policy", name, policy_names())
-    return _as_policy(added[name].load(), f"memory policy {name} ({added[name].value})")
+    policy: MemoryPolicy | type[MemoryPolicy] = plugins.load("memory policy", added[name], MemoryPolicy)
+    return policy() if isinstance(policy, type) else policy
 
 
 @cache
@@ -69,17 +72,3 @@ def _built_in(name: str) -> MemoryPolicy:
     module, _, class_name = BUILT_IN[name][0].partition(":")
     policy: MemoryPolicy = getattr(import_module(f"itl.memory.policies.{module}"), class_name)()
     return policy
-
-
-def _as_policy(found: Any, description: str) -> MemoryPolicy:
-    """An entry point may be a policy class or a policy."""
-    from itl.memory.policies.base import MemoryPolicy
-
-    policy = found() if isinstance(found, type) and issubclass(found, MemoryPolicy) else found
-    if not isinstance(policy, MemoryPolicy):
-        raise UserError(f"{description} is not an itl.memory.MemoryPolicy; fix or remove its package")
-    return policy
-
-
-def _entry_points() -> dict[str, EntryPoint]:
-    return {entry.name: entry for entry in entry_points(group=ENTRY_POINT_GROUP)}

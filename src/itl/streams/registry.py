@@ -8,9 +8,9 @@ from __future__ import annotations
 import warnings
 from dataclasses import asdict
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
+from itl import plugins
 from itl.errors import UserError, unknown
 from itl.streams.base import DatasetSource
 
@@ -27,7 +27,7 @@ BUILT_IN = {
 
 def names() -> list[str]:
     """Names of all streams, those of other packages last."""
-    return [*BUILT_IN, *sorted(set(_entry_points()) - set(BUILT_IN))]
+    return [*BUILT_IN, *sorted(set(plugins.find_all(ENTRY_POINT_GROUP)) - set(BUILT_IN))]
 
 
 def find(name: str) -> DatasetSource:
@@ -41,21 +41,11 @@ def find(name: str) -> DatasetSource:
         found = getattr(import_module(module), attribute)
         assert isinstance(found, DatasetSource)
         return found
-    added = _entry_points()
+    added = plugins.find_all(ENTRY_POINT_GROUP)
     if name not in added:
         raise unknown("stream", str(name), names())
-    try:
-        found = added[name].load()
-    except Exception as error:  # another package may raise anything
-        why = " ".join(str(error).split())  # as one line
-        raise UserError(
-            f"stream {name} ({added[name].value}) cannot be loaded: {why}; fix or remove its package"
-        ) from error
-    if not isinstance(found, DatasetSource):
-        raise UserError(
-            f"stream {name} ({added[name].value}) is not an itl.streams.DatasetSource; fix or remove its package"
-        )
-    return found
+    source: DatasetSource = plugins.load("stream", added[name], DatasetSource)
+    return source
 
 
 def describe() -> list[dict[str, Any]]:
@@ -70,7 +60,3 @@ def describe() -> list[dict[str, Any]]:
         facts = {key: getattr(source, key) for key in ("classes", "shape", "train", "test", "files")}
         rows.append({"name": name, **facts, **asdict(source.traits)})
     return rows
-
-
-def _entry_points() -> dict[str, EntryPoint]:
-    return {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
