@@ -1,4 +1,4 @@
-"""The scikit-learn classifier passes scikit-learn's own checks, and does what a task after a task does."""
+"""The scikit-learn classifier passes scikit-learn's estimator checks and learns task by task like a Learner."""
 
 from __future__ import annotations
 
@@ -27,13 +27,15 @@ QUICK = {
     "projection.lr": 0.01,
 }
 
-# Those of scikit-learn's checks that cannot apply, with the reason: none.
-CANNOT: dict[str, str] = {}
+# scikit-learn's checks that are expected to fail, with the reason: none.
+EXPECTED_FAILURES: dict[str, str] = {}
 
 
 @pytest.mark.slow
-@parametrize_with_checks([ITLClassifier(epochs=4, buffer=60, settings=QUICK)], expected_failed_checks=lambda _: CANNOT)
-def test_scikit_learns_checks(estimator: Any, check: Any) -> None:
+@parametrize_with_checks(
+    [ITLClassifier(epochs=4, buffer=60, settings=QUICK)], expected_failed_checks=lambda _: EXPECTED_FAILURES
+)
+def test_estimator_checks_pass(estimator: Any, check: Any) -> None:
     check(estimator)
 
 
@@ -42,7 +44,7 @@ def digits() -> tuple[np.ndarray, ...]:
     return tuple(train_test_split(X, y, test_size=0.8, random_state=0, stratify=y))
 
 
-def test_it_learns_digits_one_group_of_classes_after_another() -> None:
+def test_partial_fit_learns_digits_class_by_class() -> None:
     X, X_test, y, y_test = digits()
     short = {"net.width": 8, "tangent.steps": 60, "projection.steps": 60}
     model = ITLClassifier(epochs=20, image_shape=(8, 8), buffer=100, settings=short)
@@ -53,10 +55,10 @@ def test_it_learns_digits_one_group_of_classes_after_another() -> None:
     assert model.n_tasks_ == 2
     assert model.score(X_test, y_test) > 0.7
     old = np.isin(y_test, (0, 1, 2, 3, 4))
-    assert model.score(X_test[old], y_test[old]) > 0.5  # what came first is not forgotten
+    assert model.score(X_test[old], y_test[old]) > 0.5  # the first task is not forgotten
 
 
-def test_it_is_the_learner_itself() -> None:
+def test_probabilities_equal_those_of_a_learner() -> None:
     images, labels = tiny_images(channels=3)
     pixels = images.transpose(0, 2, 3, 1)
     names = np.array(["fox", "cat", "eel", "dog"])
@@ -73,7 +75,7 @@ def test_it_is_the_learner_itself() -> None:
     np.testing.assert_allclose(model.predict_proba(pixels), expected, atol=1e-6)
 
 
-def test_a_class_that_is_announced_has_a_column_before_it_comes() -> None:
+def test_announced_class_has_probability_zero() -> None:
     images, labels = tiny_images()
     X = images.reshape(len(images), -1)
     model = ITLClassifier(settings=TINY, buffer=8, image_shape=(8, 8))
@@ -84,18 +86,18 @@ def test_a_class_that_is_announced_has_a_column_before_it_comes() -> None:
         model.partial_fit(X, labels, classes=[0, 1])
 
 
-def test_a_pickle_learns_on_like_the_original() -> None:
+def test_unpickled_classifier_continues_like_the_original() -> None:
     images, labels = tiny_images()
     images, first = images[:, 0], labels < 2
     model = ITLClassifier(settings=TINY, buffer=8).partial_fit(images[first], labels[first])
     again = pickle.loads(pickle.dumps(model))
     assert len(pickle.dumps(model)) < 400_000
-    for one in (model, again):
-        one.partial_fit(images[~first], labels[~first])
+    for classifier in (model, again):
+        classifier.partial_fit(images[~first], labels[~first])
     assert (again.predict_proba(images) == model.predict_proba(images)).all()
 
 
-def test_it_works_in_pipelines_and_cross_validation() -> None:
+def test_classifier_works_in_pipelines_and_cross_validation() -> None:
     X, _, y, _ = digits()
     few = y < 3
     pipeline = make_pipeline(StandardScaler(), ITLClassifier(epochs=15, settings=QUICK))
@@ -103,9 +105,9 @@ def test_it_works_in_pipelines_and_cross_validation() -> None:
     assert clone(pipeline).get_params()["itlclassifier__epochs"] == 15
 
 
-def test_a_shape_that_does_not_fit_is_refused() -> None:
+def test_wrong_image_shape_and_method_are_refused() -> None:
     X, _, y, _ = digits()
-    with pytest.raises(ValueError, match="64 features, which image_shape"):
+    with pytest.raises(ValueError, match="64 features, which do not fit image_shape"):
         ITLClassifier(image_shape=(8, 9)).fit(X, y)
     with pytest.raises(ValueError, match="unknown method"):
         ITLClassifier("itll").fit(X, y)

@@ -1,4 +1,4 @@
-"""A scikit-learn classifier that is taught one batch of classes after another: `partial_fit` is a task."""
+"""A scikit-learn classifier for continual learning: every `partial_fit` is a task."""
 
 from __future__ import annotations
 
@@ -13,28 +13,42 @@ from sklearn.utils.multiclass import check_classification_targets  # type: ignor
 from sklearn.utils.validation import check_is_fitted, check_random_state  # type: ignore[import-untyped]
 from torch import Tensor
 
+from itl.apps.next_task import next_task
 from itl.checkpoint.learner_state import LearnerState
 from itl.errors import UserError
 from itl.learner import Learner, learner_from_state
-from itl.streams import Images, Task, Traits
-from itl.streams.arrays import statistics
+from itl.streams import Images
 
 Array = npt.NDArray[Any]
+RENAMED_STATE = {"least_": "data_min_", "range_": "data_range_"}  # in pickles of earlier versions
 
 
 class ITLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """Integral Tangent Learning (or any method of itl) with scikit-learn's interface.
+    """A continual-learning classifier with scikit-learn's interface.
 
-    Every `partial_fit(X, y)` is a task; it may bring new classes, known ones, or both. `fit` forgets everything first.
-    X is `[n, features]`, or uint8 images `[n, h, w]` or `[n, h, w, c]`. Features are kept as 8 bits between the least
-    and the largest value of each in the first batch; what lies outside is clipped. They have no neighbours unless
-    `image_shape`, (h, w) or (h, w, c), says that they are the pixels of an image.
+    Every `partial_fit(X, y)` learns one task, with new classes, known classes or both; `fit` starts from scratch.
+    `X` is `[n, features]`, or uint8 images `[n, h, w]` or `[n, h, w, c]`. Features are stored as 8-bit values between
+    each feature's minimum and maximum in the first task; values outside that range are clipped.
 
-    `buffer` is how many samples are remembered, `epochs` how long a task is trained; `settings` are itl's own.
+    Args:
+        method: The method, as for `Learner`.
+        buffer: Number of samples in memory.
+        epochs: Number of training epochs of every stage of a task.
+        image_shape: `(h, w)` or `(h, w, c)` if the features of a 2-D `X` are the pixels of images; otherwise features
+            have no neighbors.
+        settings: Further settings by dotted name, as for `Learner`.
+        random_state: Seed, NumPy random state, or None for a random seed.
+        device: `auto`, `cpu` or `cuda`.
+
+    Attributes:
+        classes_: The class labels, sorted.
+        outputs_: The class labels in the order of the network's outputs.
+        n_tasks_: Number of tasks learned.
+        learner_: The `Learner`.
     """
 
     classes_: Array
-    outputs_: list[Any]  # the classes in the order of the network's outputs
+    outputs_: list[Any]
 
     def __init__(
         self,
@@ -44,7 +58,7 @@ class ITLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         epochs: int = 20,
         image_shape: Sequence[int] | None = None,
         settings: Mapping[str, Any] | None = None,
-        random_state: Any = 0,
+        random_state: int | np.random.RandomState | None = 0,
         device: str = "cpu",
     ) -> None:
         self.method = method
@@ -57,111 +71,139 @@ class ITLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     # ------------------------------------------------------------------ learning
 
-    def fit(self, X: Any, y: Any) -> ITLClassifier:
-        """Learn one task, having learned nothing before."""
+    def fit(self, X: npt.ArrayLike, y: npt.ArrayLike) -> ITLClassifier:
+        """Learn one task from scratch.
+
+        Args:
+            X: Samples, `[n, features]`, `[n, h, w]` or `[n, h, w, c]`.
+            y: Class labels, `[n]`.
+
+        Returns:
+            The classifier itself.
+
+        Raises:
+            ValueError: If the data or a parameter are invalid.
+        """
         for name in [name for name in vars(self) if name.endswith("_") and not name.startswith("_")]:
             delattr(self, name)
         return self.partial_fit(X, y)
 
-    def partial_fit(self, X: Any, y: Any, classes: Any = None) -> ITLClassifier:
-        """Learn one more task. `classes` may name all that will come, as elsewhere, but need not."""
+    def partial_fit(self, X: npt.ArrayLike, y: npt.ArrayLike, classes: npt.ArrayLike | None = None) -> ITLClassifier:
+        """Learn one more task.
+
+        Args:
+            X: Samples, of the same form as in the first task.
+            y: Class labels, `[n]`; new labels are new classes.
+            classes: Optionally, all classes that may occur now or later.
+
+        Returns:
+            The classifier itself.
+
+        Raises:
+            ValueError: If the data or a parameter are invalid.
+        """
         first = not hasattr(self, "learner_")
-        X, y = self._validated(X, y, reset=first)
-        check_classification_targets(y)
-        known: Array = np.array([], y.dtype) if first else self.classes_
-        more = np.unique(y) if classes is None else np.union1d(np.unique(y), classes)
-        if classes is not None and not np.isin(np.unique(y), classes).all():
-            raise ValueError(f"y holds classes that are not in classes={classes}")
+        samples, targets = self._validated(X, y, reset=first)
+        check_classification_targets(targets)
+        known: Array = np.array([], targets.dtype) if first else self.classes_
+        labels = np.unique(targets)
+        announced = labels if classes is None else np.union1d(labels, classes)
+        if classes is not None and not np.isin(labels, classes).all():
+            raise ValueError(f"y contains labels that are not in classes={classes}")
         try:
             if first:
-                self._begin(X)
-            outputs = [*self.outputs_, *(c for c in np.unique(y).tolist() if c not in self.outputs_)]
-            place = {c: k for k, c in enumerate(outputs)}
-            self.learner_.learn(self._task(self._pixels(X), torch.tensor([place[c] for c in y.tolist()])))
+                self._create_learner(samples)
+            outputs = [*self.outputs_, *(c for c in labels.tolist() if c not in self.outputs_)]
+            output_of = {c: k for k, c in enumerate(outputs)}
+            images = Images(self._pixels(samples), torch.tensor([output_of[c] for c in targets.tolist()]))
+            self.learner_.learn(next_task(self.learner_, images, flip=False, policy=None))
         except UserError as error:
             raise ValueError(str(error)) from error
-        self.outputs_, self.classes_ = outputs, np.union1d(known, more)
+        self.outputs_, self.classes_ = outputs, np.union1d(known, announced)
         self.n_tasks_ = len(self.learner_.tasks)
         return self
 
-    def _begin(self, X: Array) -> None:
+    def _create_learner(self, X: Array) -> None:
         seed = self.random_state
         if not isinstance(seed, int | np.integer):
             seed = check_random_state(seed).randint(2**31 - 1)
-        small = {"net.name": "resnet8", "net.width": 16, "memory.outgrown": "grow", "specialist.lr": 0.03}
-        long = {f"{part}.epochs": self.epochs for part in ("specialist", "tangent", "projection")}
-        own = {**small, **long, **(self.settings or {})}
-        self.learner_ = Learner(self.method, self.buffer, int(seed), settings=own, device=self.device)
+        network = {"net.name": "resnet8", "net.width": 16, "memory.outgrown": "grow", "specialist.lr": 0.03}
+        epochs = {f"{stage}.epochs": self.epochs for stage in ("specialist", "tangent", "projection")}
+        settings = {**network, **epochs, **(self.settings or {})}
+        self.learner_ = Learner(self.method, self.buffer, int(seed), settings=settings, device=self.device)
         self.outputs_ = []
         if X.dtype != np.uint8:
-            self.least_, self.range_ = X.min(0), np.ptp(X, 0)
+            self.data_min_, self.data_range_ = X.min(0), np.ptp(X, 0)
 
-    def _task(self, pixels: Tensor, labels: Tensor) -> Task:
-        """Images `[n, c, h, w]` and output columns `[n]` as the learner's next task."""
-        data, learner = Images(pixels, labels), self.learner_
-        if learner.is_built:
-            traits = learner.traits
-        else:
-            padding = min(4, pixels.shape[-1] // 8)
-            traits = Traits(*statistics(data, None, None), flip=False, padding=padding, policy=None, tasks=0)
-        classes = tuple(sorted(set(labels.tolist())))
-        return Task(len(learner.tasks), classes, data, data.take(torch.arange(0)), "", traits)
+    # ------------------------------------------------------------------ prediction
 
-    # ------------------------------------------------------------------ using it
+    def predict_proba(self, X: npt.ArrayLike) -> Array:
+        """Return the probability of each class.
 
-    def predict_proba(self, X: Any) -> Array:
-        """The probability of each of `classes_`: `[n, classes]`; of one that has not come yet, 0."""
+        Args:
+            X: Samples, of the same form as in the first task.
+
+        Returns:
+            Probabilities, `[n, classes]`, in the order of `classes_`; 0 for announced classes that were not learned.
+        """
         check_is_fitted(self)
-        X = self._validated(X, reset=False)
-        pixels = self._pixels(X)
-        said = self.learner_.logits(Images(pixels, torch.zeros(len(pixels), dtype=torch.int64))).double().softmax(1)
-        out = np.zeros((len(X), len(self.classes_)))
-        out[:, np.searchsorted(self.classes_, np.array(self.outputs_, self.classes_.dtype))] = said.numpy()
-        return out
+        pixels = self._pixels(self._validated(X, reset=False))
+        learned = self.learner_.logits(Images(pixels, torch.zeros(len(pixels), dtype=torch.int64))).double().softmax(1)
+        probabilities = np.zeros((len(pixels), len(self.classes_)))
+        columns = np.searchsorted(self.classes_, np.array(self.outputs_, self.classes_.dtype))
+        probabilities[:, columns] = learned.numpy()
+        return probabilities
 
-    def predict(self, X: Any) -> Array:
-        """The likeliest class of each sample: `[n]`."""
-        chosen = self.predict_proba(X).argmax(1)  # first: it says what is wrong with an estimator that is not fitted
-        return np.asarray(self.classes_[chosen])
+    def predict(self, X: npt.ArrayLike) -> Array:
+        """Return the most probable class label of each sample.
+
+        Args:
+            X: Samples, of the same form as in the first task.
+
+        Returns:
+            Class labels, `[n]`.
+        """
+        columns = self.predict_proba(X).argmax(1)  # raises NotFittedError before `classes_` is accessed
+        return np.asarray(self.classes_[columns])
 
     # ------------------------------------------------------------------ data
 
     def _validated(self, X: Any, *y: Any, reset: bool) -> Any:
-        """X (and y) as scikit-learn checks them; its name for the check has changed over the versions."""
+        """Return `X`, or `X` and `y`, validated by scikit-learn, whose function for this depends on the version."""
         options: dict[str, Any] = {"reset": reset, "allow_nd": True, "dtype": [np.float64, np.float32, np.uint8]}
-        given = (X, *y)
+        data = (X, *y)
         try:
             from sklearn.utils.validation import validate_data
         except ImportError:
-            return self._validate_data(*given, **options)
-        return validate_data(self, *given, **options)
+            return self._validate_data(*data, **options)
+        return validate_data(self, *data, **options)
 
-    def _flat(self, X: Array) -> bool:
-        """Whether the features have no neighbours."""
+    def _is_tabular(self, X: Array) -> bool:
+        """Return whether the features are not pixels."""
         return X.ndim == 2 and self.image_shape is None
 
     def _pixels(self, X: Array) -> Tensor:
-        """Samples as uint8 images `[n, c, h, w]`; features without neighbours are the channels of a single pixel."""
+        """Return samples as uint8 images `[n, c, h, w]`; tabular features become the channels of a single pixel."""
         if X.dtype != np.uint8:
-            if not hasattr(self, "least_"):
-                raise ValueError("X was uint8 when this was first fitted; it must be so again")
-            share = (X - self.least_) / np.where(self.range_ > 0, self.range_, 1)
-            X = np.rint(np.clip(share, 0, 1) * 255).astype(np.uint8)
-        if self._flat(X):
+            if not hasattr(self, "data_min_"):
+                raise ValueError("X was uint8 in the first task; it must be uint8 again")
+            scaled = (X - self.data_min_) / np.where(self.data_range_ > 0, self.data_range_, 1)
+            X = np.rint(np.clip(scaled, 0, 1) * 255).astype(np.uint8)
+        if self._is_tabular(X):
             return torch.from_numpy(np.array(X[:, :, None, None]))
         if X.ndim == 2:
             shape = (len(X), *(self.image_shape or ()))
             if X.size != np.prod(shape):
-                raise ValueError(f"X has {X.shape[1]} features, which image_shape={self.image_shape} has not")
+                raise ValueError(f"X has {X.shape[1]} features, which do not fit image_shape={self.image_shape}")
             X = X.reshape(shape)
         if X.ndim not in (3, 4):
             raise ValueError(f"X must be [n, features], [n, h, w] or [n, h, w, c], not {list(X.shape)}")
         return torch.from_numpy(np.array(X[:, None] if X.ndim == 3 else X.transpose(0, 3, 1, 2), order="C"))
 
-    # ------------------------------------------------------------------ copying
+    # ------------------------------------------------------------------ pickling and copying
 
     def __getstate__(self) -> dict[str, Any]:
-        """The learner as arrays: what it holds on to while it learns is not carried along."""
+        """Return the state with the learner as arrays, without what it holds only while learning."""
         state = dict(super().__getstate__())
         if "learner_" in state:
             saved = state["learner_"].get_state()
@@ -170,8 +212,8 @@ class ITLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """The learner again."""
-        state = dict(state)
+        """Restore the learner from arrays."""
+        state = {RENAMED_STATE.get(name, name): value for name, value in state.items()}
         if isinstance(state.get("learner_"), tuple):
             arrays, facts = state["learner_"]
             tensors = {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}

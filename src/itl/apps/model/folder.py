@@ -24,6 +24,7 @@ from itl._deprecated import renamed_attributes, renamed_parameters
 from itl.apps.model.generations import is_finished, newest_finished, with_undo_hint
 from itl.apps.model.memory_images import PILLOW_MODES, MemoryImageFiles
 from itl.apps.model.metadata import DEFAULT_UNDO, METADATA_FORMAT, METADATA_KEY, ImageSpec, ModelMetadata, read_metadata
+from itl.apps.next_task import next_task
 from itl.callbacks.base import Callback, CallbackList
 from itl.callbacks.checkpointing import CheckpointCallback
 from itl.checkpoint import store
@@ -32,8 +33,8 @@ from itl.checkpoint.lock import lock, locked
 from itl.errors import UserError
 from itl.learner import Learner, learner_from_state, use_saved_threads
 from itl.nets import ModuleAdapter
-from itl.streams import Images, Task, Traits
-from itl.streams.arrays import as_pixels, statistics
+from itl.streams import Images, Task
+from itl.streams.arrays import as_pixels
 
 if TYPE_CHECKING:
     pass
@@ -269,16 +270,7 @@ class Model:
             raise UserError(f"there are {len(pixels)} images and {len(labels)} labels; give one label per image")
         names = self._extended_names(labels)
         outputs = torch.tensor([names.index(name) for name in labels])
-        images = Images(pixels, outputs)
-        learner = self.learner
-        if learner.is_built:
-            traits = learner.traits
-        else:
-            padding = min(4, pixels.shape[-1] // 8)
-            mean, std = statistics(images, None, None)
-            traits = Traits(mean, std, self.image["flip"], padding, self.image["policy"], 0)
-        classes = tuple(sorted(set(outputs.tolist())))
-        return Task(len(learner.tasks), classes, images, images.take(torch.arange(0)), "", traits)
+        return next_task(self.learner, Images(pixels, outputs), flip=self.image["flip"], policy=self.image["policy"])
 
     def _extended_names(self, labels: Sequence[str]) -> list[str]:
         """Return the output names including new classes, which are sorted: the order of images does not matter."""
