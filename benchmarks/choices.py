@@ -124,10 +124,10 @@ class ChoiceRunner:
 
     def try_all(self, config: Config) -> str:
         """Try every generalist from the specialists of one run."""
-        from itl.experiments.refine import tried
+        from itl.experiments.refine import refine_or_error
 
         stream, (folder, name) = config.load_stream(self.data), self.trials_file(config)
-        refine = partial(tried, self.runs / config.name, stream, device=self.device)
+        refine = partial(refine_or_error, self.runs / config.name, stream, device=self.device)
         trials: list[Trial] = []
         for trials in try_generalists(self.choice, refine):
             folder.write(name, {"format": 1, "tries": trials})

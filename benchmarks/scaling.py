@@ -16,12 +16,12 @@ from pathlib import Path
 import torch
 
 from itl.experiments.config import Config
-from itl.experiments.search.local_backend import Local
-from itl.experiments.search.progress import Board
-from itl.experiments.search.ray_backend import Cluster
-from itl.experiments.search.resources import cores
+from itl.experiments.search.local_backend import LocalBackend
+from itl.experiments.search.progress import ProgressTracker
+from itl.experiments.search.ray_backend import RayBackend
+from itl.experiments.search.resources import available_cores
 from itl.experiments.search.sweep import Backend, sweep
-from itl.experiments.search.sweep_jobs import Cells
+from itl.experiments.search.sweep_jobs import SweepJobs
 from itl.results import RunFolder
 
 RESULT = Path(__file__).parent / "results" / "scaling.json"
@@ -37,13 +37,13 @@ def grid(count: int, **changes) -> list[Config]:
 def timed(backend: Backend, configs: list[Config]) -> dict:
     """Seconds of a sweep in all, of each run in its own record, and from one run's end to the next one's."""
     with tempfile.TemporaryDirectory() as out:
-        board = Board(config.name for config in configs)
+        tracker = ProgressTracker(config.name for config in configs)
         began = time.monotonic()
-        sweep(Cells(Path(out), configs), backend, board)
+        sweep(SweepJobs(Path(out), configs), backend, tracker)
         total = time.monotonic() - began
-        assert len(board.of("done")) == len(configs)
+        assert len(tracker.in_state("done")) == len(configs)
         own = [RunFolder(Path(out) / config.name).read("result.json")["seconds"]["total"] for config in configs]
-        ends = sorted(entry.ended or 0.0 for entry in board.entries.values())
+        ends = sorted(job.ended or 0.0 for job in tracker.jobs.values())
     gaps = [after - before for before, after in pairwise(ends)]
     return {"seconds": total, "runs": own, "gaps": gaps}
 
@@ -54,8 +54,8 @@ def between(told: dict) -> float:
 
 
 def gain() -> dict:
-    one = timed(Local(workers=1, threads=1, device="cpu"), grid(RUNS))
-    two = timed(Local(workers=2, threads=1, device="cpu"), grid(RUNS))
+    one = timed(LocalBackend(workers=1, threads=1, device="cpu"), grid(RUNS))
+    two = timed(LocalBackend(workers=2, threads=1, device="cpu"), grid(RUNS))
     return {
         "runs": RUNS,
         "seconds_a_run": round(statistics.median(one["runs"]), 2),
@@ -67,8 +67,8 @@ def gain() -> dict:
 
 
 def overhead() -> dict:
-    local = timed(Local(workers=1, threads=1, device="cpu"), grid(RUNS))
-    ray = timed(Cluster(workers=1, threads=1, device="cpu"), grid(RUNS))
+    local = timed(LocalBackend(workers=1, threads=1, device="cpu"), grid(RUNS))
+    ray = timed(RayBackend(workers=1, threads=1, device="cpu"), grid(RUNS))
     return {
         "runs": RUNS,
         "seconds_a_run": round(statistics.median(local["runs"]), 2),
@@ -85,7 +85,12 @@ def main() -> None:
     for name, measure in (("gain", gain), ("overhead", overhead)):
         if name in sys.argv or not {"gain", "overhead"} & set(sys.argv):
             load = os.getloadavg()[0]
-            found[name] = {"cores": cores(), "load_before": round(load, 1), "torch": torch.__version__, **measure()}
+            found[name] = {
+                "cores": available_cores(),
+                "load_before": round(load, 1),
+                "torch": torch.__version__,
+                **measure(),
+            }
     text = json.dumps(found, indent=1)
     print(text)
     if "--write" in sys.argv:

@@ -17,7 +17,7 @@ from itl import presets, specialists, streams
 from itl.cli.app import cli
 from itl.cli.commands import run as run_command
 from itl.cli.parsing import expand_settings
-from itl.experiments.refine import check
+from itl.experiments.refine import check_settings
 from itl.memory import policy_names
 from itl.settings import Settings, flatten
 from support.tiny import TINY, tiny_images
@@ -81,7 +81,7 @@ def test_an_itl_command_is_one_that_itl_takes(words: list[str]) -> None:
             assert config.stream in streams.names()
     if words[0] == "refine":
         for settings in expand_settings(given["pairs"]):
-            check(settings)
+            check_settings(settings)
 
 
 # ------------------------------------------------------------------------------------------------------------- links

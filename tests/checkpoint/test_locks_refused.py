@@ -11,7 +11,7 @@ import pytest
 
 from itl.checkpoint.lock import lock
 from itl.errors import UserError
-from itl.experiments.search.job_locks import claim
+from itl.experiments.search.job_locks import acquire_job_lock
 from itl.results import RunFolder
 
 
@@ -37,8 +37,8 @@ def test_a_model_is_not_changed_without_its_lock(tmp_path: Path) -> None:
 
 def test_a_sweep_does_not_begin(tmp_path: Path) -> None:
     before = handles()
-    with pytest.raises(UserError, match=r"cannot lock files in .*: No locks available; choose another --out"):
-        claim(tmp_path, "cell")
+    with pytest.raises(UserError, match=r"Cannot lock files in .*: No locks available. Choose another --out"):
+        acquire_job_lock(tmp_path, "cell")
     assert handles() == before
 
 

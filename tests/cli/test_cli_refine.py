@@ -80,7 +80,7 @@ def test_refine_can_be_called_from_python(run):
     from itl.experiments.config import Config
     from itl.experiments.refine import refine
 
-    stream = Config.of(json.loads((run / "config.json").read_text())).load_stream("data")
+    stream = Config.from_dict(json.loads((run / "config.json").read_text())).load_stream("data")
     one = refine(run, stream, 2, {"tangent.epochs": 1}, device="cpu")
     assert one["task"] == 2
     assert len(one["class_il_tasks"]) == 2

@@ -43,7 +43,10 @@ MISTAKES = {
     "no cluster": (["sweep", "mine.yaml", "--backend", "ray", "--address", "127.0.0.1:1"], "no Ray cluster answers"),
     "no address": (["sweep", "mine.yaml", "--backend", "ray", "--address", "there"], "host:port"),
     "a folder in a file": (["sweep", "mine.yaml", "--out", "mine.yaml/runs"], "cannot write to mine.yaml/runs"),
-    "more processes than cores, by Ray": (["sweep", "mine.yaml", "--backend", "ray", "--workers", "999"], "cores here"),
+    "more processes than cores, by Ray": (
+        ["sweep", "mine.yaml", "--backend", "ray", "--workers", "999"],
+        "cores of this machine",
+    ),
     "a stage that is not there": (["search", "--method", "er", "--over", "tangent.lr=0.1,0.2"], "change nothing"),
     "a run twice": (["search", "--space", "paper", "--from", "a", "--from", "a"], "twice"),
     "an address for local": (["sweep", "mine.yaml", "--address", "auto"], "--backend ray"),
@@ -93,14 +96,14 @@ def test_search_refuses_runs_with_different_buffers(itl, kept, tmp_path):
 
 @pytest.mark.slow
 def test_search_leaves_the_test_images_to_the_process_that_finishes_last(itl, tmp_path):
-    from itl.experiments.search.trials import Trials
+    from itl.experiments.search.trials import TrialJobs
 
     words = [*tiny(), "--over", "specialist.lr=0.001,0.1", "--method", "b", "--sampler", "grid", "--device", "cpu"]
     words += ["--out", "both"]
     assert itl("search", *words, "--trials", "1", "--quiet").code == 0
     search = tmp_path / "both" / "search.json"
     search.write_text(search.read_text().replace('"trials": 1', '"trials": 2'))
-    work, lock = Trials(tmp_path / "both").claim()
+    job, lock = TrialJobs(tmp_path / "both").claim()
     with lock:
         done = itl("search", *words, "--trials", "2", "--final", "0")
         assert (done.code, done.err.count("\n")) == (0, 1), done.err
@@ -111,7 +114,7 @@ def test_search_leaves_the_test_images_to_the_process_that_finishes_last(itl, tm
         assert not (tmp_path / "both" / "final").exists()
     done = itl("search", *words, "--trials", "2", "--final", "0", "--json")
     assert (done.code, len(done.json["final"])) == (0, 1)
-    assert work.name == "trial-0001"
+    assert job.name == "trial-0001"
 
 
 def test_search_writes_and_runs_the_best_settings(itl, tmp_path):

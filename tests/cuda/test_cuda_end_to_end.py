@@ -19,10 +19,10 @@ from itl.checkpoint import store
 from itl.cli import main
 from itl.experiments.config import Config
 from itl.experiments.run import run
-from itl.experiments.search.local_backend import Local
-from itl.experiments.search.progress import Board
+from itl.experiments.search.local_backend import LocalBackend
+from itl.experiments.search.progress import ProgressTracker
 from itl.experiments.search.sweep import sweep
-from itl.experiments.search.sweep_jobs import Cells
+from itl.experiments.search.sweep_jobs import SweepJobs
 from support.image_folders import SMALL, as_options, write_pictures
 
 DEVICE = "cuda"
@@ -128,9 +128,9 @@ def test_concurrent_sweep_equals_single_runs(tmp_path: Path) -> None:
     short = {"net.width": 8, "specialist.epochs": 2, "tangent.epochs": 4, "projection.epochs": 4, "exact": True}
     base = Config(settings=short, tasks=2, curves=0)
     configs = [replace(base, seed=seed, method=method) for method in ("er", "itl") for seed in (0, 1, 2)]
-    cells, board = Cells(tmp_path / "sweep", configs), Board(config.name for config in configs)
-    sweep(cells, Local(lanes=3, device=DEVICE), board)
-    assert len(board.of("done")) == len(configs)
+    cells, tracker = SweepJobs(tmp_path / "sweep", configs), ProgressTracker(config.name for config in configs)
+    sweep(cells, LocalBackend(runs_per_gpu=3, device=DEVICE), tracker)
+    assert len(tracker.in_state("done")) == len(configs)
     stream = base.load_stream("data")
     for config in configs:
         alone = run(config, stream, tmp_path / "alone" / config.name, device=DEVICE)

@@ -272,7 +272,7 @@ def test_a_run_is_never_written_over(folders: dict[str, Path]) -> None:
 
 def test_the_configuration_repeats_the_run(folders: dict[str, Path]) -> None:
     text = (folders["itl"] / "config.json").read_text()
-    assert Config.of(json.loads(text)) == config()
+    assert Config.from_dict(json.loads(text)) == config()
     assert str(folders["itl"].parent) not in text
     assert str(folders["itl"].parent) not in (folders["itl"] / "result.json").read_text()
 

@@ -79,7 +79,7 @@ def test_restated_records_keep_their_old_scores_and_a_reason() -> None:
 @pytest.mark.parametrize("experiment", [path for path in EXPERIMENTS if path.is_relative_to(FOLDERS[0])], ids=title)
 def test_records_name_the_command_that_repeats_them(experiment: Path) -> None:
     for run in runs_of(experiment):
-        result, config = run.metadata, Config.of(run.config)
+        result, config = run.metadata, Config.from_dict(run.config)
         command = result["command"]
         assert config.command in (command, f"{command} --curves 16")  # 16 was once the default and not written
         assert (result["method"], result["seed"], result["split"]) == (config.method, config.seed, config.split)

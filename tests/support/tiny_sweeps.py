@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from itl.experiments.config import Config
-from itl.experiments.search.jobs import Event, JobSource, Streams
-from itl.experiments.search.worker import Drain
+from itl.experiments.search.jobs import JobEvent, JobSource, StreamCache
+from itl.experiments.search.worker import JobRunner
 
 TINY: dict[str, Any] = {
     "net.width": 2,
@@ -28,18 +28,18 @@ def grid(*seeds: int, **changes: Any) -> list[Config]:
     return [replace(BASE, seed=seed, settings=settings, **changes) for seed in seeds]
 
 
-class Here(Drain):
-    """Works in this process and remembers what it tells."""
+class RecordingRunner(JobRunner):
+    """Runs jobs in this process and records the events."""
 
-    def __init__(self, source: JobSource, out: Path, lanes: int = 1, once: bool = False) -> None:
-        super().__init__(source, out, Streams("data"), torch.device("cpu"), lanes, once)
-        self.told: list[Event] = []
+    def __init__(self, source: JobSource, out: Path, runs_per_gpu: int = 1, once: bool = False) -> None:
+        super().__init__(source, out, StreamCache("data"), torch.device("cpu"), runs_per_gpu, once)
+        self.recorded_events: list[JobEvent] = []
 
-    def tell(self, event: Event) -> None:
-        self.told.append(event)
+    def emit(self, event: JobEvent) -> None:
+        self.recorded_events.append(event)
 
     def names(self, kind: str) -> list[str]:
-        return [event["work"] for event in self.told if event["kind"] == kind]
+        return [event["job"] for event in self.recorded_events if event["kind"] == kind]
 
 
 def fingerprint(folder: Path) -> dict[str, Any]:

@@ -64,4 +64,4 @@ def _has_config(path: Path, config: Config) -> bool:
     from itl.experiments.config import Config
     from itl.results import read_config
 
-    return Config.of(read_config(path)) == config
+    return Config.from_dict(read_config(path)) == config

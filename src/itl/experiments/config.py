@@ -1,4 +1,4 @@
-"""What a run is: its options, without paths."""
+"""Configuration of a run, without paths."""
 
 from __future__ import annotations
 
@@ -14,7 +14,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Config:
-    """Everything needed to repeat a run; no paths. `settings` are the user's own, on top of the method's defaults."""
+    """Everything needed to repeat a run, except paths.
+
+    Args:
+        stream: Name of the stream.
+        method: Name of the method.
+        buffer: Number of images in the memory.
+        seed: Seed of all random numbers.
+        settings: Settings by dotted name that replace the method's defaults.
+        tasks: Number of tasks, or None for the stream's own.
+        order: Order of the classes, or None for the stream's own.
+        order_seed: Seed of a random order of the classes.
+        split: "test" to train on all training images and evaluate on the test images; "validation" to hold out some
+            training images and evaluate on those.
+        variant: Name that distinguishes runs of the same method with different settings.
+        keep_specialists: Whether to save the specialist of every task, for `refine`.
+        curves: Number of evaluations during each stage, on a subset of the images. None for as many as cost about
+            one percent of the training time.
+    """
 
     stream: str = "seq-digits"
     method: str = "itl"
@@ -27,19 +44,25 @@ class Config:
     split: str = "test"
     variant: str | None = None
     keep_specialists: bool = False
-    curves: int | None = None  # at which a stage is evaluated on some of the images; null: what is nearly free
+    curves: int | None = None
 
     @classmethod
-    def of(cls, values: dict[str, Any]) -> Config:
-        """From config.json; entries of other names (what the run derived) are passed over."""
+    def from_dict(cls, values: dict[str, Any]) -> Config:
+        """Configuration from the contents of config.json; keys that are not fields are ignored."""
         known = {k: v for k, v in values.items() if k in cls.__dataclass_fields__}
         if known.get("order") is not None:
             known["order"] = tuple(known["order"])
         return cls(**known)
 
     def load_stream(self, data: str | os.PathLike[str], download: bool = False, progress: Any = None) -> Stream:
-        """The stream this run is over."""
-        from itl.streams import load  # here, so that a mistake in an option is said without waiting for torch
+        """Load the stream of the run.
+
+        Args:
+            data: Folder of the datasets.
+            download: Whether to download a dataset that is missing.
+            progress: Reports the progress of the download; see `itl.streams.load`.
+        """
+        from itl.streams import load  # imported here because it imports torch, which takes seconds
 
         return load(
             self.stream,
@@ -54,14 +77,14 @@ class Config:
 
     @property
     def name(self) -> str:
-        """A folder name for this run."""
+        """Folder name of the run."""
         split = "" if self.split == "test" else f"-{self.split}"
         variant = f"-{self.variant}" if self.variant else ""
         return f"{self.stream}-{self.method}{variant}-{self.buffer}{split}-seed{self.seed}"
 
     @property
     def command(self) -> str:
-        """The command line that repeats this run."""
+        """Command line that repeats the run."""
         words = ["itl", "run", "--stream", self.stream, "--method", self.method, "--buffer", self.buffer]
         words += ["--seed", self.seed]
         for key in ("tasks", "order_seed", "variant"):

@@ -44,7 +44,7 @@ class Recorder(Callback):
         self.latest: metrics.Scores | None = None
         self.predictions: dict[str, np.ndarray] | None = None  # of the latest evaluation on all test images
 
-    def opens(self, learner: Learner) -> None:
+    def start(self, learner: Learner) -> None:
         """Take up the record where the saved state knows of it; a new run measures the untrained network first."""
         known = int(learner.notes.get("lines", 0))
         self.lines = self.folder.truncate_lines(known)
@@ -98,7 +98,7 @@ class Recorder(Callback):
             self.folder.write_arrays("predictions.npz", **self._final_predictions(learner))
         self._write(learner, EXPERT, EXPERT, 0, self.latest)
 
-    def closes(self, learner: Learner) -> dict[str, Any]:
+    def finish(self, learner: Learner) -> dict[str, Any]:
         """Write pictures.npz and result.json once the stream is learned."""
         self._pictures(learner, self._final_predictions(learner))
         result = self.result(learner)

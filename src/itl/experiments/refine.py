@@ -1,7 +1,7 @@
-"""The generalist step redone from kept specialists, with other settings and without training them again.
+"""Repeats the generalist step of a run from its saved specialists, with other settings.
 
-A specialist was kept at the point of Algorithm 1 where the memory has taken the task's samples and the half-pipe is
-next. `learn` goes on from there: what is redone is the very step of the run, with the same settings the same expert.
+A specialist is saved after the memory was updated with the task's samples and before the half-pipe. Learning continues
+from there, so the same settings give the same expert as the run.
 """
 
 from __future__ import annotations
@@ -25,30 +25,40 @@ if TYPE_CHECKING:
     from itl.engine.stage import Stage
 
 
-class Failed(UserError):
-    """These settings made the generalist diverge; others may not."""
+class GeneralistDiverged(UserError):
+    """The generalist diverged with these settings; other settings may work."""
 
 
-ALLOWED = (
+# Settings that take effect after the specialist; a trailing dot stands for a whole group.
+REFINABLE_SETTINGS = (
     *("generalist", "half_pipe", "project", "tangent.", "projection."),
     *("augment.memory", "precision", "exact", "capture"),
 )
 
 
-def check(settings: Mapping[str, Any]) -> None:
-    """Only what comes after the specialist can be chosen anew."""
+def check_settings(settings: Mapping[str, Any]) -> None:
+    """Check that `refine` can change all of these settings.
+
+    Raises:
+        UserError: If a setting is unknown, or if it affects the specialist or the memory.
+    """
+    groups = tuple(name for name in REFINABLE_SETTINGS if name.endswith("."))
     for key in settings:
         check_name(key)
-        if not (key in ALLOWED or key.startswith(tuple(a for a in ALLOWED if a.endswith(".")))):
-            choice = ", ".join(f"{a}*" if a.endswith(".") else a for a in ALLOWED)
+        if not (key in REFINABLE_SETTINGS or key.startswith(groups)):
+            allowed = ", ".join(f"{name}*" if name.endswith(".") else name for name in REFINABLE_SETTINGS)
             raise UserError(
-                f"refine cannot change {key}, which affects the specialist or its memory. It can change {choice}."
+                f"refine cannot change {key}, which affects the specialist or its memory. It can change {allowed}."
             )
 
 
-def kept(folder: RunFolder) -> list[int]:
-    """The tasks (from 1) whose specialists a run has kept."""
-    folder.read("config.json")  # is it a run at all?
+def saved_specialists(folder: RunFolder) -> list[int]:
+    """Numbers of the tasks (from 1) whose specialists a run has saved.
+
+    Raises:
+        UserError: If the folder contains no run or no specialists.
+    """
+    folder.read("config.json")  # raises if the folder contains no run
     numbers = [int(path.parent.name.removeprefix("task-")) for path in folder.path.glob("specialists/task-*/CURRENT")]
     if not numbers:
         raise UserError(f"{folder.path} contains no specialists. Run it again with --keep-specialists.")
@@ -64,77 +74,105 @@ def refine(
     device: str = "auto",
     callbacks: Sequence[Callback] = (),
 ) -> dict[str, Any]:
-    """Redo the generalist step of `task` (from 1) in the run's folder with `settings` on top of the run's own.
+    """Repeat the generalist step of one task of a run; the run itself is not changed.
 
-    Returns task, settings (those changed), stages (Class-IL and Task-IL of specialist, generalist and expert, over the
-    tasks seen), class_il_tasks and task_il_tasks (the expert's, one a task seen) and seconds.
+    Args:
+        run: Folder of a run with saved specialists.
+        stream: Stream of the run.
+        task: Number of the task, from 1.
+        settings: Settings by dotted name that replace those of the run.
+        device: Device to run on.
+        callbacks: Callbacks of the learner.
+
+    Returns:
+        `task`; `settings`, as given; `stages`, the Class-IL and Task-IL accuracy of the specialist, the generalist and
+        the expert over the tasks seen; `class_il_tasks` and `task_il_tasks`, the expert's accuracy on each task seen;
+        and `seconds`.
+
+    Raises:
+        GeneralistDiverged: If training diverges.
+        UserError: If a setting cannot be changed or the run has no specialist of this task.
     """
     changed = dict(settings or {})
-    check(changed)
+    check_settings(changed)
     folder = RunFolder(run)
-    if task not in kept(folder):
+    saved = saved_specialists(folder)
+    if task not in saved:
         raise UserError(
-            f"{folder.path} has no specialist of task {task}. It has those of {', '.join(map(str, kept(folder)))}."
+            f"{folder.path} has no specialist of task {task}. It has those of {', '.join(map(str, saved))}."
         )
-    scores = _Scores(stream, task)
-    everyone = CallbackList([scores, *callbacks])
-    learner = load_learner(folder.specialist(task), device=device, settings=changed, callback=everyone)
-    learner.timer.seconds.clear()  # those of the run
-    begun = time.perf_counter()
-    scores.add("specialist", learner)
+    evaluator = _StageEvaluator(stream, task)
+    callback = CallbackList([evaluator, *callbacks])
+    learner = load_learner(folder.specialist(task), device=device, settings=changed, callback=callback)
+    learner.timer.seconds.clear()  # the saved times are those of the run
+    started = time.perf_counter()
+    evaluator.evaluate("specialist", learner)
     try:
         learner.learn(stream.tasks[task - 1])
     except UserError as error:
         if isinstance(error.__cause__, Diverged):
-            raise Failed(str(error)) from error
+            raise GeneralistDiverged(str(error)) from error
         raise
-    expert = scores.last
+    expert = evaluator.latest
     return {
         "task": task,
         "settings": changed,
-        "stages": scores.stages,
-        "class_il_tasks": [one.class_il for one in expert.per_task],
-        "task_il_tasks": [one.task_il for one in expert.per_task],
+        "stages": evaluator.stages,
+        "class_il_tasks": [scores.class_il for scores in expert.per_task],
+        "task_il_tasks": [scores.task_il for scores in expert.per_task],
         "seconds": {
             **{name: round(value, 3) for name, value in learner.timer.seconds.items()},
-            "total": round(time.perf_counter() - begun, 3),
+            "total": round(time.perf_counter() - started, 3),
         },
     }
 
 
-def tried(
-    run: str | os.PathLike[str], stream: Stream, task: int, settings: Mapping[str, Any], **how: Any
+def refine_or_error(
+    run: str | os.PathLike[str], stream: Stream, task: int, settings: Mapping[str, Any], **options: Any
 ) -> dict[str, Any]:
-    """The same as one try of several: settings that diverge leave their error, since others may do better."""
+    """Like `refine`, but returns `task`, `settings` and `error` if the generalist diverges."""
     try:
-        return refine(run, stream, task, settings, **how)
-    except Failed as error:
+        return refine(run, stream, task, settings, **options)
+    except GeneralistDiverged as error:
         return {"task": task, "settings": dict(settings), "error": str(error)}
 
 
-class _Scores(Callback):
-    """Evaluates what each stage reached, on the tasks seen."""
+class _StageEvaluator(Callback):
+    """Evaluates the model after each stage on the tasks seen."""
 
     def __init__(self, stream: Stream, task: int) -> None:
         self.tasks = stream.tasks[:task]
         self.stages: dict[str, dict[str, float]] = {}
 
     def on_stage_end(self, learner: Learner, stage: Stage) -> None:
-        if stage.name != "projection":  # its end is the expert
-            self.add(stage.name, learner)
+        if stage.name != "projection":  # the projection's result is the expert, evaluated in on_task_end
+            self.evaluate(stage.name, learner)
 
     def on_task_end(self, learner: Learner) -> None:
-        self.add("expert", learner)
+        self.evaluate("expert", learner)
 
-    def add(self, stage: str, learner: Learner) -> None:
-        self.last = learner.scores(self.tasks, [task.test for task in self.tasks])
-        self.stages[stage] = {"class_il": self.last.class_il, "task_il": self.last.task_il}
+    def evaluate(self, stage: str, learner: Learner) -> None:
+        self.latest = learner.scores(self.tasks, [task.test for task in self.tasks])
+        self.stages[stage] = {"class_il": self.latest.class_il, "task_il": self.latest.task_il}
 
 
-def record(folder: RunFolder, command: str, tries: Sequence[dict[str, Any]], out: str | None = None) -> Path:
-    """Write what was tried into `out`, or the run's folder as refine-001.json, -002, …; never over a file."""
-    content = json.dumps({"format": FORMAT, "command": command, "tries": list(tries)}, indent=1) + "\n"
-    path = _next(folder) if out is None else Path(out)
+def write_attempts(folder: RunFolder, command: str, attempts: Sequence[dict[str, Any]], out: str | None = None) -> Path:
+    """Write the results of `refine` to a new file.
+
+    Args:
+        folder: Folder of the run.
+        command: Command line that produced the results.
+        attempts: Results of `refine`.
+        out: File to write, or None for refine-001.json, refine-002.json, … in the folder of the run.
+
+    Returns:
+        Path of the file.
+
+    Raises:
+        UserError: If the file exists or cannot be written.
+    """
+    content = json.dumps({"format": FORMAT, "command": command, "tries": list(attempts)}, indent=1) + "\n"
+    path = _next_path(folder) if out is None else Path(out)
     try:
         with path.open("x") as file:
             file.write(content)
@@ -145,6 +183,6 @@ def record(folder: RunFolder, command: str, tries: Sequence[dict[str, Any]], out
     return path
 
 
-def _next(folder: RunFolder) -> Path:
-    numbers = [int(p.stem[7:]) for p in folder.path.glob("refine-*.json") if p.stem[7:].isdigit()]
+def _next_path(folder: RunFolder) -> Path:
+    numbers = [int(path.stem[7:]) for path in folder.path.glob("refine-*.json") if path.stem[7:].isdigit()]
     return folder.path / f"refine-{max(numbers, default=0) + 1:03d}.json"

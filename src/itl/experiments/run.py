@@ -1,4 +1,4 @@
-"""An experiment: a learner over a stream, evaluated and recorded."""
+"""Runs: a learner learns a stream, and is evaluated and recorded."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
+from itl._deprecated import renamed_parameters
 from itl.callbacks.base import Callback, CallbackList
 from itl.callbacks.checkpointing import CheckpointCallback
 from itl.engine.concurrency import run_concurrently
@@ -35,60 +36,91 @@ def run(
     resume: bool = False,
     save: bool = True,
 ) -> dict[str, Any]:
-    """Teach a learner the stream and write the run's folder; returns what result.json holds.
+    """Learn a stream and write the folder of the run.
 
-    `resume` goes on with an interrupted run in `out` (a finished one is returned as it is); `save=False`: no model.
+    Args:
+        config: Configuration of the run.
+        stream: Stream to learn, from `config.load_stream`.
+        out: Folder of the run.
+        device: Device to run on: `auto`, `cpu`, `cuda` or `cuda:N`.
+        callbacks: Callbacks of the learner; they also receive every line of metrics.
+        resume: Whether to continue an interrupted run in `out`. A finished run is returned as it is.
+        save: Whether to save the model.
+
+    Returns:
+        The contents of result.json.
+
+    Raises:
+        UserError: If an option is invalid, `out` contains a run and `resume` is false, or the run in `out` has another
+            configuration.
     """
     folder = RunFolder(out)
     resume = resume and (folder.path / "config.json").exists()
-    with ExitStack() as held:
+    with ExitStack() as stack:
         if resume:
-            held.enter_context(folder.lock())
-            _check_same(config, folder)
+            stack.enter_context(folder.lock())
+            _check_same_config(config, folder)
             if (folder.path / "result.json").exists():
                 return dict(folder.read("result.json"))
         recorder = Recorder(config, stream, folder, CallbackList(callbacks))
-        savers: list[Callback] = [_KeepSpecialists(folder)] if config.keep_specialists else []
+        savers: list[Callback] = [_SpecialistSaver(folder)] if config.keep_specialists else []
         if save:
             savers.append(CheckpointCallback(lambda learner: learner.save(folder.model)))
-        learner = _learner(config, stream, folder, device, CallbackList([recorder, *callbacks, *savers]), resume)
+        callback = CallbackList([recorder, *callbacks, *savers])
+        learner = _create_or_load_learner(config, stream, folder, device, callback, resume)
         if not resume:
-            held.enter_context(folder.lock())
-        recorder.opens(learner)
-        begun = len(learner.tasks) - (learner.position[0] != "done")
-        learner.recall(stream.tasks[:begun])
-        for task in stream.tasks[begun:]:
+            stack.enter_context(folder.lock())
+        recorder.start(learner)
+        learned = len(learner.tasks) - (learner.position[0] != "done")
+        learner.recall(stream.tasks[:learned])
+        for task in stream.tasks[learned:]:
             learner.learn(task)
-        return recorder.closes(learner)
+        return recorder.finish(learner)
 
 
+@renamed_parameters(lanes="runs_per_gpu", places="folders")
 def run_all(
     configs: Sequence[Config],
     stream: Stream,
-    places: Sequence[str | os.PathLike[str]],
+    folders: Sequence[str | os.PathLike[str]],
     *,
-    lanes: int,
+    runs_per_gpu: int,
     device: str = "auto",
     callbacks: Sequence[Sequence[Callback]] | None = None,
     resume: bool = False,
     save: bool = True,
 ) -> list[dict[str, Any]]:
-    """Several runs over one stream, on a GPU at most `lanes` of them side by side; their results in order.
+    """Run several configurations on one stream. A run that fails does not stop the others.
 
-    A run that fails does not stop the others; its error is raised when they are done. `callbacks`: those of each run.
+    Args:
+        configs: Configuration of each run.
+        stream: Stream of all runs.
+        folders: Folder of each run.
+        runs_per_gpu: Maximum number of concurrent runs on a GPU; on a CPU, one run follows another.
+        device: Device to run on.
+        callbacks: Callbacks of each run.
+        resume: Whether to continue interrupted runs.
+        save: Whether to save the models.
+
+    Returns:
+        The contents of each result.json, in the order of `configs`.
+
+    Raises:
+        Exception: The error of a run that failed, once all runs have ended.
     """
     stop = Event()
-    watching = callbacks or [()] * len(configs)
 
-    def job(config: Config, place: str | os.PathLike[str], own: Sequence[Callback]) -> dict[str, Any]:
-        return run(config, stream, place, device=device, callbacks=(*own, _Stop(stop)), resume=resume, save=save)
+    def job(config: Config, folder: str | os.PathLike[str], own: Sequence[Callback]) -> dict[str, Any]:
+        used = (*own, _StopCallback(stop))
+        return run(config, stream, folder, device=device, callbacks=used, resume=resume, save=save)
 
-    jobs = [partial(job, *one) for one in zip(configs, places, watching, strict=True)]
-    return run_concurrently(jobs, lanes, choose_engine(device).device, stop)
+    arguments = zip(configs, folders, callbacks or [()] * len(configs), strict=True)
+    jobs = [partial(job, *values) for values in arguments]
+    return run_concurrently(jobs, runs_per_gpu, choose_engine(device).device, stop)
 
 
-class _Stop(Callback):
-    """Ends a lane's run at its next round when the user interrupts; what it saved last is there to go on with."""
+class _StopCallback(Callback):
+    """Stops a concurrent run after its round when the user interrupts; it can be resumed from its last checkpoint."""
 
     def __init__(self, stop: Event) -> None:
         self.stop = stop
@@ -98,10 +130,10 @@ class _Stop(Callback):
             raise KeyboardInterrupt
 
 
-def _learner(
+def _create_or_load_learner(
     config: Config, stream: Stream, folder: RunFolder, device: str, callback: Callback, resume: bool
 ) -> Learner:
-    """A new learner in a new folder, or the one saved in it."""
+    """Create a learner and the folder of its run, or load the learner that the folder contains."""
     if resume and (folder.model / "CURRENT").exists():
         saved = load_learner(folder.model, device=device, callback=callback)
         use_saved_threads(saved)
@@ -116,24 +148,24 @@ def _learner(
         callback=callback,
     )
     learner.prepare(stream.tasks[0])
-    learner.check_memory(stream.classes)  # too small for the last task: said before anything is trained or written
+    learner.check_memory(stream.classes)  # a memory too small for the last task must fail before training
     if not resume:
         folder.create({**asdict(config), "command": config.command, "resolved": learner.settings.model_dump()})
     return learner
 
 
-def _check_same(config: Config, folder: RunFolder) -> None:
-    """A run goes on, or is taken as done, only under the options it was begun with."""
-    before = Config.of(read_config(folder.path))
-    if before != config:
-        differs = [k for k, v in asdict(config).items() if v != asdict(before)[k]]
+def _check_same_config(config: Config, folder: RunFolder) -> None:
+    """Check that the run in a folder has this configuration, so that it may be resumed or returned."""
+    saved = Config.from_dict(read_config(folder.path))
+    if saved != config:
+        differing = [key for key, value in asdict(config).items() if value != asdict(saved)[key]]
         raise UserError(
-            f"{folder.path} contains a run with different {', '.join(differs)}. Resume it with its own options."
+            f"{folder.path} contains a run with different {', '.join(differing)}. Resume it with its own options."
         )
 
 
-class _KeepSpecialists(Callback):
-    """Saves the specialist of each task for `itl refine`."""
+class _SpecialistSaver(Callback):
+    """Saves the specialist of each task, for `refine`."""
 
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder
@@ -143,7 +175,7 @@ class _KeepSpecialists(Callback):
 
 
 def fresh_folder(root: str | os.PathLike[str], name: str) -> Path:
-    """A folder under `root` for a run called `name` that holds none yet: name, name-2, name-3, …"""
+    """First folder among name, name-2, name-3, … under `root` that contains no run."""
     path, number = Path(root) / name, 1
     while (path / "config.json").exists():
         number += 1

@@ -47,7 +47,7 @@ class ImageLoader:
             return RunImages(*(arrays[name] for name in ("memory", "slot", "wrong", "row")))
         if self.data is None or report_run.result is None or report_run.predictions is None:
             return None
-        config = Config.of(report_run.run.config)
+        config = Config.from_dict(report_run.run.config)
         key = repr((config.stream, config.tasks, config.order, config.order_seed, config.split))
         if key not in self.streams:  # read once for all runs over it
             self.streams[key] = config.load_stream(self.data)

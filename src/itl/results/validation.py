@@ -141,7 +141,7 @@ def check_config(config: Any, path: Path, finished: bool) -> dict[str, Any]:
 
 
 def read_config(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read and check the config.json of a run folder. `Config.of` accepts the returned dictionary."""
+    """Read and check the config.json of a run folder. `Config.from_dict` accepts the returned dictionary."""
     return check_config(RunFolder(path).read("config.json"), Path(path) / "config.json", finished=False)
 
 

@@ -17,15 +17,15 @@ from itl.errors import UserError
 from itl.experiments.config import Config
 from itl.experiments.search import resources
 from itl.experiments.search.file_sync import pack, unpack
-from itl.experiments.search.progress import Board
-from itl.experiments.search.sweep_jobs import Cells
-from support.tiny_sweeps import Here, fingerprint, grid
+from itl.experiments.search.progress import ProgressTracker
+from itl.experiments.search.sweep_jobs import SweepJobs
+from support.tiny_sweeps import RecordingRunner, fingerprint, grid
 
 pytest.importorskip("ray")
 pytest.importorskip("psutil")
-import itl.experiments.search.ray_backend as cluster_room
-from itl.experiments.search.ray_backend import Cluster
-from itl.experiments.search.sweep import board_of, sweep
+from itl.experiments.search import ray_backend
+from itl.experiments.search.ray_backend import RayBackend
+from itl.experiments.search.sweep import load_progress, sweep
 
 LONGER = {"specialist.steps": 20, "tangent.steps": 10, "projection.steps": 10}
 CONFIGS = [config for method in ("er", "itl", "derpp") for config in grid(0, 1, 2, 3, method=method, settings=LONGER)]
@@ -58,16 +58,16 @@ def test_a_parcel_stays_within_its_folder(tmp_path):
 
 
 def test_a_cluster_made_here_has_no_more_cores_than_this_machine(monkeypatch):
-    monkeypatch.setattr(resources, "cores", lambda: 8)
-    monkeypatch.setattr(cluster_room, "cores", lambda: 8)
-    assert Cluster()._cores() == 8
-    assert Cluster(workers=2, threads=3)._cores() == 6
+    monkeypatch.setattr(resources, "available_cores", lambda: 8)
+    monkeypatch.setattr(ray_backend, "available_cores", lambda: 8)
+    assert RayBackend()._local_cores() == 8
+    assert RayBackend(workers=2, threads=3)._local_cores() == 6
     for too_many in ({"workers": 9}, {"workers": 4, "threads": 3}, {"threads": 9}):
         with pytest.raises(UserError, match="more than the 8 cores"):
-            Cluster(**too_many)._cores()
+            RayBackend(**too_many)._local_cores()
 
 
-class Watching(Board):
+class Watching(ProgressTracker):
     """Counts how often each run was begun."""
 
     def __init__(self, configs: list[Config]) -> None:
@@ -76,15 +76,15 @@ class Watching(Board):
 
     def take(self, event):
         super().take(event)
-        if event["kind"] == "begins":
-            self.begun_times[event["work"]] += 1
+        if event["kind"] == "started":
+            self.begun_times[event["job"]] += 1
 
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory) -> Path:
     """The runs on this machine, one after another, with one thread."""
     out = tmp_path_factory.mktemp("alone")
-    Here(Cells(out, CONFIGS), out).run()
+    RecordingRunner(SweepJobs(out, CONFIGS), out).run()
     return out
 
 
@@ -109,10 +109,10 @@ def same(out: Path, alone: Path) -> None:
 @pytest.mark.filterwarnings("ignore")
 def test_a_cluster_of_several_nodes_ends_with_what_this_machine_has(cluster, alone, tmp_path):
     raylets, _ = cluster
-    board, cells = Watching(CONFIGS), Cells(tmp_path / "out", CONFIGS)
-    sweep(cells, Cluster(address=raylets.address, threads=1, device="cpu"), board)
-    assert len(board.of("done")) == len(CONFIGS) == 12
-    assert set(board.begun_times.values()) == {1}
+    tracker, cells = Watching(CONFIGS), SweepJobs(tmp_path / "out", CONFIGS)
+    sweep(cells, RayBackend(address=raylets.address, threads=1, device="cpu"), tracker)
+    assert len(tracker.in_state("done")) == len(CONFIGS) == 12
+    assert set(tracker.begun_times.values()) == {1}
     same(cells.out, alone)
 
 
@@ -120,20 +120,20 @@ def test_a_cluster_of_several_nodes_ends_with_what_this_machine_has(cluster, alo
 @pytest.mark.filterwarnings("ignore")
 def test_a_node_killed_in_the_middle_loses_nothing(cluster, alone, tmp_path):
     raylets, nodes = cluster
-    board, cells = Watching(CONFIGS), Cells(tmp_path / "out", CONFIGS)
+    tracker, cells = Watching(CONFIGS), SweepJobs(tmp_path / "out", CONFIGS)
 
     def kill() -> None:
-        while len(board.of("done")) < 3 or len(board.of("runs")) < 2:
+        while len(tracker.in_state("done")) < 3 or len(tracker.in_state("runs")) < 2:
             time.sleep(0.05)
         raylets.remove_node(nodes[1], allow_graceful=False)
 
     killer = Thread(target=kill, daemon=True)
     killer.start()
-    sweep(cells, Cluster(address=raylets.address, threads=1, device="cpu"), board)
+    sweep(cells, RayBackend(address=raylets.address, threads=1, device="cpu"), tracker)
     killer.join(timeout=60)
     assert not killer.is_alive()
-    assert len(board.of("done")) == len(CONFIGS)
-    assert 2 in board.begun_times.values()  # a run was in flight on that node, and was begun again elsewhere
+    assert len(tracker.in_state("done")) == len(CONFIGS)
+    assert 2 in tracker.begun_times.values()  # a run was in flight on that node, and was begun again elsewhere
     same(cells.out, alone)
 
 
@@ -142,37 +142,39 @@ def test_a_node_killed_in_the_middle_loses_nothing(cluster, alone, tmp_path):
 def test_a_search_on_a_cluster_has_the_trials_and_values_of_one_here(cluster, tmp_path):
     pytest.importorskip("optuna")
     from itl.experiments.search import study
-    from itl.experiments.search.space import Choice, Space
+    from itl.experiments.search.space import Dimension, Space
 
-    space = Space([Choice("specialist.lr", [0.1, 0.03, 0.01]), Choice("specialist.momentum", [0.0, 0.9])])
+    space = Space([Dimension("specialist.lr", [0.1, 0.03, 0.01]), Dimension("specialist.momentum", [0.0, 0.9])])
     config = replace(CONFIGS[0], method="b", split="validation")
-    plan = study.Plan(config, space, trials=6, seeds=(0, 1), sampler="grid", prune=False)
+    plan = study.SearchPlan(config, space, trials=6, seeds=(0, 1), sampler="grid", prune=False)
     raylets, _ = cluster
-    here, there = study.begin(plan, tmp_path / "here"), study.begin(plan, tmp_path / "there")
-    Here(here, here.out).run()
-    Cluster(address=raylets.address, threads=1, device="cpu").drain(there.spec, Board(), plan.trials, "data")
+    here, there = study.open_search(plan, tmp_path / "here"), study.open_search(plan, tmp_path / "there")
+    RecordingRunner(here, here.out).run()
+    RayBackend(address=raylets.address, threads=1, device="cpu").run_jobs(
+        there.spec, ProgressTracker(), plan.trials, "data"
+    )
     drawn = [sorted((str(t.params), t.value) for t in trials.study.get_trials()) for trials in (here, there)]
     assert len(drawn[0]) == 6
     assert drawn[0] == drawn[1]
-    assert study.best(here)["settings"] == study.best(there)["settings"]
+    assert study.best_trial(here)["settings"] == study.best_trial(there)["settings"]
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_a_cell_that_fails_on_a_node_and_a_full_disk_are_said(cluster, tmp_path):
     raylets, _ = cluster
-    ray = Cluster(address=raylets.address, threads=1, device="cpu")
+    ray = RayBackend(address=raylets.address, threads=1, device="cpu")
     configs = [*grid(0, buffer=1), *grid(0, 1, method="er")]
-    cells, board = Cells(tmp_path, configs), Board(config.name for config in configs)
-    sweep(cells, ray, board)
-    assert [entry.name for entry in board.of("failed")] == [configs[0].name]
-    assert "buffer of 1" in board.of("failed")[0].error
-    assert len(board.of("done")) == 2
+    cells, tracker = SweepJobs(tmp_path, configs), ProgressTracker(config.name for config in configs)
+    sweep(cells, ray, tracker)
+    assert [entry.name for entry in tracker.in_state("failed")] == [configs[0].name]
+    assert "buffer of 1" in tracker.in_state("failed")[0].error
+    assert len(tracker.in_state("done")) == 2
     last = grid(2, method="er")
     (tmp_path / last[0].name).mkdir()
     (tmp_path / last[0].name / ".config.json.arriving").symlink_to("/dev/full")
     with pytest.raises(UserError, match=r"No space left on device.*kept"):
-        sweep(Cells(tmp_path, last), ray, Board())
+        sweep(SweepJobs(tmp_path, last), ray, ProgressTracker())
 
 
 # ------------------------------------------------------------------------------------- GPUs, as Ray counts them
@@ -193,32 +195,32 @@ def mixed():
 
 
 def noting(notes: Path, together: int):
-    """`carry_out` that notes where it is, with what, from when to when, and then works on the CPU.
+    """`run_ray_job` that notes where it is, with what, from when to when, and then works on the CPU.
 
     All but the first stay until `together` of them are there, so that it does not depend on the machine's haste.
     """
 
-    def carry_out(work, keys, mailbox, reports, device, *rest):
+    def run_ray_job(work, keys, mailbox, reports, device, *rest):
         import json
         import os
         import time
 
         import ray
 
-        from itl.experiments.search.ray_task import carry_out
+        from itl.experiments.search.ray_task import run_ray_job
 
         here = ray.get_runtime_context()
         note = {"device": device, "node": here.get_node_id(), "has": here.get_assigned_resources()}
         note |= {"gpus": ray.get_gpu_ids(), "process": os.getpid(), "begun": time.time()}
         (notes / f"{work.name}.begun").touch()
-        done = carry_out(work, keys, mailbox, reports, "cpu", *rest)
+        done = run_ray_job(work, keys, mailbox, reports, "cpu", *rest)
         until = time.time() + 60
         while 1 < len(list(notes.glob("*.begun"))) < 1 + together and time.time() < until:
             time.sleep(0.05)
         (notes / f"{work.name}.json").write_text(json.dumps({**note, "ended": time.time()}))
         return done
 
-    return carry_out
+    return run_ray_job
 
 
 def at_once(notes: list[dict]) -> int:
@@ -236,12 +238,12 @@ def test_a_gpu_is_shared_by_as_many_runs_as_there_are_lanes_and_a_node_without_o
     raylets, node = mixed
     notes = tmp_path / "notes"
     notes.mkdir()
-    monkeypatch.setattr(cluster_room, "carry_out", noting(notes, LANES))
+    monkeypatch.setattr(ray_backend, "run_ray_job", noting(notes, LANES))
     configs = grid(*range(LANES + 3), method="er")
-    board, cells = Watching(configs), Cells(tmp_path / "out", configs)
-    sweep(cells, Cluster(address=raylets.address, lanes=LANES, device=device), board)
+    tracker, cells = Watching(configs), SweepJobs(tmp_path / "out", configs)
+    sweep(cells, RayBackend(address=raylets.address, runs_per_gpu=LANES, device=device), tracker)
     told = [json.loads(path.read_text()) for path in notes.glob("*.json")]
-    assert len(board.of("done")) == len(told) == LANES + 3
+    assert len(tracker.in_state("done")) == len(told) == LANES + 3
     assert {note["device"] for note in told} == {"cuda"}
     assert {note["node"] for note in told} == {node.node_id}
     for note in told:
@@ -250,7 +252,7 @@ def test_a_gpu_is_shared_by_as_many_runs_as_there_are_lanes_and_a_node_without_o
     assert at_once(told) == LANES
     assert len({note["process"] for note in told}) == len(told)  # each gives its GPU memory back by ending
     alone = tmp_path / "alone"
-    Here(Cells(alone, configs[-2:]), alone).run()
+    RecordingRunner(SweepJobs(alone, configs[-2:]), alone).run()
     for config in configs[-2:]:  # gathered here, and the run's own
         assert fingerprint(cells.out / config.name) == fingerprint(alone / config.name)
 
@@ -261,12 +263,16 @@ def test_a_gpu_is_shared_by_as_many_runs_as_there_are_lanes_and_a_node_without_o
 def test_a_node_whose_gpu_torch_does_not_see_is_said_and_the_cpu_takes_every_node(mixed, tmp_path):
     raylets, _ = mixed
     configs = grid(0, method="er")
-    cells = Cells(tmp_path, configs)
-    board = board_of(cells)
-    sweep(cells, Cluster(address=raylets.address), board)
-    assert "no CUDA device is available here; use --device cpu" in board.of("failed")[0].error
-    sweep(cells, Cluster(address=raylets.address, device="cpu", threads=2), board)
-    assert [entry.name for entry in board.of("done")] == [configs[0].name]
-    for wrong, words in ({"threads": 3}, "no node of the cluster has 3 cores"), ({"device": "tpu"}, "unknown device"):
+    cells = SweepJobs(tmp_path, configs)
+    tracker = load_progress(cells)
+    sweep(cells, RayBackend(address=raylets.address), tracker)
+    assert "no CUDA device is available here; use --device cpu" in tracker.in_state("failed")[0].error
+    sweep(cells, RayBackend(address=raylets.address, device="cpu", threads=2), tracker)
+    assert [entry.name for entry in tracker.in_state("done")] == [configs[0].name]
+    for wrong, words in ({"threads": 3}, "No node of the cluster has 3 cores"), ({"device": "tpu"}, "Unknown device"):
         with pytest.raises(UserError, match=words):
-            sweep(Cells(tmp_path, grid(1)), Cluster(**{"address": raylets.address, "device": "cpu", **wrong}), Board())
+            sweep(
+                SweepJobs(tmp_path, grid(1)),
+                RayBackend(**{"address": raylets.address, "device": "cpu", **wrong}),
+                ProgressTracker(),
+            )

@@ -13,13 +13,13 @@ from itl.presets import METHODS
 from itl.results.published import published
 
 pytest.importorskip("yaml")
-from itl.experiments.search.grid import build, read, ready
+from itl.experiments.search.grid import build_grid, load_grid, packaged_grids
 
 SMALL = {"methods": ["er", "itl"], "buffers": [20, 50], "seeds": [0, 1, 2]}
 
 
 def test_a_grid_is_every_combination_once():
-    grid = build({**SMALL, "vary": {"specialist.lr": [0.1, 0.03], "specialist.batch": [16]}}, "mine")
+    grid = build_grid({**SMALL, "vary": {"specialist.lr": [0.1, 0.03], "specialist.batch": [16]}}, "mine")
     assert len(grid.cells) == len({config.name for config in grid.cells}) == 2 * 2 * 3 * 2
     seen = {(c.method, c.buffer, c.seed, c.settings["specialist.lr"]) for c in grid.cells}
     assert len(seen) == 24
@@ -36,48 +36,48 @@ def test_cells_take_what_stands_beside_them_and_may_say_otherwise():
         "settings": {"net.width": 4},
         "cells": [{"method": "er"}, {"methods": ["b"], "buffer": 30, "settings": {"net": {"name": "resnet10"}}}],
     }
-    found = [(c.method, c.buffer, c.seed, c.settings) for c in build(values, "mine").cells]
+    found = [(c.method, c.buffer, c.seed, c.settings) for c in build_grid(values, "mine").cells]
     width = {"net.width": 4}
     assert found == [("er", 20, 3, width), ("er", 50, 3, width), ("b", 30, 3, {**width, "net.name": "resnet10"})]
 
 
 def test_a_cell_named_twice_is_one():
-    assert len(build({"cells": [{"method": "er"}, {"methods": ["er", "b"]}]}, "mine").cells) == 2
+    assert len(build_grid({"cells": [{"method": "er"}, {"methods": ["er", "b"]}]}, "mine").cells) == 2
 
 
 @pytest.mark.parametrize("name", ["paper-table1", "paper-table2", "paper-ablation"])
 def test_a_papers_table_has_every_published_cell_of_a_method_that_is_here(name):
     source = {"paper-table1": "table 1", "paper-table2": "table 2"}.get(name, "ablation")
     rows = {(c.stream, c.method, c.buffer or 0) for c in published() if c.source == source}
-    grid = read(name)
+    grid = load_grid(name)
     assert {(c.stream, c.method, c.buffer) for c in grid.cells} == {row for row in rows if row[1] in METHODS}
     assert set(grid.missing) == {row[1] for row in rows} - METHODS.keys()
     assert {c.seed for c in grid.cells} == {0, 1, 2}
 
 
 def test_every_ready_grid_is_a_grid_and_says_what_it_is_for():
-    assert {"paper-table1", "paper-table2", "paper-ablation", "paper-memory", "paper-stages"} <= ready().keys()
-    for name, about in ready().items():
-        assert read(name).cells
+    assert {"paper-table1", "paper-table2", "paper-ablation", "paper-memory", "paper-stages"} <= packaged_grids().keys()
+    for name, about in packaged_grids().items():
+        assert load_grid(name).cells
         assert about
-    fractions = {c.settings.get("memory.fraction") for c in read("paper-memory").cells}
+    fractions = {c.settings.get("memory.fraction") for c in load_grid("paper-memory").cells}
     assert {0.1, 0.2, 0.3, 0.4, 0.5} <= fractions  # the appendix's
 
 
 def test_the_page_lists_the_ready_grids():
     page = (Path(__file__).parents[3] / "docs" / "scaling.md").read_text()
-    assert dict(re.findall(r"^\| `(paper-[\w-]+)` \| (.+) \|$", page, re.MULTILINE)) == ready()
+    assert dict(re.findall(r"^\| `(paper-[\w-]+)` \| (.+) \|$", page, re.MULTILINE)) == packaged_grids()
 
 
 def test_json_is_read_like_yaml(tmp_path):
     (tmp_path / "g.json").write_text(json.dumps(SMALL))
     (tmp_path / "h.yaml").write_text("methods: [er, itl]\nbuffers: [20, 50]\nseeds: [0, 1, 2]\n")
-    assert read(str(tmp_path / "g.json")).cells == read(str(tmp_path / "h.yaml")).cells
+    assert load_grid(str(tmp_path / "g.json")).cells == load_grid(str(tmp_path / "h.yaml")).cells
 
 
 def test_yamls_anchors_are_read(tmp_path):
     (tmp_path / "g.yaml").write_text("cells:\n- &a {seed: 2, buffer: 30}\n- {<<: *a, buffer: 40}\n")
-    assert [(c.seed, c.buffer) for c in read(str(tmp_path / "g.yaml")).cells] == [(2, 30), (2, 40)]
+    assert [(c.seed, c.buffer) for c in load_grid(str(tmp_path / "g.yaml")).cells] == [(2, 30), (2, 40)]
 
 
 MISTAKES = {
@@ -120,7 +120,7 @@ MISTAKES = {
 def test_a_mistake_in_a_grid_is_one_line(name):
     values, words = MISTAKES[name]
     with pytest.raises(UserError, match=words) as error:
-        build(values, "mine")
+        build_grid(values, "mine")
     assert "\n" not in str(error.value)
 
 
@@ -131,11 +131,11 @@ def test_a_grid_that_cannot_be_read_is_said(tmp_path):
     (tmp_path / "twice.json").write_text('{"settings": {"net.width": 2, "net.width": 4}}')
     (tmp_path / "ring.yaml").write_text("settings: &s {specialist: *s}\n")
     (tmp_path / "rings.yaml").write_text("cells: &c [{cells: *c}]\n")
-    said = {"bad.yaml": "no YAML", "bad.json": "no JSON", "none.yaml": "No such file"}
+    said = {"bad.yaml": "not valid YAML", "bad.json": "not valid JSON", "none.yaml": "No such file"}
     said |= {"twice.yaml": "has seeds twice", "twice.json": r"has net\.width twice"}
-    said |= {"ring.yaml": "holds itself", "rings.yaml": "holds itself"}
+    said |= {"ring.yaml": "contains itself", "rings.yaml": "contains itself"}
     for place, words in said.items():
         with pytest.raises(UserError, match=words):
-            read(str(tmp_path / place))
+            load_grid(str(tmp_path / place))
     with pytest.raises(UserError, match="paper-table1"):
-        read("paper-table")
+        load_grid("paper-table")

@@ -1,11 +1,11 @@
-"""Where a search looks: ranges, choices, the paper's space; a mistake is one line."""
+"""Where a search looks: ranges, dimensions, the paper's space; a mistake is one line."""
 
 from __future__ import annotations
 
 import pytest
 
 from itl.errors import UserError
-from itl.experiments.search.space import read
+from itl.experiments.search.space import parse_space
 from itl.presets import settings_for
 
 ITL, ER = (settings_for(name, "seq-digits", 20) for name in ("itl", "er"))
@@ -13,7 +13,7 @@ ITL, ER = (settings_for(name, "seq-digits", 20) for name in ("itl", "er"))
 
 def test_a_setting_is_searched_over_a_range_or_some_values():
     texts = ["tangent.lr=0.001..0.1:log", "tangent.epochs=10..60", "half_pipe=true,false", "augment.memory=none,stream"]
-    rate, epochs, jump, policy = read(texts, None, ITL, False).choices
+    rate, epochs, jump, policy = parse_space(texts, None, ITL, False).dimensions
     assert (rate.low, rate.high, rate.log) == (0.001, 0.1, True)
     assert (epochs.low, epochs.high, epochs.log) == (10, 60, False)
     assert list(jump.values) == [True, False]
@@ -22,25 +22,28 @@ def test_a_setting_is_searched_over_a_range_or_some_values():
 
 
 def test_the_papers_space_is_its_table_for_what_a_method_has():
-    whole = {one.key: list(one.values) for one in read([], "paper", ITL, False).choices}
+    whole = {one.key: list(one.values) for one in parse_space([], "paper", ITL, False).dimensions}
     assert whole["specialist.lr"] == [0.1, 0.01]
     assert whole["tangent.lr"] == whole["projection.lr"] == [0.1, 0.05, 0.01]
     assert [whole[f"{stage}.momentum"] for stage in ("specialist", "tangent", "projection")] == [[0.0, 0.9]] * 3
-    assert {one.key for one in read([], "paper", ER, False).choices} == {"specialist.lr", "specialist.momentum"}
-    after = {one.key for one in read([], "paper", ITL, True).choices}
+    assert {one.key for one in parse_space([], "paper", ER, False).dimensions} == {
+        "specialist.lr",
+        "specialist.momentum",
+    }
+    after = {one.key for one in parse_space([], "paper", ITL, True).dimensions}
     assert after == whole.keys() - {"specialist.lr", "specialist.momentum"}
 
 
 def test_ones_own_range_wins_over_the_papers():
-    found = {one.key: one for one in read(["tangent.lr=0.2..0.3"], "paper", ITL, False).choices}
+    found = {one.key: one for one in parse_space(["tangent.lr=0.2..0.3"], "paper", ITL, False).dimensions}
     assert len(found) == 6
     assert found["tangent.lr"].values is None
 
 
 def test_a_grid_is_every_point_and_needs_values():
-    assert len(list(read([], "paper", ITL, False).points())) == 2 * 2 * 3 * 2 * 3 * 2
+    assert len(list(parse_space([], "paper", ITL, False).points())) == 2 * 2 * 3 * 2 * 3 * 2
     with pytest.raises(UserError, match="range"):
-        list(read(["tangent.lr=0.1..0.2"], None, ITL, False).points())
+        list(parse_space(["tangent.lr=0.1..0.2"], None, ITL, False).points())
 
 
 @pytest.mark.parametrize(
@@ -49,30 +52,30 @@ def test_a_grid_is_every_point_and_needs_values():
         ("tangent.lr", "key=low..high"),
         ("=1", "key=low..high"),
         ("tangent.l=1,2", "unknown setting 'tangent.l'"),
-        ("tangent.lr=0.1..0.01", "from less to more"),
-        ("tangent.lr=0..1:log", "log above 0"),
-        ("tangent.lr=a..b", "no range of numbers"),
-        ("tangent.lr=0.1..0.2:cubic", "no range of numbers"),
+        ("tangent.lr=0.1..0.01", "smaller number first"),
+        ("tangent.lr=0..1:log", "must be above 0"),
+        ("tangent.lr=a..b", "is not a range of numbers"),
+        ("tangent.lr=0.1..0.2:cubic", "is not a range of numbers"),
         ("tangent.lr=0.1,0.1", "twice"),
     ],
 )
 def test_a_mistake_in_a_range_is_one_line(text, words):
     with pytest.raises(UserError, match=words):
-        read([text], None, ITL, False)
+        parse_space([text], None, ITL, False)
 
 
 def test_a_setting_of_a_stage_that_the_method_lacks_is_refused_unless_the_stage_is_searched_too():
     with pytest.raises(UserError, match=r"tangent\.lr would change nothing.*generalist is none"):
-        read(["tangent.lr=0.1,0.2"], None, ER, False)
-    assert len(read(["tangent.lr=0.1,0.2", "generalist=none,tangent"], None, ER, False).choices) == 2
-    with pytest.raises(UserError, match="the space paper has nothing for this"):
-        read([], "paper", ER, True)
+        parse_space(["tangent.lr=0.1,0.2"], None, ER, False)
+    assert len(parse_space(["tangent.lr=0.1,0.2", "generalist=none,tangent"], None, ER, False).dimensions) == 2
+    with pytest.raises(UserError, match="The space paper has no settings"):
+        parse_space([], "paper", ER, True)
 
 
 def test_nothing_to_search_is_said():
     with pytest.raises(UserError, match="nothing to search"):
-        read([], None, ITL, False)
+        parse_space([], None, ITL, False)
     with pytest.raises(UserError, match="unknown space"):
-        read([], "papr", ITL, False)
+        parse_space([], "papr", ITL, False)
     with pytest.raises(UserError, match="twice"):
-        read(["tangent.lr=1,2", "tangent.lr=3,4"], None, ITL, False)
+        parse_space(["tangent.lr=1,2", "tangent.lr=3,4"], None, ITL, False)

@@ -12,15 +12,15 @@ import pytest
 from itl.callbacks.base import Callback
 from itl.errors import UserError
 from itl.experiments.run import run
-from itl.experiments.search.job_locks import claim
-from itl.experiments.search.progress import Board
-from itl.experiments.search.sweep_jobs import FAILED, Cells
-from support.tiny_sweeps import BASE, Here, fingerprint, grid
+from itl.experiments.search.job_locks import acquire_job_lock
+from itl.experiments.search.progress import ProgressTracker
+from itl.experiments.search.sweep_jobs import FAILED_FILE, SweepJobs
+from support.tiny_sweeps import BASE, RecordingRunner, fingerprint, grid
 
 pytest.importorskip("psutil")
 from itl.experiments.search import local_backend, resources
-from itl.experiments.search.sweep import board_of, elsewhere, sweep
-from itl.experiments.search.worker import MORE
+from itl.experiments.search.sweep import cells_in_other_processes, load_progress, sweep
+from itl.experiments.search.worker import EXIT_JOB_DONE
 
 CONFIGS = [*grid(0, 1), *grid(0, method="er")]
 
@@ -37,9 +37,9 @@ class Cut(Callback):
 def done(tmp_path_factory):
     """The folder of a finished sweep. Not to be changed."""
     out = tmp_path_factory.mktemp("sweep")
-    here = Here(Cells(out, CONFIGS), out)
-    here.run()
-    assert here.names("done") == [config.name for config in CONFIGS]
+    runner = RecordingRunner(SweepJobs(out, CONFIGS), out)
+    runner.run()
+    assert runner.names("done") == [config.name for config in CONFIGS]
     return out
 
 
@@ -49,10 +49,10 @@ def test_a_cell_is_the_run_of_its_configuration(done, tmp_path):
 
 
 def test_what_is_done_is_skipped(done):
-    here = Here(Cells(done, CONFIGS), done)
-    here.run()
-    assert here.told == []
-    assert len(board_of(Cells(done, CONFIGS)).of("done")) == len(CONFIGS)
+    runner = RecordingRunner(SweepJobs(done, CONFIGS), done)
+    runner.run()
+    assert runner.recorded_events == []
+    assert len(load_progress(SweepJobs(done, CONFIGS)).in_state("done")) == len(CONFIGS)
 
 
 def test_what_was_cut_goes_on_to_the_same_end(done, tmp_path):
@@ -60,29 +60,29 @@ def test_what_was_cut_goes_on_to_the_same_end(done, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         run(first, first.load_stream("data"), tmp_path / first.name, device="cpu", callbacks=[Cut()])
     before = (tmp_path / first.name / "config.json").stat().st_mtime_ns
-    Here(Cells(tmp_path, [first]), tmp_path).run()
+    RecordingRunner(SweepJobs(tmp_path, [first]), tmp_path).run()
     assert (tmp_path / first.name / "config.json").stat().st_mtime_ns == before  # not begun anew
     assert fingerprint(tmp_path / first.name) == fingerprint(done / first.name)
 
 
 def test_a_cell_that_fails_is_said_and_does_not_stop_the_others(tmp_path):
     bad = replace(BASE, buffer=1)  # too small for four classes
-    cells = Cells(tmp_path, [bad, CONFIGS[2]])
-    here = Here(cells, tmp_path)
-    here.run()
-    assert here.names("failed") == [bad.name]
-    assert here.names("done") == [CONFIGS[2].name]
+    cells = SweepJobs(tmp_path, [bad, CONFIGS[2]])
+    runner = RecordingRunner(cells, tmp_path)
+    runner.run()
+    assert runner.names("failed") == [bad.name]
+    assert runner.names("done") == [CONFIGS[2].name]
     assert "buffer of 1" in cells.state(bad)["error"]
-    cells.open()  # the next sweep tries it again
-    assert not (tmp_path / bad.name / FAILED).exists()
+    cells.prepare()  # the next sweep tries it again
+    assert not (tmp_path / bad.name / FAILED_FILE).exists()
     assert cells.claim()[0].name == bad.name
 
 
 def test_a_cell_is_claimed_by_one_at_a_time(tmp_path):
-    cells = Cells(tmp_path, CONFIGS)
+    cells = SweepJobs(tmp_path, CONFIGS)
     taken = [cells.claim() for _ in range(4)]
     assert [one and one[0].name for one in taken] == [*(config.name for config in CONFIGS), None]
-    assert elsewhere(cells) == [config.name for config in CONFIGS]
+    assert cells_in_other_processes(cells) == [config.name for config in CONFIGS]
     taken[1][1].release()
     assert cells.claim()[0].name == CONFIGS[1].name
 
@@ -90,10 +90,10 @@ def test_a_cell_is_claimed_by_one_at_a_time(tmp_path):
 def test_a_claim_ends_with_its_process(tmp_path):
     child = os.fork()
     if child == 0:
-        claim(tmp_path, "cell")
+        acquire_job_lock(tmp_path, "cell")
         os._exit(0)
     os.waitpid(child, 0)
-    assert claim(tmp_path, "cell") is not None
+    assert acquire_job_lock(tmp_path, "cell") is not None
 
 
 @pytest.mark.parametrize("draft", [".config.json.draft", ".metrics.draft", ".result.json.draft"])
@@ -101,66 +101,66 @@ def test_a_full_disk_ends_the_sweep_and_keeps_what_is_finished(done, tmp_path, d
     shutil.copytree(done / CONFIGS[0].name, tmp_path / CONFIGS[0].name)
     (tmp_path / CONFIGS[1].name).mkdir()
     (tmp_path / CONFIGS[1].name / draft).symlink_to("/dev/full")  # every write there: no space left on device
-    here = Here(Cells(tmp_path, CONFIGS), tmp_path)
-    here.run()
-    assert "No space left on device" in here.full
-    assert here.names("done") == here.names("failed") == []
+    runner = RecordingRunner(SweepJobs(tmp_path, CONFIGS), tmp_path)
+    runner.run()
+    assert "No space left on device" in runner.disk_full
+    assert runner.names("done") == runner.names("failed") == []
     assert fingerprint(tmp_path / CONFIGS[0].name) == fingerprint(done / CONFIGS[0].name)
 
 
 def test_a_folder_with_another_run_is_refused_before_anything_is_done(done):
     other = replace(CONFIGS[0], settings={**CONFIGS[0].settings, "tangent.lr": 0.5})
     with pytest.raises(UserError, match="other options"):
-        board_of(Cells(done, [other]))  # also when all of them are done
+        load_progress(SweepJobs(done, [other]))  # also when all of them are done
 
 
 def test_a_place_that_is_no_folder_is_said_before_anything_is_done(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(UserError, match=r"cannot write to .*file/out"):
-        Cells(tmp_path / "file" / "out", CONFIGS).open()
+    with pytest.raises(UserError, match=r"Cannot write to .*file/out"):
+        SweepJobs(tmp_path / "file" / "out", CONFIGS).prepare()
     (tmp_path / CONFIGS[1].name).touch()
     with pytest.raises(UserError, match="is a file"):
-        board_of(Cells(tmp_path, CONFIGS))
+        load_progress(SweepJobs(tmp_path, CONFIGS))
 
 
 def test_a_cell_that_fails_and_cannot_say_so_is_not_tried_for_ever(tmp_path):
-    for name in (".config.json.draft", f".{FAILED}.draft"):
+    for name in (".config.json.draft", f".{FAILED_FILE}.draft"):
         (tmp_path / CONFIGS[0].name / name).mkdir(parents=True)  # nothing can be written there
-    here = Here(Cells(tmp_path, [CONFIGS[0], CONFIGS[2]]), tmp_path)
-    here.run()
-    assert here.names("failed") == [CONFIGS[0].name]
-    assert here.names("done") == [CONFIGS[2].name]
+    runner = RecordingRunner(SweepJobs(tmp_path, [CONFIGS[0], CONFIGS[2]]), tmp_path)
+    runner.run()
+    assert runner.names("failed") == [CONFIGS[0].name]
+    assert runner.names("done") == [CONFIGS[2].name]
 
 
 def test_a_result_that_is_none_is_said(tmp_path):
     place = tmp_path / CONFIGS[0].name
     place.mkdir()
-    (place / FAILED).write_text("[]")
-    assert len(board_of(Cells(tmp_path, CONFIGS)).of("failed")) == 1
+    (place / FAILED_FILE).write_text("[]")
+    assert len(load_progress(SweepJobs(tmp_path, CONFIGS)).in_state("failed")) == 1
     for text in ("{}", "[]"):
         (place / "result.json").write_text(text)
-        with pytest.raises(UserError, match=r"result\.json is no run's result"):
-            board_of(Cells(tmp_path, CONFIGS))
+        with pytest.raises(UserError, match=r"result\.json is not the result of a run"):
+            load_progress(SweepJobs(tmp_path, CONFIGS))
 
 
 def test_lanes_wait_until_it_is_known_what_one_takes(tmp_path):
-    here = Here(Cells(tmp_path, CONFIGS[2:]), tmp_path, lanes=3)
-    here.run()
-    kinds = [event["kind"] for event in here.told]
+    runner = RecordingRunner(SweepJobs(tmp_path, CONFIGS[2:]), tmp_path, runs_per_gpu=3)
+    runner.run()
+    kinds = [event["kind"] for event in runner.recorded_events]
     assert kinds.count("measured") == 1
-    assert kinds.index("begins") < kinds.index("measured") < kinds.index("done")
-    assert here.told[kinds.index("measured")]["bytes"] > 50 << 20  # torch alone is more
+    assert kinds.index("started") < kinds.index("measured") < kinds.index("done")
+    assert runner.recorded_events[kinds.index("measured")]["bytes"] > 50 << 20  # torch alone is more
 
 
 def test_a_process_asked_for_one_piece_does_no_other(done, tmp_path):
     shutil.copytree(done / CONFIGS[0].name, tmp_path / CONFIGS[0].name)
     for config in CONFIGS[1:]:
-        here = Here(Cells(tmp_path, CONFIGS), tmp_path, once=True)
-        here.run()
-        assert (here.names("done"), here.more) == ([config.name], True)
-    here = Here(Cells(tmp_path, CONFIGS), tmp_path, once=True)
-    here.run()
-    assert (here.told, here.more) == ([], False)
+        runner = RecordingRunner(SweepJobs(tmp_path, CONFIGS), tmp_path, once=True)
+        runner.run()
+        assert (runner.names("done"), runner.job_done) == ([config.name], True)
+    runner = RecordingRunner(SweepJobs(tmp_path, CONFIGS), tmp_path, once=True)
+    runner.run()
+    assert (runner.recorded_events, runner.job_done) == ([], False)
 
 
 # ------------------------------------------------------------------------------------------------------------- deaths
@@ -170,97 +170,97 @@ class Process:
     pid, returncode = 0, None
 
 
-class Crew(local_backend._Crew):
-    """One whose processes are told what to tell, and how to end; it works on a GPU of four lanes."""
+class FakePool(local_backend._WorkerPool):
+    """One whose processes are told what to tell, and how to end; it works on a GPU of four runs_per_gpu."""
 
     def __init__(self, out):
-        super().__init__({**Cells(out, CONFIGS).spec, "lanes": 4}, ["cuda:0"], Board())
-        self._begin(self.waiting.pop())
+        super().__init__({**SweepJobs(out, CONFIGS).spec, "runs_per_gpu": 4}, ["cuda:0"], ProgressTracker())
+        self._start(self.unused_devices.pop())
 
     def tell(self, kind, *names):
         for name in names:
-            self._take(self.workers[0], {"kind": kind, "work": name})
+            self._handle_event(self.workers[0], {"kind": kind, "job": name})
 
     def end(self, code):
         self.workers[0].process.returncode = code
-        self._ended(self.workers[0])
+        self._handle_exit(self.workers[0])
 
     @property
-    def lanes(self):
-        return self.workers[0].spec["lanes"]
+    def runs_per_gpu(self):
+        return self.workers[0].spec["runs_per_gpu"]
 
     def names(self, state):
-        return [entry.name for entry in self.board.of(state)]
+        return [entry.name for entry in self.tracker.in_state(state)]
 
 
 @pytest.fixture
-def crew(monkeypatch, tmp_path):
+def pool(monkeypatch, tmp_path):
     class Worker:
         def __init__(self, spec, device, tell):
-            self.spec, self.device, self.now, self.process = spec, device, set(), Process()
+            self.spec, self.device, self.running, self.process = spec, device, set(), Process()
 
-    monkeypatch.setattr(local_backend, "_Worker", Worker)
-    return Crew(tmp_path)
+    monkeypatch.setattr(local_backend, "_WorkerProcess", Worker)
+    return FakePool(tmp_path)
 
 
 A, B, C = (config.name for config in CONFIGS)
 
 
-def test_what_runs_when_its_process_dies_is_tried_again_though_another_lane_is_done(crew):
-    crew.tell("begins", A, B)
-    crew.tell("done", B)
-    crew.end(-9)
-    assert (crew.names("waits"), crew.names("done")) == ([A], [B])
-    assert len(crew.workers) == 1
+def test_what_runs_when_its_process_dies_is_tried_again_though_another_lane_is_done(pool):
+    pool.tell("started", A, B)
+    pool.tell("done", B)
+    pool.end(-9)
+    assert (pool.names("waits"), pool.names("done")) == ([A], [B])
+    assert len(pool.workers) == 1
 
 
-def test_only_what_ends_its_process_when_alone_is_given_up(crew):
-    crew.tell("begins", A, B, C)
-    crew.end(-11)
-    assert crew.names("waits") == [A, B, C]
-    crew.tell("begins", B)
-    crew.tell("done", B)
-    crew.end(MORE)
+def test_only_what_ends_its_process_when_alone_is_given_up(pool):
+    pool.tell("started", A, B, C)
+    pool.end(-11)
+    assert pool.names("waits") == [A, B, C]
+    pool.tell("started", B)
+    pool.tell("done", B)
+    pool.end(EXIT_JOB_DONE)
     for _ in range(2):
-        assert (crew.lanes, crew.workers[0].spec["once"]) == (1, True)
-        crew.tell("begins", A)
-        crew.end(-11)
-    assert (crew.names("failed"), crew.names("waits"), crew.names("done")) == ([A], [C], [B])
-    assert "3 times with signal 11" in crew.source.state(CONFIGS[0])["error"]
-    assert crew.source.state(CONFIGS[2]) is None
-    crew.tell("begins", C)
-    crew.tell("done", C)
-    crew.end(MORE)
-    assert crew.lanes == 4  # nobody is suspected any more
+        assert (pool.runs_per_gpu, pool.workers[0].spec["once"]) == (1, True)
+        pool.tell("started", A)
+        pool.end(-11)
+    assert (pool.names("failed"), pool.names("waits"), pool.names("done")) == ([A], [C], [B])
+    assert "3 times with signal 11" in pool.source.state(CONFIGS[0])["error"]
+    assert pool.source.state(CONFIGS[2]) is None
+    pool.tell("started", C)
+    pool.tell("done", C)
+    pool.end(EXIT_JOB_DONE)
+    assert pool.runs_per_gpu == 4  # nobody is suspected any more
 
 
-def test_nobody_is_given_up_for_deaths_beside_others(crew):
-    for _ in range(local_backend.ATTEMPTS + 1):  # on as many GPUs
-        crew.tell("begins", A, B)
-        crew.end(-9)
-    assert crew.names("waits") == [A, B]
-    crew.tell("begins", A)
-    crew.end(-9)
-    assert (crew.names("failed"), crew.names("waits")) == ([A], [B])
+def test_nobody_is_given_up_for_deaths_beside_others(pool):
+    for _ in range(local_backend.MAX_ATTEMPTS + 1):  # on as many GPUs
+        pool.tell("started", A, B)
+        pool.end(-9)
+    assert pool.names("waits") == [A, B]
+    pool.tell("started", A)
+    pool.end(-9)
+    assert (pool.names("failed"), pool.names("waits")) == ([A], [B])
 
 
-def test_a_process_that_dies_with_nothing_under_way_ends_the_sweep(crew):
-    with pytest.raises(UserError, match="before it did anything"):
-        crew.end(1)
+def test_a_process_that_dies_with_nothing_under_way_ends_the_sweep(pool):
+    with pytest.raises(UserError, match="before it started a job"):
+        pool.end(1)
 
 
 # ---------------------------------------------------------------------------------------------------------- resources
 
 
 def test_processes_and_threads_never_outnumber_the_cores(monkeypatch):
-    monkeypatch.setattr(resources, "cores", lambda: 8)
-    assert resources.processes(None, None, 100) == (8, 1)
-    assert resources.processes(None, 4, 100) == (2, 4)
-    assert resources.processes(2, None, 100) == (2, 4)
-    assert resources.processes(None, None, 3) == (3, 1)
+    monkeypatch.setattr(resources, "available_cores", lambda: 8)
+    assert resources.plan_processes(None, None, 100) == (8, 1)
+    assert resources.plan_processes(None, 4, 100) == (2, 4)
+    assert resources.plan_processes(2, None, 100) == (2, 4)
+    assert resources.plan_processes(None, None, 3) == (3, 1)
     for workers, threads in ((9, None), (3, 4), (None, 9)):
         with pytest.raises(UserError, match="8 cores"):
-            resources.processes(workers, threads, 100)
+            resources.plan_processes(workers, threads, 100)
 
 
 def test_processes_are_as_many_as_memory_holds(monkeypatch, tmp_path):
@@ -270,25 +270,27 @@ def test_processes_are_as_many_as_memory_holds(monkeypatch, tmp_path):
         process = type("P", (), {"pid": 0})()
 
         def __init__(self, spec, device, tell):
-            self.now = set()
+            self.running = set()
             begun.append(device)
 
-    monkeypatch.setattr(local_backend, "_Worker", Worker)
+    monkeypatch.setattr(local_backend, "_WorkerProcess", Worker)
     monkeypatch.setattr(local_backend, "free_memory", lambda: 10 << 30)
-    monkeypatch.setattr(local_backend, "resident", lambda pid: 2 << 30)
-    crew = local_backend._Crew({**Cells(tmp_path, CONFIGS).spec}, ["cpu"] * 8, Board())
-    crew._begin(crew.waiting.pop())
-    crew._take(crew.workers[0], {"kind": "measured", "bytes": 2 << 30})
+    monkeypatch.setattr(local_backend, "resident_memory", lambda pid: 2 << 30)
+    pool = local_backend._WorkerPool({**SweepJobs(tmp_path, CONFIGS).spec}, ["cpu"] * 8, ProgressTracker())
+    pool._start(pool.unused_devices.pop())
+    pool._handle_event(pool.workers[0], {"kind": "measured", "bytes": 2 << 30})
     assert len(begun) == 1 + 4  # nine tenths of ten, by twos
-    monkeypatch.setattr(local_backend, "resident", lambda pid: 0)  # those begun have not grown yet: five will take ten
-    crew._take(crew.workers[0], {"kind": "done", "work": "x"})
+    monkeypatch.setattr(
+        local_backend, "resident_memory", lambda pid: 0
+    )  # those begun have not grown yet: five will take ten
+    pool._handle_event(pool.workers[0], {"kind": "done", "job": "x"})
     assert len(begun) == 5
 
 
 def test_a_containers_limit_counts(monkeypatch, tmp_path):
     (tmp_path / "memory.max").write_text("1000\n")
     (tmp_path / "memory.current").write_text("400\n")
-    monkeypatch.setattr(resources, "GROUP", tmp_path)
+    monkeypatch.setattr(resources, "CGROUP", tmp_path)
     assert resources.free_memory() == 600
     (tmp_path / "memory.max").write_text("max\n")
     assert resources.free_memory() > 600
@@ -298,10 +300,14 @@ def test_a_containers_limit_counts(monkeypatch, tmp_path):
 
 
 def test_two_processes_do_what_one_does_and_record_their_threads(done, tmp_path):
-    cells = Cells(tmp_path / "two", CONFIGS)
-    board = board_of(cells)
-    sweep(cells, local_backend.Local(workers=2 if resources.cores() > 1 else 1, threads=1, device="cpu"), board)
-    assert len(board.of("done")) == len(CONFIGS)
+    cells = SweepJobs(tmp_path / "two", CONFIGS)
+    tracker = load_progress(cells)
+    sweep(
+        cells,
+        local_backend.LocalBackend(workers=2 if resources.available_cores() > 1 else 1, threads=1, device="cpu"),
+        tracker,
+    )
+    assert len(tracker.in_state("done")) == len(CONFIGS)
     for config in CONFIGS:
         mine = fingerprint(Path(cells.out / config.name))
         assert mine == fingerprint(done / config.name)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from support.tiny_sweeps import BASE, Here
+from support.tiny_sweeps import BASE, RecordingRunner
 
 pytest.importorskip("optuna")
 from optuna import Study
@@ -24,20 +24,20 @@ from itl.callbacks.base import Callback
 from itl.errors import UserError
 from itl.experiments.run import run
 from itl.experiments.search import plots, study
-from itl.experiments.search.space import Choice, Space
-from itl.experiments.search.trials import BelowMedian, TrialWork
+from itl.experiments.search.space import Dimension, Space
+from itl.experiments.search.trials import LatestValueMedianPruner, TrialJob
 
 CONFIG = replace(BASE, method="b", split="validation", tasks=2)
-SPACE = Space([Choice("specialist.lr", None, 0.001, 0.2, True), Choice("specialist.momentum", [0.0, 0.9])])
+SPACE = Space([Dimension("specialist.lr", None, 0.001, 0.2, True), Dimension("specialist.momentum", [0.0, 0.9])])
 
 
-def plan(**changes) -> study.Plan:
-    return replace(study.Plan(CONFIG, SPACE, trials=4, prune=False), **changes)
+def plan(**changes) -> study.SearchPlan:
+    return replace(study.SearchPlan(CONFIG, SPACE, trials=4, prune=False), **changes)
 
 
-def search(out: Path, asked: study.Plan):
-    trials = study.begin(asked, out)
-    Here(trials, out).run()
+def search(out: Path, asked: study.SearchPlan):
+    trials = study.open_search(asked, out)
+    RecordingRunner(trials, out).run()
     return trials
 
 
@@ -55,7 +55,7 @@ def test_a_search_makes_as_many_trials_as_asked_the_methods_own_settings_first(w
     states = [state for *_, state in drawn(whole)]
     assert states == [TrialState.COMPLETE] * 4
     assert drawn(whole)[0][1] == {"specialist.lr": 0.015, "specialist.momentum": 0.9}
-    assert all(SPACE.choices[0].holds(params["specialist.lr"]) for _, params, *_ in drawn(whole))
+    assert all(SPACE.dimensions[0].contains(params["specialist.lr"]) for _, params, *_ in drawn(whole))
     assert list(whole.out.rglob("model")) == []  # nobody goes on with a finished trial
 
 
@@ -69,7 +69,7 @@ def test_a_trial_is_the_run_of_its_settings_on_the_validation_split(whole, tmp_p
 
 def test_the_best_setting_is_written_as_a_run_on_the_test_split(whole):
     config = json.loads(study.write_best(whole).read_text())
-    found = study.best(whole)
+    found = study.best_trial(whole)
     assert found["value"] == max(value for *_, value, _ in drawn(whole))
     assert config["settings"] == {**CONFIG.settings, **found["settings"]}
     assert (config["split"], config["method"]) == ("test", "b")
@@ -88,23 +88,25 @@ def test_a_search_that_is_cut_goes_on_to_the_same_trials(whole, tmp_path):
             if len(learner.tasks) == 2:
                 raise KeyboardInterrupt
 
-    trials = study.begin(plan(), tmp_path / "cut")
+    trials = study.open_search(plan(), tmp_path / "cut")
     for _ in range(2):
-        work, mine = trials.claim()
-        with mine:
-            trials.finish(work, work.do(trials.out, Here(trials, trials.out).streams, [], "cpu", trials.report(work)))
-    work, mine = trials.claim()
-    streams = Here(trials, trials.out).streams
-    with mine, pytest.raises(KeyboardInterrupt):
-        work.do(trials.out, streams, [Cut()], "cpu", trials.report(work))
-    begun = (trials.out / work.folder / "seed0" / "config.json").stat().st_mtime_ns
+        job, lock = trials.claim()
+        with lock:
+            trials.finish(
+                job, job.run(trials.out, RecordingRunner(trials, trials.out).streams, [], "cpu", trials.reporter(job))
+            )
+    job, lock = trials.claim()
+    streams = RecordingRunner(trials, trials.out).streams
+    with lock, pytest.raises(KeyboardInterrupt):
+        job.run(trials.out, streams, [Cut()], "cpu", trials.reporter(job))
+    begun = (trials.out / job.folder / "seed0" / "config.json").stat().st_mtime_ns
     assert trials.study.get_trials()[2].state is TrialState.RUNNING
     assert drawn(search(trials.out, plan())) == drawn(whole)
-    assert (trials.out / work.folder / "seed0" / "config.json").stat().st_mtime_ns == begun  # it was gone on with
+    assert (trials.out / job.folder / "seed0" / "config.json").stat().st_mtime_ns == begun  # it was gone on with
 
 
 def test_two_processes_never_take_the_same_trial(tmp_path):
-    one, two = (study.begin(plan(trials=3), tmp_path / "both") for _ in range(2))
+    one, two = (study.open_search(plan(trials=3), tmp_path / "both") for _ in range(2))
     taken = [trials.claim() for trials in (one, two, one, two)]
     assert [piece and piece[0].number for piece in taken] == [0, 1, 2, None]
     taken[1][1].release()  # its process died
@@ -113,33 +115,33 @@ def test_two_processes_never_take_the_same_trial(tmp_path):
 
 def test_searches_begun_at_the_same_instant_make_one_study(tmp_path):
     with ThreadPoolExecutor(4) as together:
-        begun = list(together.map(lambda _: study.begin(plan(), tmp_path / "both"), range(4)))
+        begun = list(together.map(lambda _: study.open_search(plan(), tmp_path / "both"), range(4)))
     assert [len(trials.study.get_trials()) for trials in begun] == [1] * 4  # the method's own settings, once
 
 
 def test_what_another_process_still_runs_is_known(whole, tmp_path):
-    assert study.elsewhere(whole) == ""
-    one, two = (study.begin(plan(trials=2), tmp_path / "both") for _ in range(2))
-    (mine, _), (theirs, _) = one.claim(), two.claim()
+    assert study.describe_running_trials(whole) == ""
+    one, two = (study.open_search(plan(trials=2), tmp_path / "both") for _ in range(2))
+    (lock, _), (theirs, _) = one.claim(), two.claim()
     with pytest.raises(UserError, match=r"No trial is complete yet\. 2 trials are being run by another process"):
-        study.chosen(one)
-    one.finish(mine, {"state": "complete", "class_il": 50.0, "values": [50.0]})
-    assert study.elsewhere(one) == "1 trial is"
+        study.best_config(one)
+    one.finish(lock, {"state": "complete", "class_il": 50.0, "values": [50.0]})
+    assert study.describe_running_trials(one) == "1 trial is"
     two.finish(theirs, {"state": "complete", "class_il": 60.0, "values": [60.0]})
-    assert (study.elsewhere(one), study.best(one)["number"]) == ("", 1)
+    assert (study.describe_running_trials(one), study.best_trial(one)["number"]) == ("", 1)
 
 
 def test_more_trials_may_be_asked_for_but_nothing_else_changed(whole):
     with pytest.raises(UserError, match="different sampler"):
-        study.begin(plan(sampler="random"), whole.out)
+        study.open_search(plan(sampler="random"), whole.out)
     with pytest.raises(UserError, match="different space"):
-        study.begin(plan(space=Space(SPACE.choices[:1])), whole.out)
-    assert study.begin(plan(trials=9), whole.out).claim() is not None
+        study.open_search(plan(space=Space(SPACE.dimensions[:1])), whole.out)
+    assert study.open_search(plan(trials=9), whole.out).claim() is not None
 
 
 def test_a_grid_is_every_point_once(tmp_path):
-    space = Space([Choice("specialist.lr", [0.1, 0.01]), Choice("specialist.momentum", [0.0, 0.9])])
-    trials = study.begin(plan(space=space, sampler="grid", trials=100), tmp_path / "grid")
+    space = Space([Dimension("specialist.lr", [0.1, 0.01]), Dimension("specialist.momentum", [0.0, 0.9])])
+    trials = study.open_search(plan(space=space, sampler="grid", trials=100), tmp_path / "grid")
     points = []
     while (taken := trials.claim()) is not None:
         points.append(tuple(taken[0].settings.values()))
@@ -148,7 +150,7 @@ def test_a_grid_is_every_point_once(tmp_path):
     assert sorted(points) == [(0.01, 0.0), (0.01, 0.9), (0.1, 0.0), (0.1, 0.9)]
 
 
-GRID = Space([Choice("specialist.lr", [0.1, 0.1000001]), Choice("tangent.layers", [1, 2, None])])
+GRID = Space([Dimension("specialist.lr", [0.1, 0.1000001]), Dimension("tangent.layers", [1, 2, None])])
 
 
 def queued(trials) -> list:
@@ -166,79 +168,79 @@ def test_a_grid_killed_while_it_was_queued_is_queued_to_its_end(tmp_path, monkey
 
     monkeypatch.setattr(Study, "enqueue_trial", killed)
     with pytest.raises(KeyboardInterrupt):
-        study.begin(asked, tmp_path / "grid")
+        study.open_search(asked, tmp_path / "grid")
     monkeypatch.undo()
     whole = [tuple(point.values()) for point in GRID.points()]
-    assert queued(study.begin(asked, tmp_path / "grid")) == whole
+    assert queued(study.open_search(asked, tmp_path / "grid")) == whole
 
 
 def test_a_grids_points_are_queued_once_however_far_they_are(tmp_path):
     asked = plan(space=GRID, sampler="grid", trials=6)
-    trials = study.begin(asked, tmp_path / "grid")
+    trials = study.open_search(asked, tmp_path / "grid")
     done, bad, given_up, running = (trials.claim() for _ in range(4))
     trials.finish(done[0], {"state": "complete", "class_il": 1.0, "values": [1.0]})
     trials.fail(bad[0].name, "its process ended")
     trials.finish(given_up[0], {"state": "pruned"})
     trials.study.ask()  # its process was killed before it had its values
-    states = [trial.state.name for trial in study.begin(asked, trials.out).study.get_trials()]
+    states = [trial.state.name for trial in study.open_search(asked, trials.out).study.get_trials()]
     assert states == ["COMPLETE", "FAIL", "PRUNED", "RUNNING", "RUNNING", "WAITING"]
     with ThreadPoolExecutor(4) as together:
-        begun = list(together.map(lambda _: study.begin(asked, tmp_path / "both"), range(4)))
+        begun = list(together.map(lambda _: study.open_search(asked, tmp_path / "both"), range(4)))
     assert [len(queued(one)) for one in begun] == [6] * 4
     running[1].release()
 
 
 def test_a_trial_behind_the_median_after_a_task_is_given_up(tmp_path):
-    trials = study.begin(plan(prune=True, trials=9), tmp_path / "prune")
+    trials = study.open_search(plan(prune=True, trials=9), tmp_path / "prune")
     for value in (50.0, 60.0, 70.0, 80.0, 90.0):
-        work, mine = trials.claim()
+        job, lock = trials.claim()
         for step in (1, 2):
-            assert not trials.report(work)(step, value)
-        trials.finish(work, {"state": "complete", "class_il": value, "values": [value]})
-        mine.release()
-    work, mine = trials.claim()
-    assert not trials.report(work)(1, 1.0)  # after one task nothing is forgotten yet
-    assert not trials.report(work)(2, 70.0)
-    assert not trials.report(work)(3, 1.0)  # nobody reported a third task
-    mine.release()
-    work, mine = trials.claim()  # the same, taken up again
-    assert work.number == 5
-    trials.finish(work, {"state": "pruned"})
-    mine.release()
-    work, mine = trials.claim()
-    assert trials.report(work)(2, 69.0)
-    assert trials.report(work)(2, 69.0)  # a resumed run repeats its lines: the same answer, no second report
-    assert isinstance(trials.study.pruner, BelowMedian)
+            assert not trials.reporter(job)(step, value)
+        trials.finish(job, {"state": "complete", "class_il": value, "values": [value]})
+        lock.release()
+    job, lock = trials.claim()
+    assert not trials.reporter(job)(1, 1.0)  # after one task nothing is forgotten yet
+    assert not trials.reporter(job)(2, 70.0)
+    assert not trials.reporter(job)(3, 1.0)  # nobody reported a third task
+    lock.release()
+    job, lock = trials.claim()  # the same, taken up again
+    assert job.number == 5
+    trials.finish(job, {"state": "pruned"})
+    lock.release()
+    job, lock = trials.claim()
+    assert trials.reporter(job)(2, 69.0)
+    assert trials.reporter(job)(2, 69.0)  # a resumed run repeats its lines: the same answer, no second report
+    assert isinstance(trials.study.pruner, LatestValueMedianPruner)
     assert trials.study.get_trials()[6].intermediate_values == {2: 69.0}
 
 
 def test_a_given_up_trial_stops_where_it_was_told_to(tmp_path):
-    work = TrialWork(0, [CONFIG])
+    job = TrialJob(0, [CONFIG])
     told = []
 
     def report(step: int, value: float) -> bool:
         told.append(step)
         return True
 
-    assert work.do(tmp_path, Here(None, tmp_path).streams, [], "cpu", report) == {"state": "pruned"}
+    assert job.run(tmp_path, RecordingRunner(None, tmp_path).streams, [], "cpu", report) == {"state": "pruned"}
     assert told == [1]
-    assert not (tmp_path / work.folder / "seed0" / "result.json").exists()
+    assert not (tmp_path / job.folder / "seed0" / "result.json").exists()
 
 
 def test_settings_that_diverge_are_given_up_and_the_search_goes_on(tmp_path):
     config = replace(CONFIG, settings={**CONFIG.settings, "specialist.steps": 30, "specialist.weight_decay": 1.0})
-    space = Space([Choice("specialist.lr", [100.0, 0.001])])
+    space = Space([Dimension("specialist.lr", [100.0, 0.001])])
     trials = search(tmp_path / "search", plan(config=config, space=space, sampler="grid", trials=2))
     states = {trial.params["specialist.lr"]: trial.state for trial in trials.study.get_trials()}
     assert states == {100.0: TrialState.PRUNED, 0.001: TrialState.COMPLETE}
-    assert study.best(trials)["settings"] == {"specialist.lr": 0.001}
+    assert study.best_trial(trials)["settings"] == {"specialist.lr": 0.001}
 
 
 def test_generalists_are_searched_from_kept_specialists(tmp_path):
     kept = replace(CONFIG, method="itl", keep_specialists=True)
     run(kept, kept.load_stream("data"), tmp_path / "kept", device="cpu")
-    space = Space([Choice("tangent.lr", [0.01, 0.2])])
-    asked = plan(config=kept, space=space, sampler="grid", trials=2, kept=(str(tmp_path / "kept"),))
+    space = Space([Dimension("tangent.lr", [0.01, 0.2])])
+    asked = plan(config=kept, space=space, sampler="grid", trials=2, specialist_runs=(str(tmp_path / "kept"),))
     trials = search(tmp_path / "search", asked)
     assert [state for *_, state in drawn(trials)] == [TrialState.COMPLETE] * 2
     assert not (trials.out / "trials").exists()  # no specialist was trained
@@ -246,7 +248,7 @@ def test_generalists_are_searched_from_kept_specialists(tmp_path):
     own = {trial.params["tangent.lr"]: trial.value for trial in trials.study.get_trials()}[0.01]
     assert own == pytest.approx(sum(stages["expert"]["class_il"] for stages in result["stages"]) / 2)  # the run's own
     with pytest.raises(UserError, match=r"specialist\.lr"):
-        study.check(replace(asked, space=Space([Choice("specialist.lr", [0.1])])))
+        study.check_plan(replace(asked, space=Space([Dimension("specialist.lr", [0.1])])))
 
 
 def keep(place: Path, **changes) -> str:
@@ -269,28 +271,28 @@ def keep(place: Path, **changes) -> str:
 )
 def test_kept_runs_that_differ_in_more_than_their_seed_are_refused(tmp_path, changes, words):
     kept = (keep(tmp_path / "a"), keep(tmp_path / "b", seed=1), keep(tmp_path / "c", seed=2, **changes))
-    asked = plan(config=replace(CONFIG, method="itl"), space=Space([Choice("tangent.lr", [0.01, 0.2])]))
-    study.check(replace(asked, kept=kept[:2]))
-    with pytest.raises(UserError, match=rf"a and \S+c differ in {words}; .*seed alone$"):
-        study.check(replace(asked, kept=kept))
+    asked = plan(config=replace(CONFIG, method="itl"), space=Space([Dimension("tangent.lr", [0.01, 0.2])]))
+    study.check_plan(replace(asked, specialist_runs=kept[:2]))
+    with pytest.raises(UserError, match=rf"a and \S+c differ in {words}\. .*only in their seed\.$"):
+        study.check_plan(replace(asked, specialist_runs=kept))
 
 
 def test_kept_runs_may_say_the_same_in_other_words(tmp_path):
     own = {**CONFIG.settings, "tangent.momentum": 0.9}  # the method's own
     kept = (keep(tmp_path / "a"), keep(tmp_path / "b", seed=1, curves=None, settings=own))
-    space = Space([Choice("tangent.lr", [0.01, 0.2])])
-    study.check(plan(config=replace(CONFIG, method="itl"), space=space, kept=kept))
+    space = Space([Dimension("tangent.lr", [0.01, 0.2])])
+    study.check_plan(plan(config=replace(CONFIG, method="itl"), space=space, specialist_runs=kept))
 
 
 def test_the_test_images_are_used_for_one_setting_only(whole, tmp_path):
-    (config,) = study.final(whole, [0])
+    (config,) = study.final_configs(whole, [0])
     assert (config.split, config.seed) == ("test", 0)
     place = whole.out / "final" / config.name
     place.mkdir(parents=True)
     other = {**vars(config), "settings": {"specialist.lr": 0.5}}
     (place / "config.json").write_text(json.dumps(other))
     with pytest.raises(UserError, match="already used the test images"):
-        study.final(whole, [1])
+        study.final_configs(whole, [1])
 
 
 @pytest.mark.slow
@@ -318,10 +320,13 @@ def test_a_search_killed_again_and_again_ends_as_one_that_was_not(tmp_path):
         process.wait()
     assert kills >= 2
     assert begin("killed").wait(1800) == 0
-    from itl.experiments.search.trials import study
+    from itl.experiments.search.trials import open_study
 
     both = [
-        [(t.number, t.params, t.value, t.state, t.intermediate_values) for t in study(tmp_path / name).get_trials()]
+        [
+            (t.number, t.params, t.value, t.state, t.intermediate_values)
+            for t in open_study(tmp_path / name).get_trials()
+        ]
         for name in ("whole", "killed")
     ]
     assert len(both[0]) == 6

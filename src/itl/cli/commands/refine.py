@@ -60,21 +60,21 @@ def refine(
     from itl.results import RunFolder, read_config
 
     folder = RunFolder(run)
-    chosen = _parse_tasks(tasks, refinement.kept(folder))
+    chosen = _parse_tasks(tasks, refinement.saved_specialists(folder))
     combinations = expand_settings(pairs)
     for settings in combinations:
-        refinement.check(settings)
+        refinement.check_settings(settings)
     if out is not None and Path(out).exists():
         raise UserError(f"{out} already exists. Choose another --out.")
-    stream = Config.of(read_config(folder.path)).load_stream(data)
+    stream = Config.from_dict(read_config(folder.path)).load_stream(data)
     plan = [(task, settings) for task in chosen for settings in combinations]
     attempts: Attempts = []
     with _status(as_json) as status:
         for number, (task, settings) in enumerate(plan, 1):
             callback = Callback() if status is None else _StatusUpdater(status, f"attempt {number} of {len(plan)}")
-            attempt = refinement.refine if len(plan) == 1 else refinement.tried
+            attempt = refinement.refine if len(plan) == 1 else refinement.refine_or_error
             attempts.append(attempt(run, stream, task, settings, device=device, callbacks=[callback]))
-    path = refinement.record(folder, _command(run, pairs, tasks), attempts, out)
+    path = refinement.write_attempts(folder, _command(run, pairs, tasks), attempts, out)
     if as_json:
         print_json({"tries": attempts, "file": str(path)})
     else:

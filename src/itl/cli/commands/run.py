@@ -110,9 +110,9 @@ class _Session:
         self.stream: Stream | None = None
 
     def run_all(self, configs: list[Config], folders: list[Path]) -> list[dict[str, Any]]:
-        from itl.experiments.search.local_backend import LANES
+        from itl.experiments.search.local_backend import DEFAULT_RUNS_PER_GPU
 
-        concurrent = min(self.given["runs_per_gpu"] or LANES, len(configs))
+        concurrent = min(self.given["runs_per_gpu"] or DEFAULT_RUNS_PER_GPU, len(configs))
         if self.device.type == "cuda" and concurrent > 1:
             return self._run_concurrently(configs, folders, concurrent)
         results = []
@@ -160,7 +160,7 @@ class _Session:
                     configs,
                     stream,
                     folders,
-                    lanes=concurrent,
+                    runs_per_gpu=concurrent,
                     device=self.given["device"],
                     callbacks=[[*own, *shown] for own, shown in zip(loggers, progress, strict=True)],
                     resume=self.given["resume"],

@@ -18,8 +18,8 @@ from itl.errors import UserError
 
 if TYPE_CHECKING:
     from itl.experiments.config import Config
-    from itl.experiments.search.study import Plan
-    from itl.experiments.search.trials import Trials
+    from itl.experiments.search.study import SearchPlan
+    from itl.experiments.search.trials import TrialJobs
 
 STREAM_FIELDS = ("stream", "method", "buffer", "tasks", "order", "order_seed")
 DEFAULT_TRIALS = 30
@@ -52,7 +52,7 @@ MAX_SHOWN_TRIALS = 5
 @click.option("--search-seed", type=int, metavar="N", default=0, show_default=True, help="Seed of the sampler.")
 @click.option(
     "--from",
-    "kept",
+    "specialist_runs",
     multiple=True,
     metavar="RUN",
     help="Search the generalist's settings, starting from the specialists saved in RUN. Repeatable.",
@@ -79,13 +79,13 @@ def search(**given: Any) -> None:
 
     out = Path(given["out"] or Path("searches") / f"{plan.config.name.rpartition('-seed')[0]}")
     check_out_folder(out)
-    study.check(plan)
+    study.check_plan(plan)
     for config in _configs_to_load(plan):
         config.load_stream(given["data"], given["download"])
-    trials = study.begin(plan, out)
+    trials = study.open_search(plan, out)
     _run_trials(trials, plan, given)
     path = study.write_best(trials)
-    running_elsewhere = study.elsewhere(trials)
+    running_elsewhere = study.describe_running_trials(trials)
     if running_elsewhere:  # the best settings may be among theirs
         postponed = " The process that finishes last will use the test images." if final_seeds is not None else ""
         warn(f"{running_elsewhere} being run by another process.{postponed}")
@@ -95,22 +95,31 @@ def search(**given: Any) -> None:
     _print_results(trials, path, final_seeds, given)
 
 
-def _build_plan(given: dict[str, Any]) -> Plan:
+def _build_plan(given: dict[str, Any]) -> SearchPlan:
     """The search that the options describe."""
-    from itl.experiments.search.space import read
-    from itl.experiments.search.study import Plan
+    from itl.experiments.search.space import parse_space
+    from itl.experiments.search.study import SearchPlan
     from itl.presets import settings_for
 
     seeds = parse_seeds(None, given["seeds"], 0)
-    kept = tuple(str(Path(path).resolve()) for path in given["kept"])
-    check_distinct(kept, "--from")
-    config = _config_of_run(kept[0], given) if kept else _config_of_options(given, seeds[0])
+    specialist_runs = tuple(str(Path(path).resolve()) for path in given["specialist_runs"])
+    check_distinct(specialist_runs, "--from")
+    config = _config_of_run(specialist_runs[0], given) if specialist_runs else _config_of_options(given, seeds[0])
     settings = settings_for(config.method, config.stream, config.buffer, config.settings)
-    space = read(given["over"], given["space"], settings, bool(kept))
+    space = parse_space(given["over"], given["space"], settings, bool(specialist_runs))
     trials = given["trials"]
     if trials is None:
         trials = sum(1 for _ in space.points()) if given["sampler"] == "grid" else DEFAULT_TRIALS
-    return Plan(config, space, trials, seeds, given["sampler"], not given["no_pruning"], given["search_seed"], kept)
+    return SearchPlan(
+        config,
+        space,
+        trials,
+        seeds,
+        sampler=given["sampler"],
+        prune=not given["no_pruning"],
+        seed=given["search_seed"],
+        specialist_runs=specialist_runs,
+    )
 
 
 def _config_of_run(run: str, given: dict[str, Any]) -> Config:
@@ -122,7 +131,7 @@ def _config_of_run(run: str, given: dict[str, Any]) -> Config:
         raise UserError("--from takes the stream, the method and the buffer from the run. Leave out their options.")
     if given["pairs"]:
         raise UserError("--set cannot be combined with --from. Use --over KEY=VALUE for a fixed setting.")
-    return replace(Config.of(read_config(run)), keep_specialists=False, curves=0)
+    return replace(Config.from_dict(read_config(run)), keep_specialists=False, curves=0)
 
 
 def _config_of_options(given: dict[str, Any], seed: int) -> Config:
@@ -131,63 +140,65 @@ def _config_of_options(given: dict[str, Any], seed: int) -> Config:
     return build_config({}, {**fields, "split": "validation", "seed": seed}, parse_settings(given["pairs"], None))
 
 
-def _configs_to_load(plan: Plan) -> list[Config]:
+def _configs_to_load(plan: SearchPlan) -> list[Config]:
     """Configurations whose streams the search needs."""
     from itl.experiments.config import Config
     from itl.results import read_config
 
-    return [Config.of(read_config(path)) for path in plan.kept] or [plan.config]
+    return [Config.from_dict(read_config(path)) for path in plan.specialist_runs] or [plan.config]
 
 
-def _run_trials(trials: Trials, plan: Plan, given: dict[str, Any]) -> None:
+def _run_trials(trials: TrialJobs, plan: SearchPlan, given: dict[str, Any]) -> None:
     """Run the remaining trials, with a live table if there is a terminal."""
     from itl.cli.display.jobs import JobsDisplay
     from itl.cli.display.live import live_console
-    from itl.experiments.search.progress import Board
+    from itl.experiments.search.progress import ProgressTracker
 
     remaining = plan.trials - _count_finished(trials)
     if remaining <= 0:
         return
-    console, board = live_console(given), Board()
+    console, tracker = live_console(given), ProgressTracker()
     heading = f"search of {plan.config.method} on {plan.config.stream}, {plan.trials} trials"
     try:
-        with nullcontext() if console is None else JobsDisplay(console, board, heading, "trial"):
-            choose_backend(given).drain(trials.spec, board, remaining, given["data"])
+        with nullcontext() if console is None else JobsDisplay(console, tracker, heading, "trial"):
+            choose_backend(given).run_jobs(trials.spec, tracker, remaining, given["data"])
     except KeyboardInterrupt:
         done = f"{_count_finished(trials)} of {plan.trials} trials are done."
         raise KeyboardInterrupt(f"Interrupted. {done} To continue, repeat the command.") from None
 
 
-def _count_finished(trials: Trials) -> int:
-    from itl.experiments.search.trials import OVER
+def _count_finished(trials: TrialJobs) -> int:
+    from itl.experiments.search.trials import FINISHED_STATES
 
-    return len(trials.study.get_trials(deepcopy=False, states=OVER))
+    return len(trials.study.get_trials(deepcopy=False, states=FINISHED_STATES))
 
 
-def _run_final(trials: Trials, seeds: tuple[int, ...], given: dict[str, Any]) -> None:
+def _run_final(trials: TrialJobs, seeds: tuple[int, ...], given: dict[str, Any]) -> None:
     """Run the best settings on the test images."""
     from itl.experiments.search import study
-    from itl.experiments.search.sweep import board_of
-    from itl.experiments.search.sweep_jobs import Cells
+    from itl.experiments.search.progress import FAILED, WAITING
+    from itl.experiments.search.sweep import load_progress
+    from itl.experiments.search.sweep_jobs import SweepJobs
 
-    cells = Cells(trials.out / "final", study.final(trials, seeds))
-    board = board_of(cells)
-    run_cells(cells, board, given, "best settings on the test images")
-    if failed := board.of("failed"):
+    cells = SweepJobs(trials.out / "final", study.final_configs(trials, seeds))
+    tracker = load_progress(cells)
+    run_cells(cells, tracker, given, "best settings on the test images")
+    if failed := tracker.in_state(FAILED):
         raise UserError(f"The run on the test images failed: {failed[0].error}")
-    if waiting := board.of("waits"):
+    if waiting := tracker.in_state(WAITING):
         warn(f"Another process is working on {len(waiting)} of the runs on the test images.")
 
 
-def _print_results(trials: Trials, path: Path, seeds: tuple[int, ...] | None, given: dict[str, Any]) -> None:
+def _print_results(trials: TrialJobs, path: Path, seeds: tuple[int, ...] | None, given: dict[str, Any]) -> None:
     """Print the trials as a table, as JSON, or only the file with the best settings."""
     from itl.experiments.search import plots, study
     from itl.results import RunFolder
 
-    best = study.best(trials)
+    best = study.best_trial(trials)
     assert best is not None
     plot_files = plots.draw(trials)
-    runs = [] if seeds is None else [trials.out / "final" / config.name for config in study.final(trials, seeds)]
+    final_configs = [] if seeds is None else study.final_configs(trials, seeds)
+    runs = [trials.out / "final" / config.name for config in final_configs]
     results = [RunFolder(run).read("result.json") for run in runs if (run / "result.json").exists()]
     if given["quiet"]:
         click.echo(path)

@@ -15,9 +15,9 @@ from itl.errors import UserError
 
 if TYPE_CHECKING:
     from itl.experiments.search.grid import Grid
-    from itl.experiments.search.progress import Board
+    from itl.experiments.search.progress import ProgressTracker
     from itl.experiments.search.sweep import Backend
-    from itl.experiments.search.sweep_jobs import Cells
+    from itl.experiments.search.sweep_jobs import SweepJobs
 
 PIPED_WIDTH = 120  # columns, if the output is not a terminal
 
@@ -51,18 +51,18 @@ backend_options = options.combine(
 def choose_backend(given: dict[str, Any]) -> Backend:
     """The backend that the options describe."""
     names = ["workers", "threads", "device"]
-    limit = {} if given["runs_per_gpu"] is None else {"lanes": given["runs_per_gpu"]}
+    limit = {} if given["runs_per_gpu"] is None else {"runs_per_gpu": given["runs_per_gpu"]}
     if given["backend"] == "ray":
-        from itl.experiments.search.optional_imports import need
-        from itl.experiments.search.ray_backend import Cluster
+        from itl.experiments.search.optional_imports import import_optional
+        from itl.experiments.search.ray_backend import RayBackend
 
-        need("ray")
-        return Cluster(**{name: given[name] for name in [*names, "address"]}, **limit)
-    from itl.experiments.search.local_backend import Local
+        import_optional("ray")
+        return RayBackend(**{name: given[name] for name in [*names, "address"]}, **limit)
+    from itl.experiments.search.local_backend import LocalBackend
 
     if given["address"] is not None:
         raise UserError("--address names a Ray cluster. Add --backend ray.")
-    return Local(**{name: given[name] for name in names}, **limit)
+    return LocalBackend(**{name: given[name] for name in names}, **limit)
 
 
 @click.command()
@@ -86,23 +86,23 @@ def sweep(grid: str | None, **given: Any) -> None:
     from itl.experiments.search import grid as grids
 
     if grid is None:
-        _print_grids(grids.ready(), given["as_json"])
+        _print_grids(grids.packaged_grids(), given["as_json"])
         return
     options.exclusive(json=given["as_json"], quiet=given["quiet"])
-    found = grids.read(grid)
-    from itl.experiments.search.sweep import board_of, default_place
-    from itl.experiments.search.sweep_jobs import Cells
+    found = grids.load_grid(grid)
+    from itl.experiments.search.sweep import default_sweep_folder, load_progress
+    from itl.experiments.search.sweep_jobs import SweepJobs
 
-    out = Path(given["out"]) if given["out"] is not None else default_place(found.name)
+    out = Path(given["out"]) if given["out"] is not None else default_sweep_folder(found.name)
     check_out_folder(out)
-    cells = Cells(out, found.cells)
-    board = board_of(cells)
+    cells = SweepJobs(out, found.cells)
+    tracker = load_progress(cells)
     if not given["dry_run"]:
-        run_cells(cells, board, given, f"sweep {found.name}")
-    _print_results(found, cells, board, given)
+        run_cells(cells, tracker, given, f"sweep {found.name}")
+    _print_results(found, cells, tracker, given)
 
 
-def run_cells(cells: Cells, board: Board, given: dict[str, Any], heading: str) -> None:
+def run_cells(cells: SweepJobs, tracker: ProgressTracker, given: dict[str, Any], heading: str) -> None:
     """Run the unfinished cells, with a live table if there is a terminal."""
     from itl.cli.display.jobs import JobsDisplay
     from itl.cli.display.live import live_console
@@ -110,18 +110,18 @@ def run_cells(cells: Cells, board: Board, given: dict[str, Any], heading: str) -
 
     console = live_console(given)
     try:
-        with nullcontext() if console is None else JobsDisplay(console, board, heading, "run"):
-            run_sweep(cells, choose_backend(given), board, given["data"], given["download"])
+        with nullcontext() if console is None else JobsDisplay(console, tracker, heading, "run"):
+            run_sweep(cells, choose_backend(given), tracker, given["data"], given["download"])
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"Interrupted. {_done(board)} To continue, repeat the command.") from None
+        raise KeyboardInterrupt(f"Interrupted. {_done(tracker)} To continue, repeat the command.") from None
     except UserError as error:
-        if board.of("done"):
-            raise UserError(f"{error} {_done(board)}") from error
+        if tracker.in_state("done"):
+            raise UserError(f"{error} {_done(tracker)}") from error
         raise
 
 
-def _done(board: Board) -> str:
-    return f"{len(board.of('done'))} of {len(board.entries)} runs are done."
+def _done(tracker: ProgressTracker) -> str:
+    return f"{len(tracker.in_state('done'))} of {len(tracker.jobs)} runs are done."
 
 
 def _print_grids(grids: dict[str, str], as_json: bool) -> None:
@@ -138,33 +138,34 @@ def _print_grids(grids: dict[str, str], as_json: bool) -> None:
     open_console().print(table)
 
 
-def _print_results(grid: Grid, cells: Cells, board: Board, given: dict[str, Any]) -> None:
+def _print_results(grid: Grid, cells: SweepJobs, tracker: ProgressTracker, given: dict[str, Any]) -> None:
     """Print the runs as a table, as JSON, or only their folder; raise a `UserError` if one failed."""
-    from itl.experiments.search.sweep import elsewhere
+    from itl.experiments.search.sweep import cells_in_other_processes
 
-    failed, running_elsewhere = board.of("failed"), elsewhere(cells) if not given["dry_run"] else []
+    failed = tracker.in_state("failed")
+    running_elsewhere = [] if given["dry_run"] else cells_in_other_processes(cells)
     if given["as_json"]:
-        states = {name: {"state": entry.state, **entry.line} for name, entry in board.entries.items()}
+        states = {name: {"state": job.state, **job.line} for name, job in tracker.jobs.items()}
         print_json({"out": str(cells.out), "missing": list(grid.missing), "cells": states})
     elif given["quiet"]:
         click.echo(cells.out)
     else:
-        _print_table(grid, cells, board, given["dry_run"])
+        _print_table(grid, cells, tracker, given["dry_run"])
     if failed and not given["dry_run"]:
         raise UserError(
-            f"{len(failed)} of {len(board.entries)} runs failed. The first is {failed[0].name}: {failed[0].error}"
+            f"{len(failed)} of {len(tracker.jobs)} runs failed. The first is {failed[0].name}: {failed[0].error}"
         )
     if running_elsewhere:
         warn(f"Another process is working on {len(running_elsewhere)} of the runs.")
 
 
-def _print_table(grid: Grid, cells: Cells, board: Board, dry_run: bool) -> None:
+def _print_table(grid: Grid, cells: SweepJobs, tracker: ProgressTracker, dry_run: bool) -> None:
     from itl.cli.display.jobs import jobs_table
     from itl.cli.display.tables import open_console
 
-    open_console(PIPED_WIDTH).print(jobs_table(list(board.entries.values()), "run"))
+    open_console(PIPED_WIDTH).print(jobs_table(list(tracker.jobs.values()), "run"))
     console = open_console()
     if grid.missing:
         console.print(f"methods not available: {', '.join(grid.missing)}")
-    console.print(f"{grid.name}: {board.count}")
+    console.print(f"{grid.name}: {tracker.summary}")
     console.print(f"would write to {cells.out}" if dry_run else f"next: itl table {cells.out}", soft_wrap=True)

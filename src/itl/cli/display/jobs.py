@@ -11,37 +11,37 @@ from rich.text import Text
 from itl.cli.display.formatting import format_duration, format_percent
 from itl.cli.display.live import LiveDisplay
 from itl.cli.display.tables import plain_table
-from itl.experiments.search.progress import Board, Entry
+from itl.experiments.search.progress import DONE, FAILED, RUNNING, STATE_NAMES, JobProgress, ProgressTracker
 
 MAX_FINISHED_ROWS = 12
 REFRESH_PER_SECOND = 2
-STATE_NAMES = {"waits": "waiting", "runs": "running"}  # others are shown as they are
 
 
 class JobsDisplay(LiveDisplay):
     """Shows failed, running and the latest finished jobs. `kind` is what a job is: a run or a trial."""
 
-    def __init__(self, console: Console, board: Board, heading: str, kind: str) -> None:
-        self.board, self.heading, self.kind = board, heading, kind
+    def __init__(self, console: Console, tracker: ProgressTracker, heading: str, kind: str) -> None:
+        self.tracker, self.heading, self.kind = tracker, heading, kind
         super().__init__(console, REFRESH_PER_SECOND)
 
     def render(self) -> RenderableType:
         """The counts, then the table."""
-        elapsed = format_duration(time.monotonic() - self.board.begun)
-        workers = f", {self.board.workers} at a time" if self.board.workers > 1 else ""
-        counts = self.board.count or "starting"
+        elapsed = format_duration(time.monotonic() - self.tracker.started)
+        workers = f", {self.tracker.workers} at a time" if self.tracker.workers > 1 else ""
+        counts = self.tracker.summary or "starting"
         summary = Text.assemble((self.heading, "bold"), f": {counts}{workers}, {elapsed} elapsed")
-        done = sorted((job for job in self.board.of("done") if job.ended is not None), key=lambda job: job.ended or 0.0)
+        done = [job for job in self.tracker.in_state(DONE) if job.ended is not None]
+        done.sort(key=lambda job: job.ended or 0.0)
         rows = [
-            *self.board.of("failed")[:MAX_FINISHED_ROWS],
-            *self.board.of("runs"),
+            *self.tracker.in_state(FAILED)[:MAX_FINISHED_ROWS],
+            *self.tracker.in_state(RUNNING),
             *reversed(done[-MAX_FINISHED_ROWS:]),
         ]
         max_rows = max(3, self.console.size.height - 6)
         return Group(summary, "", jobs_table(rows[:max_rows], self.kind))
 
 
-def jobs_table(jobs: list[Entry], kind: str) -> Table:
+def jobs_table(jobs: list[JobProgress], kind: str) -> Table:
     """One row per job: its name, status, accuracies and duration."""
     table = plain_table()
     for heading in (kind, "status", "Class-IL", "Task-IL", "time"):
@@ -53,10 +53,10 @@ def jobs_table(jobs: list[Entry], kind: str) -> Table:
     return table
 
 
-def _status(job: Entry) -> str:
-    if job.state == "failed":
+def _status(job: JobProgress) -> str:
+    if job.state == FAILED:
         return f"failed: {job.error}"
-    if job.state == "runs" and job.line.get("stage"):
+    if job.state == RUNNING and job.line.get("stage"):
         return f"task {job.line['task']}, {job.line['stage']}, epoch {job.line['epoch']}"
-    state = job.line.get("state", job.state) if job.state == "done" else job.state
+    state = job.line.get("state", job.state) if job.state == DONE else job.state
     return STATE_NAMES.get(state, str(state))

@@ -1,4 +1,4 @@
-"""A folder's files as a parcel that travels between machines, and back; what was sent before stays at home."""
+"""Copies the files of a folder between machines; only files that changed since the last copy are sent."""
 
 from __future__ import annotations
 
@@ -7,38 +7,45 @@ import shutil
 from pathlib import Path, PurePosixPath
 from typing import TypedDict
 
-LAST = ("CURRENT", "result.json")  # what makes the rest valid is written after it
+WRITTEN_LAST = ("CURRENT", "result.json")  # these files declare the others valid
 
 
-class Parcel(TypedDict):
-    """New files by path, in the order in which to write them, and all paths there are."""
+class FileBundle(TypedDict):
+    """Contents of changed files by path, in writing order, and the paths of all files of the folder."""
 
     files: dict[str, bytes]
     all: list[str]
 
 
-def pack(folder: Path, sent: dict[str, tuple[int, int]] | None = None) -> Parcel:
-    """The files of a folder that are new since `sent` (which is brought up to date), drafts left out."""
+def pack(folder: Path, sent: dict[str, tuple[int, int]] | None = None) -> FileBundle:
+    """Bundle the files of a folder, without hidden files and without those that are unchanged.
+
+    Args:
+        folder: Folder to read.
+        sent: Modification time and size of each file sent before; updated in place.
+    """
     sent = {} if sent is None else sent
-    there = (path for path in folder.rglob("*") if not any(part[0] == "." for part in path.relative_to(folder).parts))
-    paths = sorted((path for path in there if path.is_file()), key=_late)
-    new: dict[str, bytes] = {}
+    visible = (path for path in folder.rglob("*") if not any(part[0] == "." for part in path.relative_to(folder).parts))
+    paths = sorted(
+        (path for path in visible if path.is_file()), key=lambda path: (path.name in WRITTEN_LAST, str(path))
+    )
+    changed: dict[str, bytes] = {}
     for path in paths:
-        name, about = path.relative_to(folder).as_posix(), path.stat()
-        if sent.get(name) != (about.st_mtime_ns, about.st_size):
-            new[name] = path.read_bytes()
-            sent[name] = (about.st_mtime_ns, about.st_size)
-    return {"files": new, "all": [path.relative_to(folder).as_posix() for path in paths]}
+        name, stat = path.relative_to(folder).as_posix(), path.stat()
+        if sent.get(name) != (stat.st_mtime_ns, stat.st_size):
+            changed[name] = path.read_bytes()
+            sent[name] = (stat.st_mtime_ns, stat.st_size)
+    return {"files": changed, "all": [path.relative_to(folder).as_posix() for path in paths]}
 
 
-def _late(path: Path) -> tuple[bool, str]:
-    return path.name in LAST, str(path)
+def unpack(folder: Path, bundle: FileBundle) -> None:
+    """Write the files of a bundle, each atomically, and remove model generations that the sender has removed.
 
-
-def unpack(folder: Path, parcel: Parcel) -> None:
-    """Write a parcel's files, each in one step, then drop generations of models that the sender has no more."""
-    for name, content in parcel["files"].items():
-        path = folder / _inside(name)
+    Raises:
+        ValueError: If a path of the bundle leads out of the folder.
+    """
+    for name, content in bundle["files"].items():
+        path = folder / _checked_path(name)
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.with_name(f".{path.name}.arriving")
         with draft.open("wb") as file:
@@ -46,15 +53,14 @@ def unpack(folder: Path, parcel: Parcel) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(draft, path)
-    kept = {str(PurePosixPath(name).parent) for name in parcel["all"]}
-    for old in folder.rglob("generation-*"):
-        if old.is_dir() and old.relative_to(folder).as_posix() not in kept:
-            shutil.rmtree(old, ignore_errors=True)
+    folders = {str(PurePosixPath(name).parent) for name in bundle["all"]}
+    for generation in folder.rglob("generation-*"):
+        if generation.is_dir() and generation.relative_to(folder).as_posix() not in folders:
+            shutil.rmtree(generation, ignore_errors=True)
 
 
-def _inside(name: str) -> PurePosixPath:
-    """A name that stays within the folder."""
+def _checked_path(name: str) -> PurePosixPath:
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts:
-        raise ValueError(f"a parcel must not write outside its folder: {name}")
+        raise ValueError(f"The file bundle contains a path outside its folder: {name}")
     return path

@@ -1,11 +1,11 @@
-"""A grid: the cross product of streams, methods, buffers, seeds and settings, as data; a run for each cell."""
+"""Grids: cross products of streams, methods, buffers, seeds and settings, with one run per cell."""
 
 from __future__ import annotations
 
 import itertools
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -15,21 +15,28 @@ from pydantic import TypeAdapter, ValidationError
 
 from itl.errors import UserError, unknown
 from itl.experiments.config import Config
-from itl.experiments.search.optional_imports import need
+from itl.experiments.search.optional_imports import import_optional
 from itl.presets import METHODS, settings_for
 from itl.results.published import SOURCES, published
 from itl.settings import flatten
 from itl.streams import check
 
-AXES = ("stream", "method", "buffer", "seed")  # one value, or several under the plural
-FIXED = ("tasks", "order", "order_seed", "split", "variant", "keep_specialists", "curves")
-KEYS = (*AXES, *(f"{axis}s" for axis in AXES), *FIXED, "settings", "vary", "published", "about", "cells")
-MOST = 100_000  # cells; more is a slip of the pen
+AXES = ("stream", "method", "buffer", "seed")  # one value; several values under the plural
+FIXED_KEYS = ("tasks", "order", "order_seed", "split", "variant", "keep_specialists", "curves")
+KEYS = (*AXES, *(f"{axis}s" for axis in AXES), *FIXED_KEYS, "settings", "vary", "published", "about", "cells")
+MAX_CELLS = 100_000  # a larger grid is probably a mistake
 
 
 @dataclass(frozen=True)
 class Grid:
-    """A grid's name, what it is for, its cells, and published methods that are not here."""
+    """Runs of a sweep.
+
+    Args:
+        name: Name of the grid.
+        about: Description of the grid.
+        cells: Configuration of each run.
+        missing: Published methods that the grid asks for and this package does not have.
+    """
 
     name: str
     about: str
@@ -37,144 +44,157 @@ class Grid:
     missing: tuple[str, ...] = ()
 
 
-def ready() -> dict[str, str]:
-    """The grids that come with the package, by name, each with what it is for."""
-    return {Path(path.name).stem: str(_load(path.read_text())["about"]) for path in _shelf()}
+def packaged_grids() -> dict[str, str]:
+    """Name and description of each grid that comes with the package."""
+    return {Path(path.name).stem: str(_parse(path.read_text())["about"]) for path in _packaged_files()}
 
 
-def read(source: str) -> Grid:
-    """A grid by name, or from a YAML or JSON file; a mistake is a `UserError` of one line."""
-    shelf = {Path(path.name).stem: path.read_text() for path in _shelf()}
+def load_grid(source: str) -> Grid:
+    """Load a grid.
+
+    Args:
+        source: Name of a packaged grid, or path of a YAML or JSON file.
+
+    Raises:
+        UserError: If there is no such grid or it is invalid.
+    """
+    packaged = {Path(path.name).stem: path.read_text() for path in _packaged_files()}
     path = Path(source)
-    if source in shelf:
-        text = shelf[source]
+    if source in packaged:
+        text = packaged[source]
     elif path.suffix in (".yaml", ".yml", ".json"):
         try:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"cannot read the grid {source}: {getattr(error, 'strerror', None) or error}") from None
+            raise UserError(f"Cannot read the grid {source}: {getattr(error, 'strerror', None) or error}") from None
     else:
-        raise UserError(f"{unknown('grid', source, shelf)}; or give a file that ends in .yaml or .json")
-    return build(_load(text, source), path.stem)
+        raise UserError(f"{unknown('grid', source, packaged)} A file of your own must end in .yaml or .json.")
+    return build_grid(_parse(text, source), path.stem)
 
 
-def build(values: Any, name: str) -> Grid:
-    """The grid that a mapping describes."""
+def build_grid(values: Any, name: str) -> Grid:
+    """Build a grid from a mapping of the same keys as a grid file.
+
+    Raises:
+        UserError: If the mapping is invalid.
+    """
     if not isinstance(values, Mapping):
-        raise UserError(f"the grid {name} must be a mapping such as methods: [er, itl], not {_kind(values)}")
+        raise UserError(f"The grid {name} must be a mapping such as methods: [er, itl], not {_describe(values)}.")
     try:
         return _build(values, name)
-    except RecursionError:  # YAML's anchors allow it
-        raise UserError(f"the grid {name} holds itself; write out what its anchors stand for") from None
+    except RecursionError:  # YAML anchors make this possible
+        raise UserError(f"The grid {name} contains itself. Replace its anchors by what they stand for.") from None
 
 
 def _build(values: Mapping[str, Any], name: str) -> Grid:
-    made: dict[str, Config] = {}  # the same cell twice is one
+    cells: dict[str, Config] = {}  # equal cells are merged
     missing: dict[str, None] = {}
     for part in _parts(values, name):
         for config in _product(part, name, missing):
-            made[json.dumps(vars(config), sort_keys=True)] = config
-            if len(made) > MOST:
-                raise UserError(f"the grid {name} has more than {MOST:,} cells; is a list too long?")
-    cells = tuple(made.values())
+            cells[json.dumps(vars(config), sort_keys=True)] = config
+            if len(cells) > MAX_CELLS:
+                raise UserError(f"The grid {name} has more than {MAX_CELLS:,} cells. Shorten its lists.")
     if not cells:
-        raise UserError(f"the grid {name} is empty: no cell is left of it; give methods, buffers and seeds")
-    _tell_apart(cells, name)
-    return Grid(name, str(values.get("about", "")), cells, tuple(missing))
+        raise UserError(f"The grid {name} is empty: it has no cells. Give methods, buffers and seeds.")
+    _check_unique_names(cells.values(), name)
+    return Grid(name, str(values.get("about", "")), tuple(cells.values()), tuple(missing))
 
 
-def _shelf() -> list[Any]:
-    here = files("itl.experiments.search").joinpath("grids")
-    return sorted((path for path in here.iterdir() if path.name.endswith(".yaml")), key=lambda path: path.name)
+def _packaged_files() -> list[Any]:
+    folder = files("itl.experiments.search").joinpath("grids")
+    return sorted((path for path in folder.iterdir() if path.name.endswith(".yaml")), key=lambda path: path.name)
 
 
-def _load(text: str, name: str = "") -> Any:
+def _parse(text: str, name: str = "") -> Any:
+    """Parse JSON or YAML; duplicate keys are errors."""
     if name.endswith(".json"):
         try:
-            return json.loads(text, object_pairs_hook=lambda pairs: _once(pairs, name))
+            return json.loads(text, object_pairs_hook=lambda pairs: _unique_mapping(pairs, name))
         except ValueError as error:
-            raise UserError(f"the grid {name} is no JSON: {error}") from None
-    yaml = need("yaml")
+            raise UserError(f"The grid {name} is not valid JSON: {error}") from None
+    yaml = import_optional("yaml")
 
     class Loader(yaml.SafeLoader):  # type: ignore[misc,name-defined]
-        """YAML's own would let the second of two equal keys win, without a word."""
+        """Loader that rejects duplicate keys; YAML's own loader silently uses the last one."""
 
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:
             keys = [(self.construct_object(key, True), None) for key, _ in node.value if key.value != "<<"]
-            _once([pair for pair in keys if isinstance(pair[0], str)], name)
+            _unique_mapping([pair for pair in keys if isinstance(pair[0], str)], name)
             return super().construct_mapping(node, deep)
 
     try:
         return yaml.load(text, Loader)
     except yaml.YAMLError as error:
-        raise UserError(f"the grid {name} is no YAML: {' '.join(str(error).split())}") from None
+        raise UserError(f"The grid {name} is not valid YAML: {' '.join(str(error).split())}") from None
 
 
-def _once(pairs: list[tuple[str, Any]], name: str) -> dict[str, Any]:
-    """The pairs as a mapping; a key that stands there twice is a mistake."""
-    out = dict(pairs)
-    if len(out) < len(pairs):
-        twice = next(key for number, (key, _) in enumerate(pairs) if key in dict(pairs[:number]))
-        raise UserError(f"the grid {name} has {twice} twice in one place; write it once, or use cells")
-    return out
+def _unique_mapping(pairs: list[tuple[str, Any]], name: str) -> dict[str, Any]:
+    """The pairs as a mapping; raises a `UserError` if a key occurs twice."""
+    mapping = dict(pairs)
+    if len(mapping) < len(pairs):
+        key = next(key for number, (key, _) in enumerate(pairs) if key in dict(pairs[:number]))
+        raise UserError(f"The grid {name} has {key} twice in one mapping. Give it once, or use cells.")
+    return mapping
 
 
 def _parts(values: Mapping[str, Any], name: str) -> Iterator[dict[str, Any]]:
-    """Every part of a grid: its `cells`, each over what stands beside them, or the grid itself."""
+    """Parts of a grid: each of its `cells`, with the other keys as defaults, or the grid itself."""
     for key in values:
         if key not in KEYS:
             raise unknown(f"key of the grid {name}", str(key), KEYS)
-    rest = {key: value for key, value in values.items() if key != "cells"}
+    defaults = {key: value for key, value in values.items() if key != "cells"}
     if "cells" not in values:
-        yield rest
+        yield defaults
         return
-    if not isinstance(values["cells"], Sequence) or not all(isinstance(one, Mapping) for one in values["cells"]):
-        raise UserError(f"cells of the grid {name} must be a list of mappings, not {_kind(values['cells'])}")
-    for one in values["cells"]:
-        both = {"settings": {**_settings(rest, name), **_settings(one, name)}}
-        yield from _parts({**_without(rest, one), **one, **both}, name)
+    if not isinstance(values["cells"], Sequence) or not all(isinstance(cell, Mapping) for cell in values["cells"]):
+        raise UserError(f"cells of the grid {name} must be a list of mappings, not {_describe(values['cells'])}.")
+    for cell in values["cells"]:
+        settings = {"settings": {**_settings(defaults, name), **_settings(cell, name)}}
+        yield from _parts({**_other_axes(defaults, cell), **cell, **settings}, name)
 
 
-def _without(rest: dict[str, Any], one: Mapping[str, Any]) -> dict[str, Any]:
-    """What stands beside the cells, less the axes that a cell names itself (in the singular or the plural)."""
-    named = {axis for axis in AXES if axis in one or f"{axis}s" in one}
-    return {key: value for key, value in rest.items() if key.removesuffix("s") not in named}
+def _other_axes(defaults: dict[str, Any], cell: Mapping[str, Any]) -> dict[str, Any]:
+    """Defaults without the axes that a cell sets itself, in the singular or the plural."""
+    own = {axis for axis in AXES if axis in cell or f"{axis}s" in cell}
+    return {key: value for key, value in defaults.items() if key.removesuffix("s") not in own}
 
 
 def _product(part: dict[str, Any], name: str, missing: dict[str, None]) -> Iterator[Config]:
+    """All cells of a part; published methods that are not available are added to `missing`."""
     axes = {axis: _axis(part, axis, name) for axis in AXES}
     rows: list[dict[str, Any]]
     if "published" in part:
         rows = _published(part["published"], axes, missing)
     else:
-        chosen = {axis: values for axis, values in axes.items() if values is not None and axis != "seed"}
-        rows = [dict(zip(chosen, one, strict=True)) for one in itertools.product(*chosen.values())]
-    fixed = {key: part[key] for key in FIXED if part.get(key) is not None}
+        given = {axis: values for axis, values in axes.items() if values is not None and axis != "seed"}
+        rows = [dict(zip(given, values, strict=True)) for values in itertools.product(*given.values())]
+    fixed = {key: part[key] for key in FIXED_KEYS if part.get(key) is not None}
     for row in rows:
-        for variant, changed in _variations(part.get("vary") or {}, part.get("variant"), name):
-            own = {**_settings(part, name), **changed}
+        for variant, varied in _variations(part.get("vary") or {}, part.get("variant"), name):
+            settings = {**_settings(part, name), **varied}
             for seed in axes["seed"] if axes["seed"] is not None else [0]:
-                yield _config({**fixed, **row, "seed": seed, "variant": variant, "settings": own}, name)
+                yield _config({**fixed, **row, "seed": seed, "variant": variant, "settings": settings}, name)
 
 
 def _axis(part: Mapping[str, Any], axis: str, name: str) -> list[Any] | None:
+    """Distinct values of an axis; None if the part does not give any."""
     if axis in part and f"{axis}s" in part:
-        raise UserError(f"the grid {name} has both {axis} and {axis}s; give one of them")
+        raise UserError(f"The grid {name} has both {axis} and {axis}s. Give only one of them.")
     if axis in part:
         return [part[axis]]
     values = part.get(f"{axis}s")
     if values is None and f"{axis}s" not in part:
         return None
     if not isinstance(values, list):
-        raise UserError(f"{axis}s of the grid {name} must be a list, not {_kind(values)}")
+        raise UserError(f"{axis}s of the grid {name} must be a list, not {_describe(values)}.")
     for value in values:
         if isinstance(value, (list, Mapping)):
-            raise UserError(f"{axis}s of the grid {name} must be a list of single values; it holds {_kind(value)}")
+            raise UserError(f"{axis}s of the grid {name} must be a list of single values, not of {_describe(value)}.")
     return list(dict.fromkeys(values))
 
 
 def _published(source: Any, axes: dict[str, list[Any] | None], missing: dict[str, None]) -> list[dict[str, Any]]:
-    """The published cells of a table, less methods that are not here; an axis that is given narrows them."""
+    """Cells of a published table, restricted to the axes that are given and to available methods."""
     if str(source) not in SOURCES:
         raise unknown("published table", str(source), SOURCES)
     rows = []
@@ -191,23 +211,24 @@ def _published(source: Any, axes: dict[str, list[Any] | None], missing: dict[str
 
 
 def _variations(vary: Any, variant: Any, name: str) -> list[tuple[str | None, dict[str, Any]]]:
-    """Every combination of the settings to vary, with its variant's name."""
+    """Name and settings of every combination of the varied settings."""
     if isinstance(variant, (list, Mapping)):
-        raise UserError(f"variant of the grid {name} must be text, not {_kind(variant)}")
+        raise UserError(f"variant of the grid {name} must be text, not {_describe(variant)}.")
     choices = {
         key: value if isinstance(value, list) else [value] for key, value in _mapping(vary, "vary", name).items()
     }
-    out: list[tuple[str | None, dict[str, Any]]] = []
+    variations: list[tuple[str | None, dict[str, Any]]] = []
     for values in itertools.product(*choices.values()):
         words = [f"{key}-{value}" for key, value in zip(choices, values, strict=True)]
         text = re.sub(r"[^\w.+-]", "_", "-".join(([str(variant)] if variant else []) + words))
-        out.append((text or None, dict(zip(choices, values, strict=True))))
-    return out
+        variations.append((text or None, dict(zip(choices, values, strict=True))))
+    return variations
 
 
 def _mapping(value: Any, key: str, name: str) -> Mapping[str, Any]:
+    """A mapping of settings with dotted names."""
     if not isinstance(value, Mapping):
-        raise UserError(f"{key} of the grid {name} must be a mapping such as tangent.lr: 0.01, not {_kind(value)}")
+        raise UserError(f"{key} of the grid {name} must be a mapping such as tangent.lr: 0.01, not {_describe(value)}.")
     return flatten(value)
 
 
@@ -216,36 +237,37 @@ def _settings(part: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _config(values: dict[str, Any], name: str) -> Config:
-    """A cell's configuration, checked as far as it can be without data."""
+    """Configuration of a cell, checked as far as possible without the dataset."""
     from itl.specialists import resolve_options
 
     if "buffer" not in values and values.get("stream", Config.stream) != Config.stream:
-        values["buffer"] = 200  # as `itl run` has it
+        values["buffer"] = 200  # the default of `itl run`
     try:
         config = TypeAdapter(Config).validate_json(json.dumps(values), strict=True)
     except ValidationError as error:
         first = error.errors()[0]
-        raise UserError(f"{first['loc'][0]} of the grid {name} is not valid: {first['msg'].lower()}") from None
-    except TypeError as error:  # a date, say, which YAML knows and JSON does not
-        raise UserError(f"the grid {name} holds a value that is none of a run's: {error}") from None
+        raise UserError(f"{first['loc'][0]} of the grid {name} is not valid: {first['msg'].lower()}.") from None
+    except TypeError as error:  # for example a date, which YAML has and JSON does not
+        raise UserError(f"The grid {name} contains a value that a run cannot use: {error}.") from None
     if config.variant is not None and not re.fullmatch(r"[\w+][\w.+-]*", config.variant):
-        raise UserError(f"variant is part of a folder's name: letters, digits and . _ + - only, not '{config.variant}'")
-    cut = {key: getattr(config, key) for key in ("tasks", "order", "order_seed", "split")}
-    check(config.stream, **cut)
+        raise UserError(
+            f"The variant '{config.variant}' cannot be part of a folder's name. Use letters, digits and . _ + - only."
+        )
+    check(config.stream, **{key: getattr(config, key) for key in ("tasks", "order", "order_seed", "split")})
     if config.seed < 0 or config.buffer < 0 or (config.curves or 0) < 0:
-        raise UserError(f"seed, buffer and curves of the grid {name} must be 0 or more; {config.name} is not")
+        raise UserError(f"seed, buffer and curves of the grid {name} must be 0 or more, unlike in {config.name}.")
     resolve_options(settings_for(config.method, config.stream, config.buffer, config.settings))
     return config
 
 
-def _tell_apart(cells: Sequence[Config], name: str) -> None:
-    """A cell's folder is named after it: two different ones must not share a name."""
+def _check_unique_names(cells: Iterable[Config], name: str) -> None:
+    """Check that no two different cells have the same name, and so the same folder."""
     seen: set[str] = set()
     for config in cells:
         if config.name in seen:
-            raise UserError(f"two different cells of the grid {name} are called {config.name}; give each a variant")
+            raise UserError(f"Two different cells of the grid {name} are called {config.name}. Give each a variant.")
         seen.add(config.name)
 
 
-def _kind(value: Any) -> str:
+def _describe(value: Any) -> str:
     return {dict: "a mapping", list: "a list", str: "text", type(None): "nothing"}.get(type(value), repr(value))

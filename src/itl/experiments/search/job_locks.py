@@ -1,4 +1,4 @@
-"""Who works on what: a lock of the operating system's for each piece, which ends with the process that holds it."""
+"""One lock per job, held by the process that runs it. The operating system releases it when the process ends."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from types import TracebackType
 
 from itl.errors import UserError
 
-LOCKS = ".locks"
+LOCKS_FOLDER = ".locks"
 
 
-class Claim:
-    """A piece of work that is ours until `release`, or until this process ends, however it ends."""
+class JobLock:
+    """Lock of a job, held until `release` or until the process ends."""
 
     def __init__(self, handle: int) -> None:
         self.handle: int | None = handle
 
     def release(self) -> None:
-        """Let others have it."""
+        """Release the lock."""
         if self.handle is not None:
             os.close(self.handle)
             self.handle = None
 
-    def __enter__(self) -> Claim:
+    def __enter__(self) -> JobLock:
         return self
 
     def __exit__(
@@ -33,14 +33,18 @@ class Claim:
         self.release()
 
 
-def claim(root: Path, name: str, wait: bool = False) -> Claim | None:
-    """The claim to `name` under `root`; None where somebody else has it (or, with `wait`, once they are done)."""
-    place = root / LOCKS
+def acquire_job_lock(root: Path, name: str, wait: bool = False) -> JobLock | None:
+    """Lock the job `name` under `root`; None if another process holds the lock and `wait` is false.
+
+    Raises:
+        UserError: If the folder cannot be written or its file system has no locks.
+    """
+    folder = root / LOCKS_FOLDER
     try:
-        place.mkdir(parents=True, exist_ok=True)
-        handle = os.open(place / f"{name}.lock", os.O_RDWR | os.O_CREAT, 0o666)
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder / f"{name}.lock", os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
-        raise UserError(f"cannot write to {root}: {error.strerror or error}; choose another --out") from error
+        raise UserError(f"Cannot write to {root}: {error.strerror or error}. Choose another --out.") from error
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
@@ -48,5 +52,5 @@ def claim(root: Path, name: str, wait: bool = False) -> Claim | None:
         return None
     except OSError as error:
         os.close(handle)
-        raise UserError(f"cannot lock files in {root}: {error.strerror or error}; choose another --out") from error
-    return Claim(handle)
+        raise UserError(f"Cannot lock files in {root}: {error.strerror or error}. Choose another --out.") from error
+    return JobLock(handle)

@@ -1,4 +1,4 @@
-"""A piece of work: one cell of a sweep or one trial of a search, whoever does it and wherever."""
+"""Interfaces of jobs and job sources. A job is one cell of a sweep or one trial of a search."""
 
 from __future__ import annotations
 
@@ -12,89 +12,103 @@ from itl.callbacks.base import Callback
 from itl.checkpoint.store import reason
 from itl.errors import UserError
 from itl.experiments.config import Config
-from itl.experiments.search.job_locks import Claim
+from itl.experiments.search.job_locks import JobLock
 from itl.streams import Stream
 
-Event = dict[str, Any]
-"""`kind`: begins, line, measured, done, failed; `work`: its name; and what belongs to the kind."""
-Report = Callable[[int, float], bool]
-"""Told (step, value) of a trial; answers whether it is hopeless."""
+JobEvent = dict[str, Any]
+"""Progress message: `kind` (started, metrics, measured, requeued, done, failed or workers), `job` (name), details."""
+ReportValue = Callable[[int, float], bool]
+"""Reports a trial's value at a step, as `report(step, value)`; returns whether the trial should be pruned."""
 
 
-class Work(Protocol):
-    """What is done; can be sent to another process. Its files lie in `folder` under the root it is given."""
+class Job(Protocol):
+    """Work that one process does at a time. A job can be pickled, and writes to `folder` under a given root."""
 
     @property
     def name(self) -> str:
-        """How it is called, and its claim."""
+        """Name of the job and of its lock."""
 
     @property
     def folder(self) -> str:
-        """Where its files lie, under the root."""
+        """Output folder, relative to the root."""
 
     @property
     def configs(self) -> Sequence[Config]:
-        """The runs it is made of: what they are over must be loaded."""
+        """Configurations of the job's runs; their streams must be available."""
 
     @property
-    def needs(self) -> Sequence[str]:
-        """Folders elsewhere that it reads."""
+    def required_folders(self) -> Sequence[str]:
+        """Absolute paths of other folders that the job reads."""
 
-    def do(self, root: Path, streams: Streams, callbacks: Sequence[Callback], device: str, report: Report) -> Event:
-        """Do it, or go on with it; what is worth telling of the result."""
+    def relocate(self, root: Path) -> Job:
+        """Copy of the job that reads its required folders from copies under `root`."""
+
+    def run(
+        self, root: Path, streams: StreamCache, callbacks: Sequence[Callback], device: str, report: ReportValue
+    ) -> JobEvent:
+        """Run or resume the job and return the details of its "done" event."""
 
 
 class JobSource(Protocol):
-    """Where work comes from. Several processes may take from one."""
+    """Hands out jobs. Several processes may claim jobs from the same folder."""
 
-    ahead: bool  # whether a piece may be claimed long before it is begun
+    claims_ahead: bool  # whether a job may be claimed long before it starts
 
-    def claim(self) -> tuple[Work, Claim] | None:
-        """The next piece that is neither done nor anybody's; None when there is none."""
+    @property
+    def spec(self) -> dict[str, Any]:
+        """JSON-compatible description from which another process can open the same source."""
 
-    def report(self, work: Work) -> Report:
-        """Whom a piece tells how it goes."""
+    def claim(self) -> tuple[Job, JobLock] | None:
+        """Lock and return the next job that is neither finished nor locked; None if there is none."""
 
-    def finish(self, work: Work, details: Event) -> None:
-        """A piece is done."""
+    def reporter(self, job: Job) -> ReportValue:
+        """Function through which a job reports intermediate values."""
+
+    def finish(self, job: Job, details: JobEvent) -> None:
+        """Record that a job is done."""
 
     def fail(self, name: str, message: str) -> None:
-        """The piece of this name cannot be done."""
+        """Record that the job of this name failed."""
 
 
-class Streams:
-    """Streams by what a run says of them; the last one is kept, for runs of a grid come in order of stream."""
+class StreamCache:
+    """Loads streams and keeps the latest one, because the runs of a grid are ordered by stream."""
 
     def __init__(self, data: str) -> None:
         self.data, self.lock = data, Lock()
-        self.last: tuple[str, Stream] | None = None
+        self.latest: tuple[str, Stream] | None = None
 
-    def of(self, config: Config) -> Stream:
-        """The stream that a run is over."""
+    def load(self, config: Config) -> Stream:
+        """Stream of a run."""
         key = stream_key(config)
         with self.lock:
-            if self.last is None or self.last[0] != key:
-                self.last = None
-                self.last = (key, config.load_stream(self.data))
-            return self.last[1]
+            if self.latest is None or self.latest[0] != key:
+                self.latest = None  # free its memory before the next stream is loaded
+                self.latest = (key, config.load_stream(self.data))
+            return self.latest[1]
 
 
 def stream_key(config: Config) -> str:
-    """What two runs share when they are over the same stream."""
+    """Key that is equal for runs that use the same stream."""
     return repr((config.stream, config.tasks, config.order, config.order_seed, config.split))
 
 
-def in_one_line(error: BaseException) -> str:
-    """What to tell of an error: the user's in its own words, ours with its kind."""
+def describe_error(error: BaseException) -> str:
+    """One line about an error; other errors than the user's are prefixed with their type."""
     if isinstance(error, (UserError, OSError)):
         return " ".join(str(error).split())
     return f"{type(error).__name__}: {reason(error)}"
 
 
-def is_full(error: BaseException | None) -> bool:
-    """Whether an error comes from a disk without room: every other piece would meet it too."""
+def is_disk_full(error: BaseException | None) -> bool:
+    """Whether a full disk caused the error, so that every other job would fail too."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             return True
         error = error.__cause__
     return False
+
+
+def disk_full_error(message: str) -> UserError:
+    """Error that ends a sweep or a search when the disk is full."""
+    return UserError(f"{message}. Finished runs are kept: free some space and repeat the command.")

@@ -1,7 +1,7 @@
-"""The backend `local`: processes on this machine's cores, or one a GPU with lanes. They share nothing but the folder.
+"""Local backend: processes on the CPU cores of this machine, or one process per GPU. They share only the folder.
 
-One process is begun first. When its first task is learned it is known what a run takes, and the others follow as far
-as the memory that is free then allows.
+One process starts first. After its first task its memory use is known, and more processes start as far as the free
+memory allows.
 """
 
 from __future__ import annotations
@@ -18,60 +18,68 @@ from threading import Thread
 from typing import Any
 
 from itl.errors import UserError
-from itl.experiments.search.job_locks import LOCKS
-from itl.experiments.search.jobs import Event
-from itl.experiments.search.progress import Board
-from itl.experiments.search.resources import free_memory, more_that_fit, processes, resident
-from itl.experiments.search.worker import FULL, INTERRUPTED, MORE, source_of
+from itl.experiments.search.job_locks import LOCKS_FOLDER
+from itl.experiments.search.jobs import JobEvent, disk_full_error
+from itl.experiments.search.progress import ProgressTracker
+from itl.experiments.search.resources import free_memory, plan_processes, processes_that_fit, resident_memory
+from itl.experiments.search.worker import EXIT_DISK_FULL, EXIT_INTERRUPTED, EXIT_JOB_DONE, open_job_source
 
-LANES = 4  # a GPU is full with so many (docs/performance.md)
-ATTEMPTS = 3  # a piece under way in so many deaths of its process is given up
-EVERY = 0.2  # seconds between two looks
+DEFAULT_RUNS_PER_GPU = 4  # more do not use a GPU better (docs/performance.md)
+MAX_ATTEMPTS = 3  # a job fails when this many of its processes have died
+POLL_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
-class Local:
-    """How many processes (None: as many as cores and memory allow), of how many threads; lanes on each GPU."""
+class LocalBackend:
+    """Runs jobs in processes on this machine.
+
+    Args:
+        workers: Number of processes, or of GPUs to use; None for as many as cores and memory allow.
+        threads: CPU threads per process; None to divide the cores among the processes.
+        runs_per_gpu: Maximum number of concurrent runs on each GPU.
+        device: `auto`, `cpu`, `cuda` or `cuda:N`.
+    """
 
     workers: int | None = None
     threads: int | None = None
-    lanes: int = LANES
+    runs_per_gpu: int = DEFAULT_RUNS_PER_GPU
     device: str = "auto"
 
-    def drain(self, spec: dict[str, Any], board: Board, amount: int, data: str) -> None:
-        """Do all work of the source that `spec` describes, at most `amount` pieces at once; tell the board."""
-        devices, threads, lanes = self._places(amount)
-        spec = {**spec, "data": data, "threads": threads, "lanes": lanes}
-        crew = _Crew(spec, devices, board)
+    def run_jobs(self, spec: dict[str, Any], tracker: ProgressTracker, max_jobs: int, data: str) -> None:
+        """Run all jobs of the source that `spec` describes, at most `max_jobs` at a time."""
+        devices, threads, runs_per_gpu = self._plan(max_jobs)
+        spec = {**spec, "data": data, "threads": threads, "runs_per_gpu": runs_per_gpu}
+        pool = _WorkerPool(spec, devices, tracker)
         try:
-            crew.work()
+            pool.run()
         finally:
-            crew.stop()
+            pool.stop()
 
-    def _places(self, amount: int) -> tuple[list[str], int, int]:
-        """A device for each process, the threads of each, and the lanes."""
+    def _plan(self, max_jobs: int) -> tuple[list[str], int, int]:
+        """Device of each process, threads per process, and concurrent runs per device."""
         from itl.engine.device import choose_engine
 
         device = choose_engine(self.device).device
         if device.type != "cuda":
-            count, threads = processes(self.workers, self.threads, amount)
+            count, threads = plan_processes(self.workers, self.threads, max_jobs)
             return ["cpu"] * count, threads, 1
         import torch
 
         count = torch.cuda.device_count() if device.index is None else 1
         first = device.index or 0
-        places = [f"cuda:{first + k}" for k in range(min(count, self.workers or count))]
-        return places, processes(len(places), self.threads, len(places))[1], min(self.lanes, amount)
+        devices = [f"cuda:{first + k}" for k in range(min(count, self.workers or count))]
+        threads = plan_processes(len(devices), self.threads, len(devices))[1]
+        return devices, threads, min(self.runs_per_gpu, max_jobs)
 
 
-class _Worker:
-    """One process, and the thread that reads what it tells."""
+class _WorkerProcess:
+    """A worker process, and the thread that reads its events; `on_event(worker, None)` says that it has ended."""
 
-    def __init__(self, spec: dict[str, Any], device: str, tell: Callable[[_Worker, Event | None], None]) -> None:
+    def __init__(self, spec: dict[str, Any], device: str, on_event: Callable[[_WorkerProcess, JobEvent | None], None]):
         self.device = device
-        self.now: set[str] = set()  # the pieces under way, one a lane
+        self.running: set[str] = set()  # names of its current jobs
         env = {**os.environ, "OMP_NUM_THREADS": str(spec["threads"]), "MKL_NUM_THREADS": str(spec["threads"])}
-        with open(os.path.join(spec["out"], LOCKS, "worker.log"), "a") as log:
+        with open(os.path.join(spec["out"], LOCKS_FOLDER, "worker.log"), "a") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "itl.experiments.search.worker"],
                 stdin=subprocess.PIPE,
@@ -83,112 +91,113 @@ class _Worker:
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps({**spec, "device": device}))
         self.process.stdin.close()
-        Thread(target=self._listen, args=(tell,), daemon=True).start()
+        Thread(target=self._read_events, args=(on_event,), daemon=True).start()
 
-    def _listen(self, tell: Callable[[_Worker, Event | None], None]) -> None:
+    def _read_events(self, on_event: Callable[[_WorkerProcess, JobEvent | None], None]) -> None:
         assert self.process.stdout is not None
         with self.process.stdout as lines:
             for line in lines:
                 try:
                     event = json.loads(line)
                 except ValueError:
-                    continue  # something else that was printed
-                tell(self, event)
+                    continue  # printed by a library
+                on_event(self, event)
         self.process.wait()
-        tell(self, None)
+        on_event(self, None)
 
 
-class _Crew:
-    """The processes at work: begun one after another, begun again when one dies.
+class _WorkerPool:
+    """Starts worker processes one after another, and replaces those that die.
 
-    A death counts for every piece that was under way, and each of them is tried again in a process that does one piece
-    and no other, so that it is seen which ends it: one that was under way in three deaths, alone in the last, is given
-    up. When all of them are over, processes have their lanes again.
+    If a process dies, any of its jobs may be the cause. Each of them is repeated in a process that runs a single job,
+    and fails if it was running in `MAX_ATTEMPTS` processes that died, alone in the last one. Once all these jobs have
+    finished, processes run several jobs again.
     """
 
-    def __init__(self, spec: dict[str, Any], devices: list[str], board: Board) -> None:
-        self.spec, self.waiting, self.board = spec, list(devices), board
-        self.source = source_of(spec)
-        self.events: queue.Queue[tuple[_Worker, Event | None]] = queue.Queue()
-        self.workers: list[_Worker] = []
-        self.deaths: Counter[str] = Counter()  # of the pieces that are not over
-        self.most = 0  # bytes that the largest process took so far
+    def __init__(self, spec: dict[str, Any], devices: list[str], tracker: ProgressTracker) -> None:
+        self.spec, self.unused_devices, self.tracker = spec, list(devices), tracker
+        self.source = open_job_source(spec)
+        self.events: queue.Queue[tuple[_WorkerProcess, JobEvent | None]] = queue.Queue()
+        self.workers: list[_WorkerProcess] = []
+        self.deaths: Counter[str] = Counter()  # died processes per unfinished job
+        self.peak_memory = 0  # bytes of the largest process so far
 
-    def work(self) -> None:
-        self._begin(self.waiting.pop(0))
+    def run(self) -> None:
+        self._start(self.unused_devices.pop(0))
         while self.workers:
             try:
-                worker, event = self.events.get(timeout=EVERY)
+                worker, event = self.events.get(timeout=POLL_SECONDS)
             except queue.Empty:
-                if self.most:  # what a first piece takes is known: some may take more
-                    self.most = max([self.most, *(resident(worker.process.pid) for worker in self.workers)])
+                if self.peak_memory:  # later jobs may need more than the first
+                    sizes = (resident_memory(worker.process.pid) for worker in self.workers)
+                    self.peak_memory = max([self.peak_memory, *sizes])
                 continue
             if event is None:
-                self._ended(worker)
+                self._handle_exit(worker)
             else:
-                self._take(worker, event)
+                self._handle_event(worker, event)
 
-    def _take(self, worker: _Worker, event: Event) -> None:
-        if event["kind"] == "begins":
-            worker.now.add(event["work"])
+    def _handle_event(self, worker: _WorkerProcess, event: JobEvent) -> None:
+        if event["kind"] == "started":
+            worker.running.add(event["job"])
         if event["kind"] in ("done", "failed"):
-            worker.now.discard(event["work"])
-            self.deaths.pop(event["work"], None)
-        if event["kind"] == "full":
-            raise UserError(f"{event['error']}; what is finished is kept, make room and give the same command again")
+            worker.running.discard(event["job"])
+            self.deaths.pop(event["job"], None)
+        if event["kind"] == "disk_full":
+            raise disk_full_error(event["error"])
         if event["kind"] == "measured":
-            self.most = max(self.most, event["bytes"])
-        self.board.take(event)
-        if self.most and event["kind"] in ("measured", "done", "failed"):
-            self._begin_others()
+            self.peak_memory = max(self.peak_memory, event["bytes"])
+        self.tracker.update(event)
+        if self.peak_memory and event["kind"] in ("measured", "done", "failed"):
+            self._start_more()
 
-    def _begin_others(self) -> None:
-        """As many as fit beside what those at work will still take."""
-        growing = sum(max(0, self.most - resident(worker.process.pid)) for worker in self.workers)
-        for _ in range(min(len(self.waiting), more_that_fit(self.most, free_memory() - growing))):
-            self._begin(self.waiting.pop(0))
+    def _start_more(self) -> None:
+        """Start as many processes as fit, considering how much the current ones may still grow."""
+        growth = sum(max(0, self.peak_memory - resident_memory(worker.process.pid)) for worker in self.workers)
+        count = processes_that_fit(self.peak_memory, free_memory() - growth)
+        for _ in range(min(len(self.unused_devices), count)):
+            self._start(self.unused_devices.pop(0))
 
-    def _begin(self, device: str) -> None:
-        os.makedirs(os.path.join(self.spec["out"], LOCKS), exist_ok=True)
-        spec = {**self.spec, "lanes": 1, "once": True} if self.deaths else self.spec
-        self.workers.append(_Worker(spec, device, lambda worker, event: self.events.put((worker, event))))
-        self.board.take({"kind": "workers", "count": len(self.workers)})
+    def _start(self, device: str) -> None:
+        os.makedirs(os.path.join(self.spec["out"], LOCKS_FOLDER), exist_ok=True)
+        spec = {**self.spec, "runs_per_gpu": 1, "once": True} if self.deaths else self.spec
+        self.workers.append(_WorkerProcess(spec, device, lambda worker, event: self.events.put((worker, event))))
+        self.tracker.update({"kind": "workers", "count": len(self.workers)})
 
-    def _ended(self, worker: _Worker) -> None:
+    def _handle_exit(self, worker: _WorkerProcess) -> None:
         self.workers.remove(worker)
         code = worker.process.returncode
-        if code in (0, FULL):
+        if code in (0, EXIT_DISK_FULL):
             return
-        if code == INTERRUPTED:
+        if code == EXIT_INTERRUPTED:
             raise KeyboardInterrupt
-        if code == MORE:
-            self._begin(worker.device)
+        if code == EXIT_JOB_DONE:
+            self._start(worker.device)
             return
-        if not worker.now:
-            raise UserError(f"a process ended with {_why(code)} before it did anything; see {self._log}")
-        for name in sorted(worker.now):
+        cause, log = _describe_exit(code), os.path.join(self.spec["out"], LOCKS_FOLDER, "worker.log")
+        if not worker.running:
+            raise UserError(f"A worker process ended with {cause} before it started a job. See {log}.")
+        for name in sorted(worker.running):
             self.deaths[name] += 1
-            self.board.take({"kind": "waits", "work": name})
-            if len(worker.now) == 1 and self.deaths[name] >= ATTEMPTS:
-                self._give_up(name, f"its process ended {self.deaths[name]} times with {_why(code)}; see {self._log}")
-        self._begin(worker.device)
+            self.tracker.update({"kind": "requeued", "job": name})
+            if len(worker.running) == 1 and self.deaths[name] >= MAX_ATTEMPTS:
+                self._fail(name, f"The worker process ended {self.deaths[name]} times with {cause}. See {log}.")
+        self._start(worker.device)
 
-    def _give_up(self, name: str, message: str) -> None:
+    def _fail(self, name: str, message: str) -> None:
         del self.deaths[name]
         self.source.fail(name, message)
-        self.board.take({"kind": "failed", "work": name, "error": message})
-
-    @property
-    def _log(self) -> str:
-        return os.path.join(self.spec["out"], LOCKS, "worker.log")
+        self.tracker.update({"kind": "failed", "job": name, "error": message})
 
     def stop(self) -> None:
-        """End the processes that are left; what they saved is there to go on with."""
+        """End the remaining processes; their runs can be resumed from the last checkpoint."""
         for worker in self.workers:
             worker.process.terminate()
         for worker in self.workers:
             worker.process.wait()
 
 
-def _why(code: int) -> str:
-    return f"signal {-code}" + (" (is there enough memory?)" if code == -9 else "") if code < 0 else f"exit code {code}"
+def _describe_exit(code: int) -> str:
+    if code >= 0:
+        return f"exit code {code}"
+    return f"signal {-code}" + (" (possibly out of memory)" if code == -9 else "")

@@ -1,4 +1,4 @@
-"""Libraries of the extra `search`, imported when needed; one that is missing is said in a line."""
+"""Imports of the packages that the extra `search` installs."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import Any
 from itl.errors import UserError
 
 
-def need(module: str) -> Any:
-    """The module, or how to get it."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is told to anybody
+def import_optional(module: str) -> Any:
+    """Import a module of the extra `search`, or raise a `UserError` that says how to install it."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray must not send usage statistics
     try:
         return import_module(module)
     except ImportError:
-        name = {"yaml": "pyyaml"}.get(module.partition(".")[0], module.partition(".")[0])
-        raise UserError(f"this needs {name}, which is not installed; pip install 'itl[search]'") from None
+        package = module.partition(".")[0]
+        package = {"yaml": "pyyaml"}.get(package, package)
+        raise UserError(f"{package} is not installed. Run pip install 'itl[search]'.") from None

@@ -1,4 +1,4 @@
-"""How far everything is: what runs, is done, failed. Fed by events, from wherever the work is done."""
+"""Progress of all jobs of a sweep or a search, updated by events from the processes that run them."""
 
 from __future__ import annotations
 
@@ -7,60 +7,67 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from itl.experiments.search.jobs import Event
+from itl.experiments.search.jobs import JobEvent
+
+# States of a job, as `itl sweep --json` prints them.
+WAITING, RUNNING, DONE, FAILED = "waits", "runs", "done", "failed"
+STATE_NAMES = {DONE: "done", RUNNING: "running", WAITING: "waiting", FAILED: "failed"}
 
 
 @dataclass
-class Entry:
-    """What is known of one piece of work."""
+class JobProgress:
+    """State of one job, with its latest line of metrics or its result."""
 
     name: str
-    state: str = "waits"  # then runs, done, failed
-    line: dict[str, Any] = field(default_factory=dict)  # the last of the record, or its result
+    state: str = WAITING
+    line: dict[str, Any] = field(default_factory=dict)
     error: str = ""
-    begun: float | None = None
+    started: float | None = None
     ended: float | None = None
 
     @property
     def seconds(self) -> float | None:
-        """Since it was begun here, until it ended."""
-        return None if self.begun is None else (self.ended or time.monotonic()) - self.begun
+        """Duration so far; None if this process has not seen the job start."""
+        return None if self.started is None else (self.ended or time.monotonic()) - self.started
 
 
-class Board:
-    """All entries, in order of appearance."""
+class ProgressTracker:
+    """Progress of every job, in the order in which the jobs became known.
+
+    Args:
+        names: Names of the jobs that are known in advance.
+    """
 
     def __init__(self, names: Iterable[str] = ()) -> None:
-        self.entries = {name: Entry(name) for name in names}
+        self.jobs = {name: JobProgress(name) for name in names}
         self.workers = 0
-        self.begun = time.monotonic()
+        self.started = time.monotonic()
 
-    def take(self, event: Event) -> None:
-        """Something has happened."""
-        kind, name = event["kind"], event.get("work")
+    def update(self, event: JobEvent) -> None:
+        """Apply an event."""
+        kind, name = event["kind"], event.get("job")
         if kind == "workers":
             self.workers = event["count"]
         if name is None:
             return
-        entry = self.entries.setdefault(name, Entry(name))
-        if kind == "begins":
-            entry.state, entry.begun, entry.error = "runs", time.monotonic(), ""
-        elif kind == "line":
-            entry.line = event["line"]
-        elif kind in ("done", "failed"):
-            entry.state, entry.error = kind, event.get("error") or ""
-            entry.line = {key: value for key, value in event.items() if key not in ("kind", "work")} or entry.line
-            entry.ended = time.monotonic() if entry.begun is not None else None
-        elif kind == "waits":
-            entry.state = "waits"
+        job = self.jobs.setdefault(name, JobProgress(name))
+        if kind == "started":
+            job.state, job.started, job.error = RUNNING, time.monotonic(), ""
+        elif kind == "metrics":
+            job.line = event["line"]
+        elif kind in (DONE, FAILED):
+            job.state, job.error = kind, event.get("error") or ""
+            job.line = {key: value for key, value in event.items() if key not in ("kind", "job")} or job.line
+            job.ended = time.monotonic() if job.started is not None else None
+        elif kind == "requeued":
+            job.state = WAITING
 
-    def of(self, state: str) -> list[Entry]:
-        """The entries in a state."""
-        return [entry for entry in self.entries.values() if entry.state == state]
+    def in_state(self, state: str) -> list[JobProgress]:
+        """Jobs in the given state."""
+        return [job for job in self.jobs.values() if job.state == state]
 
     @property
-    def count(self) -> str:
-        """`3 done, 2 run, 7 wait`, with what failed."""
-        words = {"done": "done", "runs": "running", "waits": "waiting", "failed": "failed"}
-        counts = [(len(self.of(state)), word) for state, word in words.items()]
-        return ", ".join(f"{count} {word}" for count, word in counts if count)
+    def summary(self) -> str:
+        """Number of jobs in each state, such as `3 done, 2 running, 7 waiting`."""
+        counts = [(len(self.in_state(state)), name) for state, name in STATE_NAMES.items()]
+        return ", ".join(f"{count} {name}" for count, name in counts if count)

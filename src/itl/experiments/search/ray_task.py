@@ -1,6 +1,6 @@
-"""What a Ray task does: a whole run in a scratch folder of its node's, whose state it sends home as it is saved.
+"""The Ray task of a job: runs in a temporary folder of its node and sends its files to the driver after each save.
 
-When a worker or a node dies, Ray begins the task again somewhere else, and it goes on from what was sent last.
+If a worker or a node dies, Ray restarts the task on another node, where it resumes from the files sent last.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,60 +18,62 @@ from itl import __version__
 from itl.callbacks.base import Callback
 from itl.experiments.config import Config
 from itl.experiments.search.file_sync import pack, unpack
-from itl.experiments.search.jobs import Event, Streams, Work, in_one_line, is_full, stream_key
-from itl.experiments.search.resources import resident
-from itl.experiments.search.worker import TOLD
+from itl.experiments.search.jobs import Job, JobEvent, StreamCache, describe_error, is_disk_full, stream_key
+from itl.experiments.search.resources import resident_memory
+from itl.experiments.search.worker import REPORTED_KEYS
 
 if TYPE_CHECKING:
     from itl.learner import Learner
     from itl.streams import Stream
 
 
-class Courier(Callback):
-    """Sends a run's folder to the mailbox whenever its state was saved, and tells how it goes."""
+class RayTaskCallback(Callback):
+    """Sends the job's folder to the driver whenever the learner was saved, and reports progress.
 
-    def __init__(self, work: Work, root: Path, ask: Callable[..., Any]) -> None:
-        self.work, self.root, self.ask = work, root, ask
+    Args:
+        job: The job that runs.
+        root: Temporary folder of this node.
+        call_driver: Calls a method of the `DriverActor`, as `call_driver(method, *args, wait=True)`.
+    """
+
+    def __init__(self, job: Job, root: Path, call_driver: Callable[..., Any]) -> None:
+        self.job, self.folder, self.call_driver = job, root / job.folder, call_driver
         self.sent: dict[str, tuple[int, int]] = {}
-        self.state = ""
+        self.generations = ""
 
     def on_record(self, line: dict[str, Any]) -> None:
-        """A line of the record."""
-        told = {key: line.get(key) for key in TOLD}
-        self.ask("tell", {"kind": "line", "work": self.work.name, "line": told}, wait=False)
+        """Report a line of metrics."""
+        reported = {key: line.get(key) for key in REPORTED_KEYS}
+        self.call_driver("add_event", {"kind": "metrics", "job": self.job.name, "line": reported}, wait=False)
 
     def on_stage_start(self, learner: Learner, stage: Any) -> None:
-        """The last task's state may just have been saved."""
-        self._look()
+        """Send the folder if the previous task was just saved."""
+        self._send_if_saved()
 
     def on_round_end(self, learner: Learner, stage: Any, epoch: int, loss: float) -> None:
-        """So may have been that of an unfinished stage."""
-        self._look()
+        """Send the folder if the unfinished stage was just saved."""
+        self._send_if_saved()
 
     def on_task_end(self, learner: Learner) -> None:
-        """By now the run has held in memory whatever it holds."""
-        self.ask("tell", {"kind": "measured", "bytes": resident(os.getpid()), "gpu": _gpu()}, wait=False)
+        """Report memory use: every stage has run by now, so the process has reached its peak."""
+        event = {"kind": "measured", "bytes": resident_memory(os.getpid()), "gpu": _gpu_memory_fraction()}
+        self.call_driver("add_event", event, wait=False)
 
-    def _look(self) -> None:
-        state = "".join(path.read_text() for path in sorted(self.place.rglob("CURRENT")))
-        if state != self.state:
-            self.state = state
+    def _send_if_saved(self) -> None:
+        generations = "".join(path.read_text() for path in sorted(self.folder.rglob("CURRENT")))
+        if generations != self.generations:
+            self.generations = generations
             self.send()
 
-    @property
-    def place(self) -> Path:
-        """The work's folder on this node."""
-        return self.root / self.work.folder
-
     def send(self) -> None:
-        """What is new since the last time."""
-        wrong = self.ask("put", self.work.folder, pack(self.place, self.sent))
-        if wrong:
-            raise OSError(errno.ENOSPC if os.strerror(errno.ENOSPC) in wrong else errno.EIO, wrong)
+        """Send the files that changed since the last call."""
+        error = self.call_driver("write_files", self.job.folder, pack(self.folder, self.sent))
+        if error:
+            raise OSError(errno.ENOSPC if os.strerror(errno.ENOSPC) in error else errno.EIO, error)
 
 
-def _gpu() -> float:
-    """The share of its GPU's memory that this process has taken at most."""
+def _gpu_memory_fraction() -> float:
+    """Largest fraction of the GPU's memory that this process has reserved."""
     import torch
 
     if not torch.cuda.is_available() or not torch.cuda.is_initialized():
@@ -80,55 +81,65 @@ def _gpu() -> float:
     return torch.cuda.max_memory_reserved() / torch.cuda.get_device_properties(0).total_memory
 
 
-class _One(Streams):
-    """The streams that came with a task."""
+class _LoadedStreams(StreamCache):
+    """Streams that the driver has loaded and sent with the task."""
 
-    def __init__(self, given: Mapping[str, Stream]) -> None:
-        self.given = given
+    def __init__(self, streams: Mapping[str, Stream]) -> None:
+        self.streams = streams
 
-    def of(self, config: Config) -> Stream:
-        """Loaded by the driver."""
-        return self.given[stream_key(config)]
+    def load(self, config: Config) -> Stream:
+        """Stream of a run."""
+        return self.streams[stream_key(config)]
 
 
-def carry_out(
-    work: Work, keys: Sequence[str], mailbox: Any, reports: Any, device: str, threads: int, version: str, *given: Stream
-) -> Event:
-    """Do a piece of work on whichever node this is: a Ray task. What failed is told, not raised: Ray need not retry."""
+def run_ray_job(
+    job: Job, keys: Sequence[str], driver: Any, pruner: Any, device: str, threads: int, version: str, *streams: Stream
+) -> JobEvent:
+    """Run a job as a Ray task. Errors are returned, not raised, so that Ray does not retry the task.
+
+    Args:
+        job: Job to run.
+        keys: Stream keys of `streams`, in the same order.
+        driver: Handle of the `DriverActor`.
+        pruner: Handle of the `PruningActor`.
+        device: Device to run on.
+        threads: Number of CPU threads.
+        version: Version of itl on the driver.
+        *streams: Streams that the job needs.
+
+    Returns:
+        A "done", "failed" or "disk_full" event without the job's name.
+    """
     import ray
     import torch
 
     if version != __version__:
-        return {"kind": "failed", "error": f"a node has itl {__version__}, the driver {version}; install the same"}
+        error = f"A node has itl {__version__}, but the driver has {version}. Install the same version on all nodes."
+        return {"kind": "failed", "error": error}
     torch.set_num_threads(threads)
 
-    waiting = ThreadPoolExecutor(1)  # while a task's own thread waits in ray.get, Ray gives its cores to another task
+    # While the task's own thread waits in ray.get, Ray gives its cores to another task; so another thread waits.
+    waiter = ThreadPoolExecutor(1)
 
-    def ask(name: str, *args: Any, wait: bool = True) -> Any:
-        answer = getattr(mailbox, name).remote(*args)
-        return waiting.submit(ray.get, answer).result() if wait else None
+    def call_driver(method: str, *args: Any, wait: bool = True) -> Any:
+        answer = getattr(driver, method).remote(*args)
+        return waiter.submit(ray.get, answer).result() if wait else None
 
     def report(step: int, value: float) -> bool:
-        return bool(waiting.submit(ray.get, reports.report.remote(work, step, value)).result())
+        return bool(waiter.submit(ray.get, pruner.report.remote(job, step, value)).result())
 
-    ask("tell", {"kind": "begins", "work": work.name}, wait=False)
-    with waiting, tempfile.TemporaryDirectory(prefix="itl-") as scratch:
-        root = Path(scratch)
-        courier = Courier(work, root, ask)
+    call_driver("add_event", {"kind": "started", "job": job.name}, wait=False)
+    with waiter, tempfile.TemporaryDirectory(prefix="itl-") as temporary:
+        root = Path(temporary)
+        callback = RayTaskCallback(job, root, call_driver)
         try:
-            for folder in (work.folder, *work.needs):
-                unpack(root / folder.lstrip("/"), ask("fetch", folder))
-            details = _placed(work, root).do(root, _One(dict(zip(keys, given, strict=True))), [courier], device, report)
-            courier.send()
+            for folder in (job.folder, *job.required_folders):
+                unpack(root / folder.lstrip("/"), call_driver("read_files", folder))
+            loaded = _LoadedStreams(dict(zip(keys, streams, strict=True)))
+            details = job.relocate(root).run(root, loaded, [callback], device, report)
+            callback.send()
         except Exception as error:
             with suppress(OSError):
-                courier.send()  # how far it came
-            return {"kind": "full" if is_full(error) else "failed", "error": in_one_line(error)}
+                callback.send()  # so that the job can be resumed
+            return {"kind": "disk_full" if is_disk_full(error) else "failed", "error": describe_error(error)}
     return {"kind": "done", **details}
-
-
-def _placed(work: Work, root: Path) -> Work:
-    """The work, with what it reads from elsewhere where it lies on this node."""
-    if not work.needs:
-        return work
-    return replace(work, kept=[str(root / place.lstrip("/")) for place in work.needs])  # type: ignore[type-var,call-arg]

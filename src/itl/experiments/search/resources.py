@@ -1,4 +1,4 @@
-"""What this machine has, and what a piece of work was seen to take."""
+"""CPU cores and memory of this machine, and how many jobs fit."""
 
 from __future__ import annotations
 
@@ -7,63 +7,72 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from itl.errors import UserError
-from itl.experiments.search.optional_imports import need
+from itl.experiments.search.optional_imports import import_optional
 
 if TYPE_CHECKING:
     import torch
 
-ROOM = 0.9  # of what is free may be filled
-GROUP = Path("/sys/fs/cgroup")
+USABLE_MEMORY_FRACTION = 0.9
+CGROUP = Path("/sys/fs/cgroup")
 
 
-def cores() -> int:
-    """The cores this process may use."""
+def available_cores() -> int:
+    """Number of CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def free_memory() -> int:
-    """Bytes that are free: of the machine's memory, or of what a container may take of it."""
-    free = int(need("psutil").virtual_memory().available)
+    """Free memory in bytes, within the limit of the container if there is one."""
+    free = int(import_optional("psutil").virtual_memory().available)
     try:
-        limit, used = ((GROUP / f"memory.{name}").read_text().strip() for name in ("max", "current"))
+        limit, used = ((CGROUP / f"memory.{name}").read_text().strip() for name in ("max", "current"))
         return min(free, int(limit) - int(used)) if limit != "max" else free
     except (OSError, ValueError):
         return free
 
 
-def resident(pid: int) -> int:
-    """Bytes of memory that a process holds."""
-    psutil = need("psutil")
+def resident_memory(pid: int) -> int:
+    """Resident memory of a process in bytes; 0 if it has ended."""
+    psutil = import_optional("psutil")
     try:
         return int(psutil.Process(pid).memory_info().rss)
     except psutil.Error:
         return 0
 
 
-def processes(wanted: int | None, threads: int | None, work: int) -> tuple[int, int]:
-    """How many processes on the cores here, of how many threads each; more than there are cores is refused."""
-    here = cores()
-    threads = threads or max(1, here // (wanted or here))
-    count = wanted or max(1, here // threads)
-    if count * threads > here:
+def plan_processes(workers: int | None, threads: int | None, jobs: int) -> tuple[int, int]:
+    """Number of processes and of threads per process.
+
+    Args:
+        workers: Number of processes, or None for as many as the cores allow.
+        threads: Threads per process, or None to divide the cores among the processes.
+        jobs: Number of jobs; there are never more processes than jobs.
+
+    Raises:
+        UserError: If this needs more cores than this machine has.
+    """
+    cores = available_cores()
+    threads = threads or max(1, cores // (workers or cores))
+    count = workers or max(1, cores // threads)
+    if count * threads > cores:
         raise UserError(
-            f"{count} processes of {threads} thread{'s'[: threads > 1]} each are more than the {here} cores here; "
-            f"take --workers {max(1, here // threads)}" + (" and fewer --threads" if threads > here else "")
+            f"{count} processes of {threads} thread{'s'[: threads > 1]} each need more than the {cores} cores of this "
+            f"machine. Use --workers {max(1, cores // threads)}" + (" and fewer --threads." if threads > cores else ".")
         )
-    return min(count, max(1, work)), threads
+    return min(count, max(1, jobs)), threads
 
 
-def more_that_fit(each: int, free: int) -> int:
-    """How many further processes fit into `free` bytes when one was seen to take `each`."""
-    return int(free * ROOM) // max(1, each)
+def processes_that_fit(bytes_per_process: int, free: int) -> int:
+    """Number of additional processes that fit into `free` bytes."""
+    return int(free * USABLE_MEMORY_FRACTION) // max(1, bytes_per_process)
 
 
-def lanes_that_fit(device: torch.device, wanted: int) -> int:
-    """How many lanes fit on a GPU when one has taken what it has by now."""
+def runs_that_fit(device: torch.device, limit: int) -> int:
+    """Number of concurrent runs, at most `limit`, whose memory fits on a GPU that has one run so far."""
     if device.type != "cuda":
-        return wanted
+        return limit
     import torch
 
     free, _ = torch.cuda.mem_get_info(device)
-    one = max(1, torch.cuda.max_memory_reserved(device))
-    return max(1, min(wanted, 1 + int(free * ROOM) // one))
+    bytes_per_run = max(1, torch.cuda.max_memory_reserved(device))
+    return max(1, min(limit, 1 + int(free * USABLE_MEMORY_FRACTION) // bytes_per_run))

@@ -1,4 +1,4 @@
-"""Where a search looks: settings by range or by choices, and the paper's own space by name."""
+"""Search spaces: ranges or values of settings, and the paper's space by name."""
 
 from __future__ import annotations
 
@@ -14,12 +14,20 @@ from itl.settings import Settings, check_name, parse
 if TYPE_CHECKING:
     from optuna.trial import Trial
 
-MOST = 10_000  # points of a grid
+MAX_GRID_POINTS = 10_000
 
 
 @dataclass(frozen=True)
-class Choice:
-    """One setting: some values, or a range of numbers (`log`: even in the logarithm)."""
+class Dimension:
+    """Values or range of one setting.
+
+    Args:
+        key: Dotted name of the setting.
+        values: Values to choose from, or None for a range.
+        low: Smallest value of a range.
+        high: Largest value of a range. If both ends are integers, so are the values.
+        log: Whether to sample the range on a logarithmic scale.
+    """
 
     key: str
     values: Sequence[Any] | None = None
@@ -28,7 +36,7 @@ class Choice:
     log: bool = False
 
     def suggest(self, trial: Trial) -> Any:
-        """A value for a trial; one that it has already stays."""
+        """Value for a trial; a trial that already has one keeps it."""
         if self.values is not None:
             return trial.suggest_categorical(self.key, list(self.values))
         assert self.low is not None
@@ -37,12 +45,12 @@ class Choice:
             return trial.suggest_int(self.key, self.low, self.high, log=self.log)
         return trial.suggest_float(self.key, float(self.low), float(self.high), log=self.log)
 
-    def ends(self) -> list[Any]:
-        """The values that must be valid for all to be."""
+    def boundary_values(self) -> list[Any]:
+        """Values that must be valid for all others to be valid."""
         return list(self.values) if self.values is not None else [self.low, self.high]
 
-    def holds(self, value: Any) -> bool:
-        """Whether a value is in it."""
+    def contains(self, value: Any) -> bool:
+        """Whether the dimension contains a value."""
         if self.values is not None:
             return value in self.values
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
@@ -50,7 +58,7 @@ class Choice:
 
     @property
     def text(self) -> str:
-        """As it is written on the command line."""
+        """The dimension in the syntax of `--over`."""
         if self.values is not None:
             return f"{self.key}={','.join(str(value) for value in self.values)}"
         return f"{self.key}={self.low}..{self.high}{':log' if self.log else ''}"
@@ -58,87 +66,104 @@ class Choice:
 
 @dataclass(frozen=True)
 class Space:
-    """Some choices, of different settings."""
+    """Dimensions of different settings."""
 
-    choices: Sequence[Choice]
+    dimensions: Sequence[Dimension]
 
     def suggest(self, trial: Trial) -> dict[str, Any]:
         """Settings for a trial."""
-        return {choice.key: choice.suggest(trial) for choice in self.choices}
+        return {dimension.key: dimension.suggest(trial) for dimension in self.dimensions}
 
     def points(self) -> Iterator[dict[str, Any]]:
-        """Every combination; there is none of a range."""
-        for choice in self.choices:
-            if choice.values is None:
-                raise UserError(f"a grid needs values, not a range: write {choice.key}=a,b,c, or take --sampler tpe")
-        count = math.prod(len(choice.values or ()) for choice in self.choices)
-        if count > MOST:
-            raise UserError(f"this grid has {count:,} points; take --sampler tpe or fewer values")
-        for values in itertools.product(*(choice.values or () for choice in self.choices)):
-            yield {choice.key: value for choice, value in zip(self.choices, values, strict=True)}
+        """All combinations of values.
+
+        Raises:
+            UserError: If a dimension is a range, or if there are too many combinations.
+        """
+        for dimension in self.dimensions:
+            if dimension.values is None:
+                key = dimension.key
+                raise UserError(f"A grid cannot search the range of {key}. Use {key}=a,b,c or --sampler tpe.")
+        count = math.prod(len(dimension.values or ()) for dimension in self.dimensions)
+        if count > MAX_GRID_POINTS:
+            raise UserError(
+                f"The grid has {count:,} points, more than {MAX_GRID_POINTS:,}. Use fewer values or --sampler tpe."
+            )
+        for values in itertools.product(*(dimension.values or () for dimension in self.dimensions)):
+            yield {dimension.key: value for dimension, value in zip(self.dimensions, values, strict=True)}
 
 
-LEARNING = [0.1, 0.05, 0.01]
-PAPER = [  # the appendix's table; it does not say whose momentum, so each stage has its own
-    Choice("specialist.lr", [0.1, 0.01]),
-    Choice("specialist.momentum", [0.0, 0.9]),
-    Choice("tangent.lr", LEARNING),
-    Choice("tangent.momentum", [0.0, 0.9]),
-    Choice("projection.lr", LEARNING),
-    Choice("projection.momentum", [0.0, 0.9]),
+GENERALIST_LEARNING_RATES = [0.1, 0.05, 0.01]
+PAPER_SPACE = [  # the appendix's table; it names no stage for the momentum, so each stage has its own
+    Dimension("specialist.lr", [0.1, 0.01]),
+    Dimension("specialist.momentum", [0.0, 0.9]),
+    Dimension("tangent.lr", GENERALIST_LEARNING_RATES),
+    Dimension("tangent.momentum", [0.0, 0.9]),
+    Dimension("projection.lr", GENERALIST_LEARNING_RATES),
+    Dimension("projection.momentum", [0.0, 0.9]),
 ]
-SPACES = {"paper": PAPER}
-SWITCHES = {"generalist", "project", "design"}  # what decides which stages a method has
+SPACES = {"paper": PAPER_SPACE}
+STAGE_SETTINGS = {"generalist", "project", "design"}  # these decide which stages a method has
 
 
-def read(texts: Sequence[str], name: str | None, settings: Settings, refining: bool) -> Space:
-    """The space of `--over` and `--space`: what stands in the first wins.
+def parse_space(texts: Sequence[str], name: str | None, settings: Settings, refining: bool) -> Space:
+    """Space of the options `--over` and `--space`; `--over` has precedence.
 
-    Of a space by name only what this method uses is taken, and from kept specialists only what comes after them.
+    Args:
+        texts: Values of `--over`, such as `tangent.lr=0.001..0.1:log`.
+        name: Value of `--space`. Settings of stages that the method does not have are left out.
+        settings: Settings of the method.
+        refining: Whether the search starts from saved specialists, so that their settings are left out too.
+
+    Raises:
+        UserError: If an option is invalid or nothing is left to search.
     """
-    own = {choice.key: choice for choice in map(_choice, texts)}
-    if len(own) < len(texts):
-        raise UserError("--over names a setting twice; give each once")
+    given = {dimension.key: dimension for dimension in map(_parse_dimension, texts)}
+    if len(given) < len(texts):
+        raise UserError("A setting occurs twice in --over. Give each setting once.")
     if name is not None and name not in SPACES:
         raise unknown("space", name, SPACES)
-    for key in own if not SWITCHES & own.keys() else ():
-        if key.partition(".")[0] in ("tangent", "projection") and not _used(key, settings, refining):
+    for key in given if not STAGE_SETTINGS & given.keys() else ():
+        if key.partition(".")[0] in ("tangent", "projection") and not _is_used(key, settings, refining):
             raise UserError(
                 f"--over {key} would change nothing: the method has no such stage (generalist is "
-                f"{settings.generalist}); see itl methods"
+                f"{settings.generalist}). See itl methods."
             )
-    named = [one for one in SPACES[name] if _used(one.key, settings, refining)] if name else []
-    choices = [*(one for one in named if one.key not in own), *own.values()]
-    if name and not choices:
-        raise UserError(f"the space {name} has nothing for this: no generalist comes after the specialist; give --over")
-    if not choices:
-        raise UserError("there is nothing to search: give --space paper, or --over tangent.lr=0.001..0.1:log")
-    return Space(choices)
+    named = [dimension for dimension in SPACES[name] if _is_used(dimension.key, settings, refining)] if name else []
+    dimensions = [*(dimension for dimension in named if dimension.key not in given), *given.values()]
+    if name and not dimensions:
+        raise UserError(f"The space {name} has no settings of this method's generalist. Use --over.")
+    if not dimensions:
+        raise UserError("There is nothing to search. Use --space paper, or --over tangent.lr=0.001..0.1:log.")
+    return Space(dimensions)
 
 
-def _used(key: str, settings: Settings, refining: bool) -> bool:
+def _is_used(key: str, settings: Settings, refining: bool) -> bool:
+    """Whether the method has the stage of a setting."""
     stage = key.partition(".")[0]
     if stage == "specialist":
         return not refining
     return settings.projects if stage == "projection" else settings.generalist != "none"
 
 
-def _choice(text: str) -> Choice:
+def _parse_dimension(text: str) -> Dimension:
     key, sign, spec = text.partition("=")
     key = key.strip()
     if not sign or not key or not spec.strip():
-        raise UserError(f"--over is written key=low..high, key=low..high:log or key=a,b,c, not '{text}'")
+        raise UserError(f"Invalid --over '{text}'. Use key=low..high, key=low..high:log or key=a,b,c.")
     check_name(key)
     span, _, scale = spec.partition(":")
     low, dots, high = span.partition("..")
     if not dots:
         values = [parse([f"{key}={value}"])[key] for value in spec.split(",")]
         if len({repr(value) for value in values}) < len(values):
-            raise UserError(f"--over {text} has a value twice; give each once")
-        return Choice(key, values)
+            raise UserError(f"A value occurs twice in --over {text}. Give each value once.")
+        return Dimension(key, values)
     ends = [parse([f"{key}={value}"])[key] for value in (low, high)]
     if scale not in ("", "log") or not all(isinstance(e, (int, float)) and not isinstance(e, bool) for e in ends):
-        raise UserError(f"--over {text} is no range of numbers; write it like tangent.lr=0.001..0.1:log")
-    if not ends[0] < ends[1] or (scale == "log" and ends[0] <= 0):
-        raise UserError(f"--over {text}: a range goes from less to more" + (" and log above 0" if scale else ""))
-    return Choice(key, None, ends[0], ends[1], scale == "log")
+        raise UserError(f"--over {text} is not a range of numbers. Use a form like tangent.lr=0.001..0.1:log.")
+    if not ends[0] < ends[1]:
+        raise UserError(f"The range of --over {text} is empty. Give the smaller number first.")
+    if scale == "log" and ends[0] <= 0:
+        raise UserError(f"A logarithmic range must be above 0, unlike --over {text}. Raise its lower end.")
+    return Dimension(key, None, ends[0], ends[1], scale == "log")

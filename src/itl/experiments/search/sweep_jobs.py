@@ -1,4 +1,4 @@
-"""The cells of a sweep as work: a run each, in a folder of its own. The folder alone says how far a cell is."""
+"""Cells of a sweep as jobs: one run each, in its own folder. The folder records the state of the cell."""
 
 from __future__ import annotations
 
@@ -10,122 +10,134 @@ from typing import Any
 from itl.callbacks.base import Callback
 from itl.errors import UserError
 from itl.experiments.config import Config
-from itl.experiments.search.job_locks import Claim, claim
-from itl.experiments.search.jobs import Event, Report, Streams, Work
+from itl.experiments.search.job_locks import JobLock, acquire_job_lock
+from itl.experiments.search.jobs import Job, JobEvent, ReportValue, StreamCache
 from itl.results import RunFolder, read_config
 
-FAILED = "failed.json"  # in a cell's folder: why it could not be done when last tried
+FAILED_FILE = "failed.json"  # in the folder of a cell: why its latest attempt failed
 
 
 @dataclass(frozen=True)
-class CellWork:
+class SweepJob:
     """One run."""
 
     config: Config
 
     @property
     def name(self) -> str:
-        """The run's name, which is its folder's."""
+        """Name of the run and of its folder."""
         return self.config.name
 
     folder = name
 
     @property
     def configs(self) -> Sequence[Config]:
-        """The one run."""
+        """Configuration of the run."""
         return (self.config,)
 
-    needs: Sequence[str] = ()
+    required_folders: Sequence[str] = ()
 
-    def do(self, root: Path, streams: Streams, callbacks: Sequence[Callback], device: str, report: Report) -> Event:
-        """Begin the run or go on with it."""
+    def relocate(self, root: Path) -> SweepJob:
+        """The job itself: it reads no other folders."""
+        return self
+
+    def run(
+        self, root: Path, streams: StreamCache, callbacks: Sequence[Callback], device: str, report: ReportValue
+    ) -> JobEvent:
+        """Start or resume the run."""
         from itl.experiments.run import run
 
-        stream = streams.of(self.config)
+        stream = streams.load(self.config)
         result = run(self.config, stream, root / self.folder, device=device, callbacks=callbacks, resume=True)
         return {"class_il": result["class_il"], "task_il": result["task_il"], "seconds": result["seconds"]["total"]}
 
 
-class Cells:
-    """The cells that are left of a grid, in its order. Several processes may take from one folder."""
+class SweepJobs:
+    """Unfinished cells of a grid, in order. Several processes may share one folder.
 
-    ahead = True
+    Args:
+        out: Folder that contains one folder per run.
+        configs: Configurations of the cells.
+    """
+
+    claims_ahead = True
 
     def __init__(self, out: Path, configs: Sequence[Config]) -> None:
         self.out, self.configs = out, list(configs)
-        self.unsaid: set[str] = set()  # what failed here and could not be said in its folder
+        self.unrecorded_failures: set[str] = set()  # failed cells whose folder cannot be written
 
     @classmethod
-    def of(cls, spec: dict[str, Any]) -> Cells:
-        """As `spec` describes it, in another process."""
-        return cls(Path(spec["out"]), [Config.of(values) for values in spec["cells"]])
+    def from_spec(cls, spec: dict[str, Any]) -> SweepJobs:
+        """Open the source that `spec` describes."""
+        return cls(Path(spec["out"]), [Config.from_dict(values) for values in spec["cells"]])
 
     @property
     def spec(self) -> dict[str, Any]:
-        """What another process needs to take from these cells too."""
-        return {"source": "cells", "out": str(self.out), "cells": [asdict(config) for config in self.configs]}
+        """Description from which another process can open these cells."""
+        return {"source": "sweep", "out": str(self.out), "cells": [asdict(config) for config in self.configs]}
 
-    def claim(self) -> tuple[Work, Claim] | None:
-        """The next cell that is not done, has not failed and is nobody's."""
+    def claim(self) -> tuple[Job, JobLock] | None:
+        """Lock and return the next cell that is neither finished, failed nor locked."""
         for config in self.configs:
-            if config.name in self.unsaid or self._over(config):
+            if config.name in self.unrecorded_failures or self._is_finished(config):
                 continue
-            mine = claim(self.out, config.name)
-            if mine is None:
+            lock = acquire_job_lock(self.out, config.name)
+            if lock is None:
                 continue
-            if self._over(config):  # between the look and the lock
-                mine.release()
+            if self._is_finished(config):  # finished between the first check and the lock
+                lock.release()
                 continue
-            return CellWork(config), mine
+            return SweepJob(config), lock
         return None
 
-    def _over(self, config: Config) -> bool:
+    def _is_finished(self, config: Config) -> bool:
         folder = self.out / config.name
-        return (folder / "result.json").exists() or (folder / FAILED).exists()
+        return (folder / "result.json").exists() or (folder / FAILED_FILE).exists()
 
-    def report(self, work: Work) -> Report:
-        """Nobody gives up a cell."""
+    def reporter(self, job: Job) -> ReportValue:
+        """Ignores values: sweep cells are never pruned."""
         return lambda step, value: False
 
-    def finish(self, work: Work, details: Event) -> None:
-        """Its result.json says it all."""
+    def finish(self, job: Job, details: JobEvent) -> None:
+        """Do nothing: the run has written its result.json."""
 
     def fail(self, name: str, message: str) -> None:
-        """Say why in the cell's folder, where the next sweep finds and removes it."""
+        """Record the error in the cell's folder; the next sweep removes it and tries again."""
         try:
             (self.out / name).mkdir(parents=True, exist_ok=True)
-            RunFolder(self.out / name).write(FAILED, {"error": message})
+            RunFolder(self.out / name).write(FAILED_FILE, {"error": message})
         except OSError:
-            self.unsaid.add(name)
+            self.unrecorded_failures.add(name)
 
-    def check(self) -> None:
-        """Refuse folders that hold another run: its result is not the cell's."""
+    def check_folders(self) -> None:
+        """Raise a `UserError` if the folder of a cell contains another run, whose result would be mistaken for it."""
         for config in self.configs:
-            folder = RunFolder(self.out / config.name)
-            if folder.path.exists() and not folder.path.is_dir():
-                raise UserError(f"{folder.path} is a file, where the run's folder would be; choose another --out")
-            if (folder.path / "config.json").exists() and Config.of(read_config(folder.path)) != config:
-                raise UserError(f"{folder.path} is a run with other options than the grid's; choose another --out")
+            folder = self.out / config.name
+            if folder.exists() and not folder.is_dir():
+                raise UserError(f"{folder} is a file, but a run needs a folder of this name. Choose another --out.")
+            if (folder / "config.json").exists() and Config.from_dict(read_config(folder)) != config:
+                raise UserError(f"{folder} contains a run with other options than the grid. Choose another --out.")
 
-    def open(self) -> None:
-        """Before a sweep: what failed is tried again, and a place that cannot be written to is said at once."""
-        if (place := claim(self.out, "sweep")) is not None:
-            place.release()
+    def prepare(self) -> None:
+        """Check that the folder can be written, and forget earlier failures so that these cells run again."""
+        if (lock := acquire_job_lock(self.out, "sweep")) is not None:
+            lock.release()
         for config in self.configs:
-            folder = RunFolder(self.out / config.name)
-            if (folder.path / FAILED).exists() and (mine := claim(self.out, config.name)) is not None:
-                with mine:
-                    (folder.path / FAILED).unlink(missing_ok=True)
+            failure = self.out / config.name / FAILED_FILE
+            if failure.exists() and (lock := acquire_job_lock(self.out, config.name)) is not None:
+                with lock:
+                    failure.unlink(missing_ok=True)
 
     def state(self, config: Config) -> dict[str, Any] | None:
-        """What the folder says of a cell: its result, its failure, or nothing yet."""
+        """A "done" or "failed" event according to the cell's folder; None if the cell is unfinished."""
         folder = RunFolder(self.out / config.name)
         if (folder.path / "result.json").exists():
             result = folder.read("result.json")
             if not isinstance(result, dict) or not {"class_il", "task_il"} <= result.keys():
-                raise UserError(f"{folder.path / 'result.json'} is no run's result; remove it, and the run goes on")
+                path = folder.path / "result.json"
+                raise UserError(f"{path} is not the result of a run. Remove it to continue the run.")
             return {"kind": "done", "class_il": result["class_il"], "task_il": result["task_il"]}
-        if (folder.path / FAILED).exists():
-            said = folder.read(FAILED)
-            return {"kind": "failed", "error": str(said.get("error") if isinstance(said, dict) else said)}
+        if (folder.path / FAILED_FILE).exists():
+            content = folder.read(FAILED_FILE)
+            return {"kind": "failed", "error": str(content.get("error") if isinstance(content, dict) else content)}
         return None

@@ -1,4 +1,4 @@
-"""The trials of a search as work. Optuna keeps the study, in SQLite: it outlives a kill, and processes share it."""
+"""Trials of a search as jobs. Optuna stores the study in SQLite, so it survives a kill and processes can share it."""
 
 from __future__ import annotations
 
@@ -17,196 +17,216 @@ from itl.engine.keyed_random import generator
 from itl.engine.stage import Diverged
 from itl.errors import UserError
 from itl.experiments.config import Config
-from itl.experiments.search.job_locks import Claim, claim
-from itl.experiments.search.jobs import Event, Report, Streams, Work
-from itl.experiments.search.space import Choice, Space
+from itl.experiments.search.job_locks import JobLock, acquire_job_lock
+from itl.experiments.search.jobs import Job, JobEvent, ReportValue, StreamCache
+from itl.experiments.search.space import Dimension, Space
 from itl.results import RunFolder, read_config
 
-STARTUP = 5  # trials that are never given up: there is nothing to hold them against yet
-FIRST = 2  # the step from which on a trial may be given up
-OVER = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
+MIN_COMPLETE_TRIALS = 5  # pruning compares with at least this many complete trials
+FIRST_PRUNING_STEP = 2  # nothing can be forgotten after one task, so trials hardly differ there
+FINISHED_STATES = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
 
 
-class Hopeless(Exception):
-    """This trial is worse than half of the others were at this point."""
+class PrunedTrial(Exception):
+    """The trial is worse than half of the complete trials were at this step."""
 
 
 @dataclass(frozen=True)
-class TrialWork:
-    """One choice of settings: a run for each seed, or the generalist redone from each of `kept`; their mean counts."""
+class TrialJob:
+    """One choice of settings, scored by the mean over its runs.
+
+    Args:
+        number: Number of the trial in the study.
+        configs: One run per seed, or the runs of `specialist_runs`.
+        settings: Settings that the trial has chosen.
+        specialist_runs: Folders of runs with saved specialists. If given, only their generalist steps are repeated.
+    """
 
     number: int
     configs: Sequence[Config]
-    settings: Mapping[str, Any] = field(default_factory=dict)  # the trial's own
-    kept: Sequence[str] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    specialist_runs: Sequence[str] = ()
 
     @property
     def name(self) -> str:
-        """`trial-0007`."""
+        """Name of the trial, such as `trial-0007`."""
         return f"trial-{self.number:04d}"
 
     @property
     def folder(self) -> str:
-        """Of its runs."""
+        """Folder of the trial's runs."""
         return f"trials/{self.name}"
 
     @property
-    def needs(self) -> Sequence[str]:
-        """The runs whose specialists it starts from."""
-        return self.kept
+    def required_folders(self) -> Sequence[str]:
+        """Runs whose specialists the trial reads."""
+        return self.specialist_runs
 
-    def do(self, root: Path, streams: Streams, callbacks: Sequence[Callback], device: str, report: Report) -> Event:
-        """The trial's value, or why it was given up."""
+    def relocate(self, root: Path) -> TrialJob:
+        """Copy of the trial that reads the specialists from copies under `root`."""
+        return replace(self, specialist_runs=[str(root / folder.lstrip("/")) for folder in self.specialist_runs])
+
+    def run(
+        self, root: Path, streams: StreamCache, callbacks: Sequence[Callback], device: str, report: ReportValue
+    ) -> JobEvent:
+        """Run the trial; returns its state and, if it is complete, its value."""
+        from itl.experiments.refine import GeneralistDiverged
+
         try:
-            values = self._redo(streams, callbacks, device, report) if self.kept else None
-            if values is None:
-                values = self._run(root / self.folder, streams, callbacks, device, report)
-        except Hopeless:
+            if self.specialist_runs:
+                values = self._refine(streams, callbacks, device, report)
+            else:
+                values = self._run_seeds(root / self.folder, streams, callbacks, device, report)
+        except PrunedTrial:
             return {"state": "pruned"}
         except UserError as error:
-            if isinstance(error, _failed()) or isinstance(error.__cause__, Diverged):
+            if isinstance(error, GeneralistDiverged) or isinstance(error.__cause__, Diverged):
                 return {"state": "pruned", "error": str(error)}
             raise
         return {"state": "complete", "class_il": fmean(values), "values": values}
 
-    def _run(
-        self, place: Path, streams: Streams, callbacks: Sequence[Callback], device: str, report: Report
+    def _run_seeds(
+        self, folder: Path, streams: StreamCache, callbacks: Sequence[Callback], device: str, report: ReportValue
     ) -> list[float]:
+        """Class-IL accuracy of a run for each seed; only the first run can be pruned."""
         from itl.experiments.run import run
 
         values: list[float] = []
         for config in self.configs:
-            watch = [*callbacks, AfterTask(report)] if not values else callbacks
-            folder = place / f"seed{config.seed}"
-            result = run(config, streams.of(config), folder, device=device, callbacks=watch, resume=True)
+            used = callbacks if values else [*callbacks, PruningCallback(report)]
+            out = folder / f"seed{config.seed}"
+            result = run(config, streams.load(config), out, device=device, callbacks=used, resume=True)
             values.append(float(result["class_il"]))
         return values
 
-    def _redo(self, streams: Streams, callbacks: Sequence[Callback], device: str, report: Report) -> list[float]:
-        from itl.experiments.refine import kept, refine
+    def _refine(
+        self, streams: StreamCache, callbacks: Sequence[Callback], device: str, report: ReportValue
+    ) -> list[float]:
+        """Class-IL accuracy of the expert after each task with a saved specialist."""
+        from itl.experiments.refine import refine, saved_specialists
 
         values: list[float] = []
-        for config, place in zip(self.configs, self.kept, strict=True):
-            for task in kept(RunFolder(place)):
-                tried = refine(place, streams.of(config), task, self.settings, device=device, callbacks=callbacks)
-                values.append(float(tried["stages"]["expert"]["class_il"]))
+        for config, run in zip(self.configs, self.specialist_runs, strict=True):
+            for task in saved_specialists(RunFolder(run)):
+                result = refine(run, streams.load(config), task, self.settings, device=device, callbacks=callbacks)
+                values.append(float(result["stages"]["expert"]["class_il"]))
                 if report(len(values), fmean(values)):
-                    raise Hopeless
+                    raise PrunedTrial
         return values
 
 
-def _failed() -> type[UserError]:
-    from itl.experiments.refine import Failed
+class PruningCallback(Callback):
+    """Reports the Class-IL accuracy after each task and raises `PrunedTrial` if the trial should be pruned."""
 
-    return Failed
-
-
-class AfterTask(Callback):
-    """Reports the Class-IL accuracy after each task, and gives the trial up when it is hopeless."""
-
-    def __init__(self, report: Report) -> None:
-        self.say = report
+    def __init__(self, report: ReportValue) -> None:
+        self.report = report
 
     def on_record(self, line: dict[str, Any]) -> None:
-        """After a task; a resumed run first repeats its lines."""
+        """Report the accuracy over the tasks seen; a resumed run repeats its earlier lines first."""
         if line["kind"] == "expert":
-            seen = line["class_il_tasks"][: line["task"]]
-            if self.say(line["task"], fmean(seen)):
-                raise Hopeless
+            accuracies = line["class_il_tasks"][: line["task"]]
+            if self.report(line["task"], fmean(accuracies)):
+                raise PrunedTrial
 
 
-class BelowMedian(optuna.pruners.BasePruner):
-    """Gives up a trial whose latest value is below the median of the others' at the same step.
+class LatestValueMedianPruner(optuna.pruners.BasePruner):
+    """Prunes a trial whose latest value is below the median of the complete trials at the same step.
 
-    From the second on: after one task nothing can have been forgotten, and trials lie an image or two apart.
-    Optuna's own median pruner takes a trial's best value so far: accuracy falls with every task, so that would for
-    ever be the one after the first.
+    Optuna's median pruner compares the best value so far. Accuracy falls with every task, so that would always be the
+    value after the first task.
     """
 
     def prune(self, study: optuna.Study, trial: FrozenTrial) -> bool:
-        """Whether to give up."""
+        """Whether to prune the trial."""
         step = trial.last_step
-        if step is None or step < FIRST:
+        if step is None or step < FIRST_PRUNING_STEP:
             return False
-        others = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-        there = [other.intermediate_values[step] for other in others if step in other.intermediate_values]
-        return len(there) >= STARTUP and trial.intermediate_values[step] < median(there)
+        complete = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+        values = [other.intermediate_values[step] for other in complete if step in other.intermediate_values]
+        return len(values) >= MIN_COMPLETE_TRIALS and trial.intermediate_values[step] < median(values)
 
 
-class Trials:
-    """The trials of a study, taken up one by one: first those that a dead process left, then new ones."""
+class TrialJobs:
+    """Trials of a study: first those whose process has died, then new ones.
 
-    ahead = False
+    Args:
+        out: Folder of the search.
+    """
+
+    claims_ahead = False
 
     def __init__(self, out: Path) -> None:
         self.out = out
         self.plan = RunFolder(out).read("search.json")
-        self.base = Config.of(self.plan["config"])
-        self.space = Space([Choice(**one) for one in self.plan["space"]])
-        self.study = study(out, self.plan["prune"])
+        self.base = Config.from_dict(self.plan["config"])
+        self.space = Space([Dimension(**values) for values in self.plan["space"]])
+        self.study = open_study(out, self.plan["prune"])
 
     @classmethod
-    def of(cls, spec: dict[str, Any]) -> Trials:
-        """In another process."""
+    def from_spec(cls, spec: dict[str, Any]) -> TrialJobs:
+        """Open the source that `spec` describes."""
         return cls(Path(spec["out"]))
 
     @property
     def spec(self) -> dict[str, Any]:
-        """What another process needs to take part."""
-        return {"source": "trials", "out": str(self.out)}
+        """Description from which another process can open these trials."""
+        return {"source": "search", "out": str(self.out)}
 
-    def claim(self) -> tuple[Work, Claim] | None:
-        """A trial that was running when its process died, else a new one; None when there have been enough."""
-        asking = claim(self.out, "study", wait=True)
-        assert asking is not None
-        with asking:
+    def claim(self) -> tuple[Job, JobLock] | None:
+        """Lock and return a trial whose process has died, or else a new one; None once there are enough."""
+        study_lock = acquire_job_lock(self.out, "study", wait=True)
+        assert study_lock is not None
+        with study_lock:
             trials = self.study.get_trials(deepcopy=False)
             for trial in trials:
-                if trial.state is TrialState.RUNNING and (mine := claim(self.out, f"trial-{trial.number:04d}")):
-                    return self._work(Trial(self.study, trial._trial_id)), mine
-            begun = sum(trial.state is not TrialState.WAITING for trial in trials)
-            if begun >= RunFolder(self.out).read("search.json")["trials"] or not self._more(trials):
+                if trial.state is TrialState.RUNNING and (lock := self._lock(trial.number)):
+                    return self._job(self._trial(trial.number)), lock
+            started = sum(trial.state is not TrialState.WAITING for trial in trials)
+            if started >= RunFolder(self.out).read("search.json")["trials"] or not self._has_more(trials):
                 return None
-            self.study.sampler = sampler(self.plan["sampler"], self.plan["seed"], begun)
-            asked = self.study.ask()
-            mine = claim(self.out, f"trial-{asked.number:04d}")
-            assert mine is not None
-            return self._work(asked), mine
+            self.study.sampler = make_sampler(self.plan["sampler"], self.plan["seed"], started)
+            new_trial = self.study.ask()
+            lock = self._lock(new_trial.number)
+            assert lock is not None
+            return self._job(new_trial), lock
 
-    def _more(self, trials: Sequence[FrozenTrial]) -> bool:
-        """A grid ends; the other samplers do not."""
+    def _lock(self, number: int) -> JobLock | None:
+        return acquire_job_lock(self.out, f"trial-{number:04d}")
+
+    def _has_more(self, trials: Sequence[FrozenTrial]) -> bool:
+        """Whether the sampler has another point; only a grid is finite."""
         return self.plan["sampler"] != "grid" or any(trial.state is TrialState.WAITING for trial in trials)
 
-    def _work(self, trial: Trial) -> TrialWork:
-        chosen = self.space.suggest(trial)  # a trial taken up again has the values it had
+    def _job(self, trial: Trial) -> TrialJob:
+        chosen = self.space.suggest(trial)  # a resumed trial keeps its values
         if self.plan["kept"]:
-            configs = [Config.of(read_config(place)) for place in self.plan["kept"]]
-            return TrialWork(trial.number, configs, chosen, self.plan["kept"])
+            configs = [Config.from_dict(read_config(run)) for run in self.plan["kept"]]
+            return TrialJob(trial.number, configs, chosen, self.plan["kept"])
         settings = {**self.base.settings, **chosen}
         configs = [replace(self.base, seed=seed, settings=settings) for seed in self.plan["seeds"]]
-        return TrialWork(trial.number, configs, chosen)
+        return TrialJob(trial.number, configs, chosen)
 
     def _trial(self, number: int) -> Trial:
         return Trial(self.study, self.study.get_trials(deepcopy=False)[number]._trial_id)
 
-    def report(self, work: Work) -> Report:
-        """Kept in the study; what was reported before a kill is not reported twice."""
-        assert isinstance(work, TrialWork)
-        number = work.number
+    def reporter(self, job: Job) -> ReportValue:
+        """Function that stores a value in the study, once per step, and returns whether to prune the trial."""
+        assert isinstance(job, TrialJob)
+        number = job.number
 
         def report(step: int, value: float) -> bool:
             trial = self._trial(number)
-            known = self.study.get_trials(deepcopy=False)[number].intermediate_values
-            if step not in known:
+            reported = self.study.get_trials(deepcopy=False)[number].intermediate_values
+            if step not in reported:
                 trial.report(value, step)
-            return bool(step >= max(known, default=0) and self.plan["prune"] and trial.should_prune())
+            return bool(step >= max(reported, default=0) and self.plan["prune"] and trial.should_prune())
 
         return report
 
-    def finish(self, work: Work, details: Event) -> None:
-        """Tell the study, and free the disk of models that nobody will go on with."""
-        assert isinstance(work, TrialWork)
-        trial = self._trial(work.number)
+    def finish(self, job: Job, details: JobEvent) -> None:
+        """Store the trial's result in the study, and delete its models to free the disk."""
+        assert isinstance(job, TrialJob)
+        trial = self._trial(job.number)
         if details.get("error"):
             trial.set_user_attr("error", details["error"])
         if details["state"] == "complete":
@@ -214,28 +234,30 @@ class Trials:
             self.study.tell(trial, details["class_il"])
         else:
             self.study.tell(trial, state=TrialState.PRUNED)
-        for model in (self.out / work.folder).glob("*/model"):
+        for model in (self.out / job.folder).glob("*/model"):
             shutil.rmtree(model, ignore_errors=True)
 
     def fail(self, name: str, message: str) -> None:
-        """The trial counts as failed."""
+        """Store the trial as failed."""
         trial = self._trial(int(name.removeprefix("trial-")))
         trial.set_user_attr("error", message)
         self.study.tell(trial, state=TrialState.FAIL)
 
 
-def study(out: Path, prune: bool = True) -> optuna.Study:
-    """The study of a search's folder, made if it is not there."""
+def open_study(out: Path, prune: bool = True) -> optuna.Study:
+    """Open the Optuna study in the folder of a search, or create it."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     path = (out / "study.db").resolve()
     storage = optuna.storages.RDBStorage(f"sqlite:///{path}", engine_kwargs={"connect_args": {"timeout": 60}})
-    pruner = BelowMedian() if prune else optuna.pruners.NopPruner()
+    pruner = LatestValueMedianPruner() if prune else optuna.pruners.NopPruner()
     return optuna.create_study(
         storage=storage, study_name="search", direction="maximize", pruner=pruner, load_if_exists=True
     )
 
 
-def sampler(kind: str, seed: int, begun: int) -> optuna.samplers.BaseSampler:
-    """What draws trial number `begun`: keyed, so that a continued search draws what an undisturbed one would."""
-    drawn = int(generator("search", seed, begun).integers(2**31))
-    return optuna.samplers.TPESampler(seed=drawn) if kind == "tpe" else optuna.samplers.RandomSampler(seed=drawn)
+def make_sampler(kind: str, seed: int, number: int) -> optuna.samplers.BaseSampler:
+    """Sampler of trial `number`, seeded by it, so that a resumed search draws the same trials."""
+    sampler_seed = int(generator("search", seed, number).integers(2**31))
+    if kind == "tpe":
+        return optuna.samplers.TPESampler(seed=sampler_seed)
+    return optuna.samplers.RandomSampler(seed=sampler_seed)

@@ -1,6 +1,6 @@
-"""A process that works: it takes what is left from a source until nothing is, and tells what happens on stdout.
+"""Worker process: runs jobs of a source until none is left and prints events to stdout, one JSON object per line.
 
-Started by `itl.experiments.search.local_backend` with OMP_NUM_THREADS in its environment and a JSON object on stdin.
+`itl.experiments.search.local_backend` starts it with OMP_NUM_THREADS in its environment and a JSON object on stdin.
 """
 
 from __future__ import annotations
@@ -12,128 +12,142 @@ import traceback
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from threading import Event as Flag
-from threading import Lock
+from threading import Event, Lock
 from typing import TYPE_CHECKING, Any
 
 from itl.callbacks.base import Callback
-from itl.experiments.search.jobs import Event, JobSource, Streams, Work, in_one_line, is_full
+from itl.experiments.search.jobs import Job, JobEvent, JobSource, StreamCache, describe_error, is_disk_full
 
 if TYPE_CHECKING:
     import torch
 
     from itl.learner import Learner
 
-FULL, MORE, INTERRUPTED = 28, 75, 130  # exit codes: no space left on the disk; one piece done, as asked; told to stop
-TOLD = ("kind", "task", "stage", "epoch", "class_il", "task_il")  # of a line of metrics.jsonl
+EXIT_DISK_FULL, EXIT_JOB_DONE, EXIT_INTERRUPTED = 28, 75, 130
+REPORTED_KEYS = ("kind", "task", "stage", "epoch", "class_il", "task_il")  # of a line of metrics.jsonl
 
 
-class Gone(KeyboardInterrupt):
-    """Whoever started this process has ended; the run's last saved state is there to go on with."""
+class WorkerStopped(KeyboardInterrupt):
+    """The parent process has ended or the worker was stopped. The run can be resumed from its last checkpoint."""
 
 
-class Tidings(Callback):
-    """Tells of a run's lines, of the memory it took by its first task's end, and looks whether to stop."""
+class WorkerCallback(Callback):
+    """Reports metrics, calls `measure_memory` after the first task, and stops the run when it is no longer wanted."""
 
-    def __init__(self, work: Work, tell: Callable[[Event], None], measured: Callable[[], None], stop: Flag) -> None:
-        self.work, self.tell, self.measured, self.stop = work, tell, measured, stop
+    def __init__(
+        self, job: Job, emit: Callable[[JobEvent], None], measure_memory: Callable[[], None], stop: Event
+    ) -> None:
+        self.job, self.emit, self.measure_memory, self.stop = job, emit, measure_memory, stop
         self.parent = os.getppid()
 
     def on_record(self, line: dict[str, Any]) -> None:
-        """A line of the record."""
-        self.tell({"kind": "line", "work": self.work.name, "line": {key: line.get(key) for key in TOLD}})
+        """Report a line of metrics."""
+        self.emit({"kind": "metrics", "job": self.job.name, "line": {key: line.get(key) for key in REPORTED_KEYS}})
 
     def on_round_end(self, learner: Learner, stage: Any, epoch: int, loss: float) -> None:
-        """Stop here if nobody wants the rest any more."""
+        """Stop if the parent process has ended or a stop was requested."""
         if os.getppid() != self.parent or self.stop.is_set():
-            raise Gone
+            raise WorkerStopped
 
     def on_task_end(self, learner: Learner) -> None:
-        """By now the run has held in memory whatever it holds."""
-        self.measured()
+        """Measure memory: every stage has run by now, so the process has reached its peak."""
+        self.measure_memory()
 
 
-class Drain:
-    """Takes and does pieces of work, `lanes` at once on a GPU: first one, then as many as its memory allows.
+class JobRunner:
+    """Runs jobs of a source: first one, then on a GPU as many at a time as its memory allows.
 
-    `once`: a lane does one piece and no other; `more` then says that there was one.
+    Args:
+        source: Source of the jobs.
+        root: Output folder.
+        streams: Loads the streams of the jobs.
+        device: Device to run on.
+        runs_per_gpu: Maximum number of concurrent jobs on a GPU.
+        once: Stop after one job per thread; `job_done` then says whether there was one.
     """
 
     def __init__(
-        self, source: JobSource, root: Path, streams: Streams, device: torch.device, lanes: int, once: bool = False
+        self,
+        source: JobSource,
+        root: Path,
+        streams: StreamCache,
+        device: torch.device,
+        runs_per_gpu: int,
+        once: bool = False,
     ) -> None:
-        self.source, self.root, self.streams, self.device, self.lanes = source, root, streams, device, lanes
-        self.once, self.more = once, False
-        self.stop, self.known, self.speaks = Flag(), Flag(), Lock()
-        self.allowed = lanes
-        self.full: str | None = None
+        self.source, self.root, self.streams, self.device = source, root, streams, device
+        self.runs_per_gpu = self.allowed = runs_per_gpu
+        self.once, self.job_done = once, False
+        self.stop, self.memory_known, self.output_lock = Event(), Event(), Lock()
+        self.disk_full: str | None = None
 
     def run(self) -> None:
-        """Until nothing is left."""
+        """Run jobs until none is left."""
         from itl.engine.concurrency import run_concurrently
 
-        run_concurrently([partial(self._lane, k) for k in range(self.lanes)], self.lanes, self.device, self.stop)
+        threads = [partial(self._run_jobs, number) for number in range(self.runs_per_gpu)]
+        run_concurrently(threads, self.runs_per_gpu, self.device, self.stop)
 
-    def _lane(self, number: int) -> None:
-        if number:
-            self.known.wait()
+    def _run_jobs(self, thread: int) -> None:
+        if thread:
+            self.memory_known.wait()
         try:
-            while not self.stop.is_set() and number < self.allowed and (taken := self.source.claim()) is not None:
-                work, mine = taken
-                with mine:
-                    self._do(work)
+            while not self.stop.is_set() and thread < self.allowed and (claimed := self.source.claim()) is not None:
+                job, lock = claimed
+                with lock:
+                    self._run_job(job)
                 if self.once:
-                    self.more = True
+                    self.job_done = True
                     return
         finally:
-            self.known.set()
+            self.memory_known.set()
 
-    def _do(self, work: Work) -> None:
-        self.tell({"kind": "begins", "work": work.name})
-        watch = Tidings(work, self.tell, self.measure, self.stop)
+    def _run_job(self, job: Job) -> None:
+        self.emit({"kind": "started", "job": job.name})
+        callback = WorkerCallback(job, self.emit, self.measure_memory, self.stop)
         try:
-            details = work.do(self.root, self.streams, [watch], str(self.device), self.source.report(work))
-            self.source.finish(work, details)
-            self.tell({"kind": "done", "work": work.name, **details})
+            details = job.run(self.root, self.streams, [callback], str(self.device), self.source.reporter(job))
+            self.source.finish(job, details)
+            self.emit({"kind": "done", "job": job.name, **details})
         except Exception as error:
-            if is_full(error):
-                self.full = in_one_line(error)
+            if is_disk_full(error):
+                self.disk_full = describe_error(error)
                 self.stop.set()
                 return
             traceback.print_exc()
-            self.source.fail(work.name, in_one_line(error))
-            self.tell({"kind": "failed", "work": work.name, "error": in_one_line(error)})
-        self.measure()
+            self.source.fail(job.name, describe_error(error))
+            self.emit({"kind": "failed", "job": job.name, "error": describe_error(error)})
+        self.measure_memory()
 
-    def measure(self) -> None:
-        """Say what one piece takes; on a GPU, let in as many lanes as its memory holds."""
-        if self.known.is_set():
+    def measure_memory(self) -> None:
+        """Report the memory of the first job, and admit as many concurrent jobs as the GPU's memory allows."""
+        if self.memory_known.is_set():
             return
-        from itl.experiments.search.resources import lanes_that_fit, resident
+        from itl.experiments.search.resources import resident_memory, runs_that_fit
 
-        self.allowed = lanes_that_fit(self.device, self.lanes)
-        self.tell({"kind": "measured", "bytes": resident(os.getpid()), "lanes": self.allowed})
-        self.known.set()
+        self.allowed = runs_that_fit(self.device, self.runs_per_gpu)
+        self.emit({"kind": "measured", "bytes": resident_memory(os.getpid())})
+        self.memory_known.set()
 
-    def tell(self, event: Event) -> None:
-        """A line on stdout."""
-        with self.speaks:
+    def emit(self, event: JobEvent) -> None:
+        """Print an event to stdout."""
+        with self.output_lock:
             print(json.dumps(event), flush=True)
 
 
-def source_of(spec: dict[str, Any]) -> JobSource:
-    """The source that `spec` describes."""
-    if spec["source"] == "cells":
-        from itl.experiments.search.sweep_jobs import Cells
+def open_job_source(spec: dict[str, Any]) -> JobSource:
+    """Job source that `spec` describes."""
+    if spec["source"] == "sweep":
+        from itl.experiments.search.sweep_jobs import SweepJobs
 
-        return Cells.of(spec)
-    from itl.experiments.search.trials import Trials
+        return SweepJobs.from_spec(spec)
+    from itl.experiments.search.trials import TrialJobs
 
-    return Trials.of(spec)
+    return TrialJobs.from_spec(spec)
 
 
 def main() -> int:
-    """Work until nothing is left; the exit code says why it ended."""
+    """Run jobs until none is left; returns the exit code."""
     spec = json.load(sys.stdin)
     import torch
 
@@ -141,16 +155,16 @@ def main() -> int:
 
     torch.set_num_threads(spec["threads"])
     device = choose_engine(spec["device"]).device
-    streams, once = Streams(spec["data"]), spec.get("once", False)
-    drain = Drain(source_of(spec), Path(spec["out"]), streams, device, spec["lanes"], once)
+    source, streams = open_job_source(spec), StreamCache(spec["data"])
+    runner = JobRunner(source, Path(spec["out"]), streams, device, spec["runs_per_gpu"], spec.get("once", False))
     try:
-        drain.run()
+        runner.run()
     except KeyboardInterrupt:
-        return INTERRUPTED
-    if drain.full is not None:
-        drain.tell({"kind": "full", "error": drain.full})
-        return FULL
-    return MORE if drain.more else 0
+        return EXIT_INTERRUPTED
+    if runner.disk_full is not None:
+        runner.emit({"kind": "disk_full", "error": runner.disk_full})
+        return EXIT_DISK_FULL
+    return EXIT_JOB_DONE if runner.job_done else 0
 
 
 if __name__ == "__main__":
