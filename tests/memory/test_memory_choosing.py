@@ -1,4 +1,4 @@
-"""Policies at work in a learner: what they say is true, an interruption changes nothing, mistakes are one line."""
+"""Tests of memory policies in a learner: contents, resuming after an interruption, error messages."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def learner_with(
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("method", ["itl", "derpp"])
-def test_slots_hold_the_raw_image_class_and_task_they_name(policy: str, method: str) -> None:
+def test_slots_match_their_images_classes_and_tasks(policy: str, method: str) -> None:
     if (policy, method) == ("herding", "derpp"):
         pytest.skip("DER++ stores logits step by step")
     stream = tiny_stream(classes=6, tasks=3, each=9)
@@ -56,8 +56,8 @@ def test_slots_hold_the_raw_image_class_and_task_they_name(policy: str, method: 
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("epoch", [1, 2, 3])
-def test_an_interrupted_task_ends_with_the_same_memory(policy: str, epoch: int, tmp_path: Path) -> None:
-    """Also between two coresets, and after the last epoch, before the memory has chosen."""
+def test_interrupted_task_ends_with_the_same_memory(policy: str, epoch: int, tmp_path: Path) -> None:
+    """Also between two coresets, and after the last epoch, before the memory is updated."""
     stream = tiny_stream(classes=6, tasks=3, each=9)
 
     def keep(event: str, learner: Learner, stage: str | None, at: int) -> None:
@@ -72,7 +72,7 @@ def test_an_interrupted_task_ends_with_the_same_memory(policy: str, epoch: int, 
     assert not differing(photograph(whole), photograph(again))
 
 
-def test_herding_in_a_learner_is_icarls_over_the_specialists_features() -> None:
+def test_herding_uses_the_specialists_features() -> None:
     task = tiny_stream(each=12).tasks[0]
     learner = learner_with("herding", "b", buffer=8, classes=4)
     learner.learn(task)
@@ -85,7 +85,7 @@ def test_herding_in_a_learner_is_icarls_over_the_specialists_features() -> None:
         assert learner.memory.slots.row[learner.memory.slots.label == label].tolist() == expected
 
 
-def test_a_coresets_weights_are_stored_saved_and_used(tmp_path: Path) -> None:
+def test_coreset_weights_are_stored_saved_and_used(tmp_path: Path) -> None:
     stream = tiny_stream(classes=4, tasks=2, each=20)
     learner = learner_with("coreset", classes=4, buffer=6, memory__fraction=0.2)
     learner.learn(stream.tasks[0])
@@ -116,14 +116,14 @@ def test_a_coresets_weights_are_stored_saved_and_used(tmp_path: Path) -> None:
         assert torch.equal(past.weights, torch.from_numpy(weights)[past.slots])  # type: ignore[arg-type]
 
 
-def test_weights_can_be_left_out() -> None:
+def test_coreset_weights_can_be_disabled() -> None:
     learner = learner_with("coreset", classes=4, memory__weights=False)
     learner.learn(tiny_stream().tasks[0])
     assert not learner.memory.weighted
 
 
 @pytest.mark.parametrize("policy", ["stratified", "herding"])
-def test_logits_asked_for_are_those_the_specialist_says_at_the_tasks_end(policy: str) -> None:
+def test_logits_stored_at_the_tasks_end_are_the_specialists(policy: str) -> None:
     task = tiny_stream().tasks[0]
     learner = tiny_learner("b", memory__policy=policy, memory__logits=True)
     learner.learn(task)
@@ -133,7 +133,7 @@ def test_logits_asked_for_are_those_the_specialist_says_at_the_tasks_end(policy:
     assert torch.allclose(learner.memory.logits[:-1], expected, atol=1e-5)
 
 
-def test_candidates_keep_the_logits_of_the_step_that_offered_them() -> None:
+def test_candidates_keep_their_logits() -> None:
     learner = learner_with("entropy", "derpp", classes=4)
     learner.learn(tiny_stream().tasks[0])
     assert learner.memory.logits is not None
@@ -142,10 +142,10 @@ def test_candidates_keep_the_logits_of_the_step_that_offered_them() -> None:
 
 @pytest.mark.parametrize("policy", ["reservoir", "ring", "loss-aware"])
 @pytest.mark.parametrize("method", ["er", "sgd", "agem", "er-ace", "cls-er", "lwf"])
-def test_logits_stored_in_a_step_are_what_the_network_said_of_the_image_there(
+def test_logits_stored_in_a_step_belong_to_the_image_in_the_slot(
     method: str, policy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also by a method that stores none of its own."""
+    """Also for methods that do not store logits themselves."""
     learner = tiny_learner(method, classes=4, memory__policy=policy, memory__logits=True)
     stream, said = tiny_stream(), []
     learner.prepare(stream.tasks[0])
@@ -176,7 +176,7 @@ def test_logits_stored_in_a_step_are_what_the_network_said_of_the_image_there(
         assert torch.equal(learner.memory.logits[slot], said[step][place])
 
 
-def test_the_other_design_stores_what_its_projected_specialist_says() -> None:
+def test_reverse_design_stores_logits_of_the_projected_specialist() -> None:
     stream, seen = tiny_stream(), []
 
     def look(event: str, learner: Learner, stage: str | None, epoch: int) -> None:
@@ -209,7 +209,7 @@ MISTAKES: dict[str, tuple[str, dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_what_a_memory_cannot_do_is_said_in_one_line_that_tells_what_to_change(mistake: str) -> None:
+def test_invalid_memory_settings_are_reported_with_the_remedy(mistake: str) -> None:
     method, settings, line = MISTAKES[mistake]
     with pytest.raises(UserError, match=line) as error:
         tiny_learner(method, **settings).learn(tiny_stream().tasks[0])
@@ -217,7 +217,7 @@ def test_what_a_memory_cannot_do_is_said_in_one_line_that_tells_what_to_change(m
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_a_memory_too_small_for_its_classes_is_refused(policy: str) -> None:
+def test_memory_too_small_for_its_classes_is_rejected(policy: str) -> None:
     learner = learner_with(policy, buffer=3)
     learner.learn(tiny_stream(classes=6, tasks=3).tasks[0])
     with pytest.raises(UserError, match=r"a buffer of 3 cannot hold one image of each of 4 classes; use --buffer 4"):
@@ -231,7 +231,7 @@ def test_a_memory_too_small_for_its_classes_is_refused(policy: str) -> None:
         ("ring", r"memory\.logits=true stores the specialist's logits.*set memory\.policy=stratified"),
     ],
 )
-def test_a_specialist_that_leaves_no_predictions_is_told_to_the_user(policy: str, said: str) -> None:
+def test_specialist_without_logits_is_reported(policy: str, said: str) -> None:
     class Silent(ER):
         def loss(self, net: Any, batch: Batch, replay_batches: tuple[Batch, ...]) -> torch.Tensor:
             value = super().loss(net, batch, replay_batches)

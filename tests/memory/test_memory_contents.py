@@ -1,4 +1,4 @@
-"""What a memory says of its images is true: the pixels in a slot are those of the row it names, unaugmented."""
+"""Tests that the memory holds the raw images that its slots describe."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ METHODS = ["itl", "er", "derpp", "itl-l", "b+ff"]
 
 
 @pytest.mark.parametrize(("method", "buffer"), [*((method, 7) for method in METHODS), ("itl", 16), ("derpp", 16)])
-def test_slots_hold_the_raw_image_class_and_task_they_name(method: str, buffer: int) -> None:
+def test_slots_match_their_images_classes_and_tasks(method: str, buffer: int) -> None:
     stream = tiny_stream(classes=6, tasks=3, each=9)
     learner = tiny_learner(method, buffer=buffer, classes=6, tangent__steps=1, projection__steps=1)
     for number, task in enumerate(stream):
@@ -32,7 +32,7 @@ def test_slots_hold_the_raw_image_class_and_task_they_name(method: str, buffer: 
         assert slots.step == (number + 1) * 2 * 2  # 2 epochs of 2 steps a task, of 8 images and of 10
 
 
-def test_itls_memory_is_balanced_after_every_task() -> None:
+def test_stratified_memory_is_balanced_after_every_task() -> None:
     stream = tiny_stream(classes=6, tasks=3, each=9)
     learner = tiny_learner("b", buffer=10, classes=6)
     sizes = []
@@ -42,7 +42,7 @@ def test_itls_memory_is_balanced_after_every_task() -> None:
     assert sizes == [[5, 5], [2, 2, 3, 3], [1, 1, 2, 2, 2, 2]]
 
 
-def test_written_times_of_an_offline_memory_are_the_ends_of_tasks() -> None:
+def test_offline_memory_is_written_at_the_ends_of_tasks() -> None:
     stream = tiny_stream(classes=6, tasks=3, each=9)
     learner = tiny_learner("b", buffer=12, classes=6)
     for task in stream:
@@ -51,19 +51,19 @@ def test_written_times_of_an_offline_memory_are_the_ends_of_tasks() -> None:
     assert slots.written.tolist() == ((slots.task + 1) * 4).tolist()
 
 
-def test_a_reservoir_offers_every_image_of_every_epoch() -> None:
+def test_reservoir_is_offered_every_image_of_every_epoch() -> None:
     learner = tiny_learner("er", buffer=8)
     learner.learn(tiny_stream().tasks[0])
     assert learner.memory.slots.seen == 2 * 20
 
 
-def test_a_learner_without_memory_keeps_nothing() -> None:
+def test_learner_without_memory_stores_nothing() -> None:
     learner = tiny_learner("sgd", buffer=8)
     learner.learn(tiny_stream().tasks[0])
     assert len(learner.memory) == learner.memory.size == 0
 
 
-def test_stored_logits_have_the_width_of_the_network_that_said_them() -> None:
+def test_stored_logits_have_the_width_of_the_network_at_that_time() -> None:
     stream = tiny_stream(classes=6, tasks=3)
     learner = tiny_learner("derpp", buffer=30, classes=None, specialist__epochs=1)
     for number, task in enumerate(stream, 1):
