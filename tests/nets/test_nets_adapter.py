@@ -1,4 +1,4 @@
-"""Any torch classifier can be the network: a small ViT and a backbone with weights of its own learn like ours."""
+"""`ModuleAdapter`: a small ViT, a transformer encoder and a convolutional backbone train as networks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from support.tiny import TINY, Teller, differing, photograph, tiny_images, tiny_
 
 
 class Block(nn.Module):
-    """A transformer's block with the fused attention that has no forward-mode derivative of its own."""
+    """A transformer block with fused attention, which has no forward-mode derivative."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class TinyViT(nn.Module):
 
 
 class Encoder(nn.Module):
-    """The same from torch's own parts, whose fast path has no derivative at all."""
+    """The same block from torch's modules, whose fast path has no derivative."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class Encoder(nn.Module):
 
 
 class Backbone(nn.Module):
-    """What pretrained networks look like: batch norm, pooling, dropout, a classifier called `fc` for other classes."""
+    """A typical pre-trained network: batch norm, pooling, dropout, and a classifier `fc` for other classes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,7 +88,11 @@ def backbone() -> ModuleAdapter:
 
 
 MADE = {"vit": vit, "backbone": backbone}
-OWN = {"specialist.lr": 0.05, "specialist.momentum": 0.9, "specialist.batch": 19}  # 19: a last batch of one
+OWN = {
+    "specialist.lr": 0.05,
+    "specialist.momentum": 0.9,
+    "specialist.batch": 19,
+}  # 19 leaves one image for the last batch
 
 
 def learner(name: str, method: str = "itl", **options: Any) -> Learner:
@@ -97,7 +101,7 @@ def learner(name: str, method: str = "itl", **options: Any) -> Learner:
 
 
 @pytest.mark.parametrize("name", MADE)
-def test_it_learns_by_tangents_and_keeps_what_it_learned(name: str) -> None:
+def test_itl_trains_it_and_remembers_the_first_task(name: str) -> None:
     longer = {"specialist.epochs": 30, "tangent.epochs": 10, "projection.epochs": 20}
     rates = {"tangent.lr": 0.05, "projection.lr": 0.05, "tangent.batch": 20, "projection.batch": 20}
     stream = tiny_stream(each=12, padding=0)
@@ -110,7 +114,7 @@ def test_it_learns_by_tangents_and_keeps_what_it_learned(name: str) -> None:
 
 @pytest.mark.parametrize("name", MADE)
 @pytest.mark.parametrize("method", ["er", "derpp", "b+hp+lf", "b+hp+ff+pd"])
-def test_every_kind_of_stage_takes_it(name: str, method: str) -> None:
+def test_every_kind_of_stage_trains_it(name: str, method: str) -> None:
     mine = learner(name, method)
     for task in tiny_stream():
         mine.learn(task)
@@ -118,7 +122,7 @@ def test_every_kind_of_stage_takes_it(name: str, method: str) -> None:
 
 
 @pytest.mark.parametrize("name", MADE)
-def test_without_a_projection_it_ends_at_the_specialists_classifier(name: str) -> None:
+def test_without_projection_it_ends_with_the_specialists_classifier(name: str) -> None:
     kept: dict[str, Tensor] = {}
 
     def take(event: str, learner: Learner, at: str | None, done: int) -> None:
@@ -132,9 +136,7 @@ def test_without_a_projection_it_ends_at_the_specialists_classifier(name: str) -
 
 @pytest.mark.parametrize("name", MADE)
 @pytest.mark.parametrize("stage", ["specialist", "tangent", "projection"])
-def test_dropout_and_all_it_goes_on_after_an_interruption_to_the_same_bits(
-    name: str, stage: str, tmp_path: Path
-) -> None:
+def test_interrupted_training_with_dropout_resumes_to_the_same_bits(name: str, stage: str, tmp_path: Path) -> None:
     def stop(event: str, learner: Learner, at: str | None, done: int) -> None:
         if (event, at, done) == ("on_round_end", stage, 1):
             learner.save(tmp_path)
@@ -148,9 +150,9 @@ def test_dropout_and_all_it_goes_on_after_an_interruption_to_the_same_bits(
     stopped.callback = Teller(stop)
     with pytest.raises(KeyboardInterrupt):
         stopped.learn(second)
-    torch.manual_seed(99)  # whatever else the process has drawn
+    torch.manual_seed(99)  # the global random state must not matter
     again = itl.load(tmp_path, device="cpu", net=type(MADE[name]().module)())
-    wrapped = itl.load(tmp_path, device="cpu", net=MADE[name]())  # as a learner is given it
+    wrapped = itl.load(tmp_path, device="cpu", net=MADE[name]())  # as an adapter, as the learner got it
     assert not differing(photograph(wrapped), photograph(again))
     again.learn(second)
     assert differing(photograph(again), photograph(whole)) == set()
@@ -158,7 +160,7 @@ def test_dropout_and_all_it_goes_on_after_an_interruption_to_the_same_bits(
 
 @pytest.mark.parametrize("module", [TinyViT, Encoder, Backbone])
 @pytest.mark.parametrize("layers", [1, None])
-def test_the_tangent_model_is_the_derivative(module: type[nn.Module], layers: int | None) -> None:
+def test_tangent_model_is_the_derivative(module: type[nn.Module], layers: int | None) -> None:
     place = "fc" if module is Backbone else "head"
     net = ModuleAdapter(module(), place).double().eval()
     model = TangentModel(net, layers)
@@ -172,7 +174,7 @@ def test_the_tangent_model_is_the_derivative(module: type[nn.Module], layers: in
         torch.testing.assert_close(model(w, x), net(x) + slope, rtol=1e-5, atol=1e-7)
 
 
-def test_our_own_network_taken_for_a_foreign_one_has_the_same_tangent_model() -> None:
+def test_resnet_in_an_adapter_has_the_same_tangent_model() -> None:
     net = tiny_net()
     ours, theirs = TangentModel(net, 2), TangentModel(ModuleAdapter(net, "classifier", ("layer3", "classifier")), 2)
     w = {name: torch.randn_like(p) for name, p in ours.params.items()}
@@ -181,7 +183,7 @@ def test_our_own_network_taken_for_a_foreign_one_has_the_same_tangent_model() ->
 
 
 @pytest.mark.parametrize("name", MADE)
-def test_the_classifier_grows_with_the_classes(name: str, tmp_path: Path) -> None:
+def test_classifier_grows_with_the_classes(name: str, tmp_path: Path) -> None:
     images, labels = tiny_images()
     mine = Learner("itl", 8, settings={**TINY, **OWN}, device="cpu", net=MADE[name]())
     mine.learn(images[labels < 2], labels[labels < 2])
@@ -192,7 +194,7 @@ def test_the_classifier_grows_with_the_classes(name: str, tmp_path: Path) -> Non
     assert (again.predict_proba(images) == mine.predict_proba(images)).all()
 
 
-def test_its_owner_keeps_the_module_as_it_was_and_frozen_layers_stay() -> None:
+def test_original_module_and_frozen_layers_do_not_change() -> None:
     module = Backbone()
     module.stem.requires_grad_(False)
     before = copy.deepcopy(module.state_dict())
@@ -204,7 +206,7 @@ def test_its_owner_keeps_the_module_as_it_was_and_frozen_layers_stay() -> None:
     assert not torch.equal(learned["module.body.0.weight"], before["body.0.weight"])
 
 
-def test_its_own_weights_are_where_it_begins() -> None:
+def test_training_starts_from_the_modules_weights() -> None:
     net = backbone()
     assert with_new_classifier(net, 4, torch.Generator()).classifier.out_features == 4
     mine = learner("backbone")
@@ -212,7 +214,7 @@ def test_its_own_weights_are_where_it_begins() -> None:
     assert torch.equal(mine.net.state_dict()["module.stem.0.weight"], net.module.stem[0].weight)  # type: ignore
 
 
-def test_mistakes_are_lines(tmp_path: Path) -> None:
+def test_mistakes_are_user_errors(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="unknown layer 'fcc'; did you mean fc"):
         ModuleAdapter(Backbone(), "fcc")
     with pytest.raises(UserError, match="is a Sequential"):

@@ -1,4 +1,4 @@
-"""A convolution's second stream is for the weight a step trains, not for one that a loss puts in its place."""
+"""The side stream is used for the trained weight, not for a weight that a loss substitutes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from itl.nets.conv import convolve
 
 
 class Layer(nn.Module):
-    """One convolution, called as the networks call theirs."""
+    """One convolution, called as in the ResNets."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -21,14 +21,14 @@ class Layer(nn.Module):
         return convolve(self.conv, x)
 
 
-def test_a_weight_put_in_for_a_while_has_forward_mode_derivatives() -> None:
+def test_substituted_weight_has_forward_mode_derivatives() -> None:
     net, x = Layer(), torch.randn(4, 2, 5, 5)
     trained, direction = net.conv.weight, torch.randn(3, 2, 3, 3)
     net.conv.__dict__.update(side_stream="a stream", trained_weight=trained, forward_count=0)
     weights = {"conv.weight": trained.detach().clone()}
-    value, along = jvp(lambda w: functional_call(net, w, (x,)), (weights,), ({"conv.weight": direction},))  # type: ignore[no-untyped-call]
+    value, derivative = jvp(lambda w: functional_call(net, w, (x,)), (weights,), ({"conv.weight": direction},))  # type: ignore[no-untyped-call]
     torch.testing.assert_close(value, nn.functional.conv2d(x, trained, padding=1))
-    torch.testing.assert_close(along, nn.functional.conv2d(x, direction, padding=1))
+    torch.testing.assert_close(derivative, nn.functional.conv2d(x, direction, padding=1))
     assert net.conv.forward_count == 0
     with torch.no_grad():
         net(x)

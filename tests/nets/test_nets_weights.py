@@ -1,4 +1,4 @@
-"""Weights from a file: ours, or the ones others have trained under other names."""
+"""Initial weights from safetensors files of this package and of other libraries."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def net(width: int = 4, classes: int = 3, seed: int = 0, name: str = "resnet18")
 
 
 def as_elsewhere(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The names torchvision's ResNets have."""
+    """Layer names of torchvision's ResNets."""
     out = {}
     for name, tensor in state.items():
         name = re.sub(r"^stem\.conv", "conv1", re.sub(r"^stem\.bn", "bn1", name))
@@ -29,7 +29,7 @@ def as_elsewhere(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("style", ["ours", "saved", "elsewhere"])
 @pytest.mark.parametrize("name", ["resnet18", "resnet50"])
-def test_everything_but_the_classifier_is_taken(tmp_path: Path, style: str, name: str) -> None:
+def test_everything_but_the_classifier_is_loaded(tmp_path: Path, style: str, name: str) -> None:
     source, target = net(classes=1000, seed=1, name=name), net(name=name)
     state = source.state_dict()
     state = as_elsewhere(state) if style == "elsewhere" else state
@@ -43,13 +43,13 @@ def test_everything_but_the_classifier_is_taken(tmp_path: Path, style: str, name
     assert torch.equal(target.classifier.weight, classifier)
 
 
-def test_the_names_are_torchvisions_own() -> None:
+def test_names_are_those_of_torchvision() -> None:
     torchvision = pytest.importorskip("torchvision")
     theirs = torchvision.models.resnet18(weights=None).state_dict()
     assert set(theirs) == set(as_elsewhere(net(64).state_dict()))
 
 
-def test_another_network_is_refused_and_nothing_is_changed(tmp_path: Path) -> None:
+def test_weights_of_another_network_are_refused_without_changes(tmp_path: Path) -> None:
     target = net()
     before = {n: t.clone() for n, t in target.state_dict().items()}
 
