@@ -50,7 +50,7 @@ WAYS = [
         for function in (norm.FusedBatchNorm, jvp_rules.NormJVP, pooled_classifier.PooledClassifierJVP)
     ),
     *((function, "apply") for function in (conv.SplitBackwardConv, conv.SideStreamConv, conv.WaitForStream)),
-    *((fused, "views"), (fused_sgd.Update, "_descend"), (frozen.FrozenTrunk, "__call__")),
+    *((fused, "views"), (fused_sgd.FusedSGD, "_update"), (frozen.FrozenTrunk, "__call__")),
 ]
 # Few large programs: an interpreter takes them one by one.
 LARGE = [
@@ -78,9 +78,9 @@ def test_short_first_chunks_reuse_the_stage_graphs(captures: list[int], monkeypa
     for soon in ((), (1, 3)):
         monkeypatch.setattr(epochs, "FIRST_CHUNK_EPOCHS", soon)
         captures.clear()
-        spans = counted(epochs.SampleRoundPlanner, "_span", monkeypatch)
+        chunks = counted(epochs.SampleRoundPlanner, "_chunk", monkeypatch)
         outcomes.append(taught("itl", capture=True, **{"tangent.epochs": 80, "projection.epochs": 80}))
-        made.append((len(captures), len(spans)))
+        made.append((len(captures), len(chunks)))
     assert made[0][0] == made[1][0]
     assert made[1][1] == made[0][1] + 8  # two more in each of two stages of two tasks
     assert differing(*outcomes) == set()

@@ -244,7 +244,7 @@ class NormJVP(torch.autograd.Function):
         grid, sizes, blocks = elementwise_launch(z, 1)
         given = [None if t is None else t.contiguous(memory_format=torch.channels_last) for t in (a, b, short, dshort)]
         a_, b_, short_, dshort_ = (z if t is None else t for t in given)
-        fused_kernels_for(z, torch.float32).dual_kernel[grid](
+        fused_kernels_for(z, torch.float32).norm_jvp_kernel[grid](
             z, a_, b_, short_, dshort_, y, dy, mean, var, weight, bias, dweight, dbias, rstd, *sizes, bn.eps,
             HAS_B=b is not None, HAS_RESIDUAL=short is not None, HAS_DRESIDUAL=dshort is not None, RELU=relu, **blocks,
         )  # fmt: skip
@@ -267,12 +267,12 @@ class NormJVP(torch.autograd.Function):
         few = single_pass_launch(z, 1)
         if few is not None:
             grid, (channels, rows, _groups), blocks = few
-            kernels.whole_dual_backward_kernel[grid](
+            kernels.single_pass_norm_jvp_backward_kernel[grid](
                 g, y, z, *out, mean, rstd, weight, affine[0], affine[1], channels, rows, **flags, **blocks
             )
         else:
             reduce_flags = {"TWO": False, "RELU": ctx.relu, "AGAIN": False, "KEEP": False}
             reduce_gradients((g, g, y, z, g), (mean, rstd, weight, weight), affine, ctx.counters, 1, reduce_flags)
             over, each, shape = elementwise_launch(z, 1)
-            kernels.dual_backward_kernel[over](g, y, *out, rstd, weight, *each, **flags, **shape)
+            kernels.norm_jvp_backward_kernel[over](g, y, *out, rstd, weight, *each, **flags, **shape)
         return None, da, da if ctx.has[0] else None, None, dshort, affine[0], affine[1], None, None

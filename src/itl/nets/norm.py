@@ -214,7 +214,7 @@ class FusedBatchNorm(torch.autograd.Function):
             grid, sizes, blocks = few
             y = torch.empty_like(x)
             other = x if residual is None else residual.contiguous(memory_format=torch.channels_last)
-            kernels.whole_kernel[grid](
+            kernels.single_pass_kernel[grid](
                 x, other, y, kept[0], kept[1], *running, weight, bias, *sizes, bn.eps, bn.momentum,
                 HAS_RESIDUAL=residual is not None, RELU=relu, **blocks,
             )  # fmt: skip
@@ -242,7 +242,7 @@ class FusedBatchNorm(torch.autograd.Function):
         if few is not None:
             grid, sizes, blocks = few
             dresidual = torch.empty_like(x) if ctx.has_residual else None
-            kernels.whole_backward_kernel[grid](
+            kernels.single_pass_backward_kernel[grid](
                 given[0], given[-1], y, x, dx, dx if dresidual is None else dresidual, *params, affine[0], affine[1],
                 *sizes, HAS_RESIDUAL=ctx.has_residual, TWO=two, RELU=ctx.relu, AGAIN=again, **blocks,
             )  # fmt: skip

@@ -1,14 +1,14 @@
 # mypy: ignore-errors
-"""Triton kernels for batch norm in training mode, with the residual sum and ReLU that follow it, forward and backward;
-for a norm in evaluation mode with its derivative; and for the end of a network with its derivative.
+"""Triton kernels for batch norm with residual sum and ReLU (training), for its forward-mode derivative (evaluation
+mode), and for global average pooling with the classifier and their derivative.
 
-PyTorch needs three to five kernels each way for `relu(batch_norm(x) + residual)` on channels-last bf16, and they are a
-third of a replay step. Here it is two, one that reduces and one that applies; or one, where rows are few. Rows are
-pixels (n·h·w of a channels-last tensor), split into equal parts over programs. The program that finishes last merges
-the parts' results, in a fixed order: deterministic, and no third kernel. `tickets` `[channel blocks]` (int32, zero
-before and after) tell which it is.
+PyTorch needs three to five kernels each, forward and backward, for `relu(batch_norm(x) + residual)` on channels-last
+bf16, a third of the time of a replay step. Here two kernels do it: one reduces, one applies; with few rows, a single
+kernel does both. Rows are pixels (n·h·w of a channels-last tensor), split into equal parts over programs. The program
+that finishes last merges the parts in a fixed order, so the result is deterministic and there is no third kernel.
+`counters` `[channel blocks]` (int32, zero before and after) count the finished programs.
 
-`groups` batches can stand behind one another in one tensor, each with its own statistics: several forwards in one.
+A tensor may hold `groups` concatenated batches with separate statistics: several forward passes in one.
 """
 
 from __future__ import annotations
@@ -16,33 +16,33 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-# One compiled kernel serves every layer: sizes are run-time arguments, blocks and lanes are the same everywhere.
-# (C keeps its specialisation: that it is a multiple of 16 is what lets loads be wide.)
+# One compiled kernel serves every layer: sizes are run-time arguments, block sizes are the same everywhere.
+# C stays specialized, because loads are wide only if it is known to be a multiple of 16.
 SIZES = ("splits", "part_rows", "group_rows", "groups")
 
 
 @triton.jit
-def _is_last(tickets, programs):
-    """Whether all other programs of this channel block have stored what they found. Resets the ticket for the next."""
+def _is_last(counters, programs):
+    """Whether all other programs of this channel block have stored their results. Resets the counter if so."""
     tl.debug_barrier()  # all threads of this program have stored
-    ticket = tl.atomic_add(tickets + tl.program_id(1), 1, sem="acq_rel")
-    last = ticket == programs - 1
+    finished = tl.atomic_add(counters + tl.program_id(1), 1, sem="acq_rel")
+    last = finished == programs - 1
     if last:
-        tl.store(tickets + tl.program_id(1), 0)
+        tl.store(counters + tl.program_id(1), 0)
     return last
 
 
 @triton.jit
 def _parts(values, group, cols, C, splits, LANES: tl.constexpr):
-    """What a group's parts found, `[LANES, channels]`; read past the first-level cache: other programs wrote it."""
+    """Results of a group's parts `[LANES, channels]`; bypasses the L1 cache, because other programs wrote them."""
     part = tl.arange(0, LANES)
     at = (group * splits + part)[:, None] * C + cols[None, :]
     return tl.load(values + at, mask=(part < splits)[:, None], other=0.0, cache_modifier=".cg")
 
 
 @triton.jit
-def _let_through(dz, value, scale, shift, out_at, inside, AGAIN: tl.constexpr):
-    """dz where the ReLU let the norm's output through, which is computed `AGAIN` or read."""
+def _relu_backward(dz, value, scale, shift, out_at, inside, AGAIN: tl.constexpr):
+    """dz where the ReLU's input is positive; that input is recomputed (`AGAIN`) or read."""
     if AGAIN:
         out = value * scale[None, :] + shift[None, :]
     else:
@@ -51,13 +51,13 @@ def _let_through(dz, value, scale, shift, out_at, inside, AGAIN: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=SIZES)
-def statistics_kernel(x, means, squares, kept_mean, kept_rstd, running_mean, running_var, tickets,
+def statistics_kernel(x, means, squares, kept_mean, kept_rstd, running_mean, running_var, counters,
                       C, splits, part_rows, group_rows, groups, eps, momentum,
                       LANES: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr,
                       STAGES: tl.constexpr):  # fmt: skip
-    """Each group's mean and 1/deviation, channel by channel, in float32; updates the running statistics.
+    """Mean and 1/standard deviation of each group and channel in float32; updates the running statistics.
 
-    Every part gives its mean and sum of squared deviations; the last program merges them (Chan et al.).
+    Each part stores its mean and sum of squared deviations; the last program merges them (Chan et al.).
     """
     part = tl.program_id(0)
     cols = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
@@ -65,7 +65,7 @@ def statistics_kernel(x, means, squares, kept_mean, kept_rstd, running_mean, run
     first = group * group_rows + local * part_rows
     stop = group * group_rows + tl.minimum((local + 1) * part_rows, group_rows)
     count = tl.maximum(stop - first, 0).to(tl.float32)
-    # Sums around the part's first row: no cancellation when a channel's mean is far from zero.
+    # Sums are relative to the part's first row, so that a large mean causes no cancellation.
     pivot = tl.load(x + first * C + cols, mask=cols < tl.where(stop > first, C, 0), other=0.0).to(tl.float32)
     totals = tl.zeros([BLOCK_M, BLOCK_C], tl.float32)
     powers = tl.zeros([BLOCK_M, BLOCK_C], tl.float32)
@@ -80,7 +80,7 @@ def statistics_kernel(x, means, squares, kept_mean, kept_rstd, running_mean, run
     safe = tl.maximum(count, 1.0)
     tl.store(means + part * C + cols, pivot + total / safe)
     tl.store(squares + part * C + cols, square - total * total / safe)
-    if _is_last(tickets, splits * groups):
+    if _is_last(counters, splits * groups):
         lane = tl.arange(0, LANES)
         weight = tl.maximum(tl.minimum(part_rows, group_rows - lane * part_rows), 0).to(tl.float32)[:, None]
         now_mean = tl.load(running_mean + cols)
@@ -93,7 +93,7 @@ def statistics_kernel(x, means, squares, kept_mean, kept_rstd, running_mean, run
             variance = tl.sum(within + tl.where((lane < splits)[:, None], away * away * weight, 0.0), 0) / group_rows
             tl.store(kept_mean + g * C + cols, mean)
             tl.store(kept_rstd + g * C + cols, 1.0 / tl.sqrt(variance + eps))
-            # One after another, as separate forwards would have done it; the running variance is the unbiased one.
+            # One update per group, as by separate forward passes; the running variance is unbiased.
             now_mean += momentum * (mean - now_mean)
             now_var += momentum * (variance * group_rows / (group_rows - 1) - now_var)
         tl.store(running_mean + cols, now_mean)
@@ -102,7 +102,7 @@ def statistics_kernel(x, means, squares, kept_mean, kept_rstd, running_mean, run
 
 @triton.jit
 def _rows(group_rows, BLOCK_M: tl.constexpr):
-    """The group and the rows `[BLOCK_M]` of an elementwise program, and which of them exist."""
+    """The group of an elementwise program, its rows `[BLOCK_M]`, and which of them exist."""
     each = tl.cdiv(group_rows, BLOCK_M)
     group = tl.program_id(0) // each
     local = (tl.program_id(0) % each) * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -132,15 +132,15 @@ def apply_kernel(x, residual, y, kept_mean, kept_rstd, weight, bias, C, group_ro
 
 @triton.jit(do_not_specialize=SIZES)
 def backward_reduce_kernel(dy, dother, y, x, dz, kept_mean, kept_rstd, weight, bias, sums, products,
-                           group_sums, group_products, dweight, dbias, tickets,
+                           group_sums, group_products, dweight, dbias, counters,
                            C, splits, part_rows, group_rows, groups,
                            TWO: tl.constexpr, RELU: tl.constexpr, AGAIN: tl.constexpr, KEEP: tl.constexpr,
                            LANES: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr,
                            STAGES: tl.constexpr):  # fmt: skip
-    """Each group's Σ dz and Σ dz·x̂, with dz = dy where the ReLU let through, and the gradients of weight and bias.
+    """Σ dz and Σ dz·x̂ of each group, where dz = dy if the ReLU's input is positive; gradients of weight and bias.
 
-    `TWO`: y's gradient is dy + dother. `AGAIN`: where the ReLU let through is computed from x again, which is read
-    anyway, instead of read from y. `KEEP`: dz is stored, which is the residual's gradient too.
+    `TWO`: y's gradient is dy + dother. `AGAIN`: recompute the ReLU's mask from x, which is read anyway, instead of
+    reading y. `KEEP`: store dz, which is also the residual's gradient.
     """
     part = tl.program_id(0)
     cols = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
@@ -160,17 +160,17 @@ def backward_reduce_kernel(dy, dother, y, x, dz, kept_mean, kept_rstd, weight, b
         slope = tl.load(dy + at, mask=inside, other=0.0).to(tl.float32)
         if TWO:
             slope += tl.load(dother + at, mask=inside, other=0.0).to(tl.float32)
-            slope = slope.to(dy.dtype.element_ty).to(tl.float32)  # as if they had been summed before
+            slope = slope.to(dy.dtype.element_ty).to(tl.float32)  # rounded like a sum in that precision
         value = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
         if RELU:
-            slope = _let_through(slope, value, scale, shift, y + at, inside, AGAIN)
+            slope = _relu_backward(slope, value, scale, shift, y + at, inside, AGAIN)
         if KEEP:
             tl.store(dz + at, slope.to(dz.dtype.element_ty), mask=inside)
         totals += slope
         turned += slope * (value - mean[None, :])
     tl.store(sums + part * C + cols, tl.sum(totals, 0))
     tl.store(products + part * C + cols, tl.sum(turned, 0) * rstd)
-    if _is_last(tickets, splits * groups):
+    if _is_last(counters, splits * groups):
         whole_sum = tl.zeros([BLOCK_C], tl.float32)
         whole_product = tl.zeros([BLOCK_C], tl.float32)
         for g in range(groups):
@@ -187,7 +187,7 @@ def backward_reduce_kernel(dy, dother, y, x, dz, kept_mean, kept_rstd, weight, b
 @triton.jit(do_not_specialize=("group_rows",))
 def backward_apply_kernel(dz, x, dx, kept_mean, kept_rstd, weight, bias, group_sums, group_products, C, group_rows,
                           AGAIN: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr):  # fmt: skip
-    """dx = γ/σ (dz − mean dz − x̂ mean(dz·x̂)). `AGAIN`: of dz counts what the ReLU let through, computed from x."""
+    """dx = γ/σ (dz − mean dz − x̂ mean(dz·x̂)). `AGAIN`: apply the ReLU's mask to dz, recomputed from x."""
     cols = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
     group, rows, there = _rows(group_rows, BLOCK_M)
     inside = there[:, None]
@@ -200,19 +200,19 @@ def backward_apply_kernel(dz, x, dx, kept_mean, kept_rstd, weight, bias, group_s
     along = tl.load(group_sums + group * C + cols) / group_rows
     turned = tl.load(group_products + group * C + cols) / group_rows
     if AGAIN:
-        slope = _let_through(slope, value, scale, tl.load(bias + cols) - mean * scale, x + at, inside, True)
+        slope = _relu_backward(slope, value, scale, tl.load(bias + cols) - mean * scale, x + at, inside, True)
     hat = (value - mean[None, :]) * rstd[None, :]
     slope = scale[None, :] * (slope - along[None, :] - hat * turned[None, :])
     tl.store(dx + at, slope.to(dx.dtype.element_ty), mask=inside)
 
 
 @triton.jit(do_not_specialize=("rows",))
-def dual_kernel(z, a, b, residual, dresidual, y, dy, mean, var, weight, bias, dweight, dbias, rstd, C, rows, eps,
-                HAS_B: tl.constexpr, HAS_RESIDUAL: tl.constexpr, HAS_DRESIDUAL: tl.constexpr, RELU: tl.constexpr,
-                BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr):  # fmt: skip
+def norm_jvp_kernel(z, a, b, residual, dresidual, y, dy, mean, var, weight, bias, dweight, dbias, rstd, C, rows, eps,
+                    HAS_B: tl.constexpr, HAS_RESIDUAL: tl.constexpr, HAS_DRESIDUAL: tl.constexpr, RELU: tl.constexpr,
+                    BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr):  # fmt: skip
     """y = relu(norm(z) + residual) in evaluation mode, and dy, its derivative along (dz = a + b, dresidual, dγ, dβ).
 
-    1/deviation is left in `rstd` `[C]` for the way back.
+    1/standard deviation is stored in `rstd` `[C]` for the backward pass.
     """
     row = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     cols = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
@@ -238,10 +238,10 @@ def dual_kernel(z, a, b, residual, dresidual, y, dy, mean, var, weight, bias, dw
 
 
 @triton.jit(do_not_specialize=("rows",))
-def dual_backward_kernel(g, y, da, dresidual, rstd, weight, C, rows,
+def norm_jvp_backward_kernel(g, y, da, dresidual, rstd, weight, C, rows,
                          HAS_RESIDUAL: tl.constexpr, RELU: tl.constexpr,
                          BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr):  # fmt: skip
-    """The gradients of a (= that of b) and dresidual from that of dy."""
+    """Gradients of a (equal to that of b) and dresidual, from the gradient of dy."""
     row = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     cols = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
     inside = (row < rows)[:, None]
@@ -255,11 +255,11 @@ def dual_backward_kernel(g, y, da, dresidual, rstd, weight, C, rows,
 
 
 @triton.jit(do_not_specialize=("group_rows", "groups"))
-def whole_kernel(x, residual, y, kept_mean, kept_rstd, running_mean, running_var, weight, bias,
+def single_pass_kernel(x, residual, y, kept_mean, kept_rstd, running_mean, running_var, weight, bias,
                  C, group_rows, groups, eps, momentum,
                  HAS_RESIDUAL: tl.constexpr, RELU: tl.constexpr,
                  BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr):  # fmt: skip
-    """`statistics_kernel` and `apply_kernel` at once, for groups of at most BLOCK_M rows, all seen by one program."""
+    """`statistics_kernel` and `apply_kernel` in one, for groups of at most BLOCK_M rows, which one program holds."""
     cols = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
     local = tl.arange(0, BLOCK_M)
     inside = (local < group_rows)[:, None]
@@ -289,11 +289,11 @@ def whole_kernel(x, residual, y, kept_mean, kept_rstd, running_mean, running_var
 
 
 @triton.jit(do_not_specialize=("group_rows", "groups"))
-def whole_backward_kernel(dy, dother, y, x, dx, dresidual, kept_mean, kept_rstd, weight, bias, dweight, dbias,
+def single_pass_backward_kernel(dy, dother, y, x, dx, dresidual, kept_mean, kept_rstd, weight, bias, dweight, dbias,
                           C, group_rows, groups,
                           HAS_RESIDUAL: tl.constexpr, TWO: tl.constexpr, RELU: tl.constexpr, AGAIN: tl.constexpr,
                           BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr):  # fmt: skip
-    """`backward_reduce_kernel` and `backward_apply_kernel` at once, for groups of at most BLOCK_M rows.
+    """`backward_reduce_kernel` and `backward_apply_kernel` in one, for groups of at most BLOCK_M rows.
 
     `TWO`: dy comes in two summands.
     """
@@ -312,7 +312,7 @@ def whole_backward_kernel(dy, dother, y, x, dx, dresidual, kept_mean, kept_rstd,
             dz += tl.load(dother + at, mask=inside, other=0.0).to(tl.float32)
         value = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
         if RELU:
-            dz = _let_through(dz, value, scale, tl.load(bias + cols) - mean * scale, y + at, inside, AGAIN)
+            dz = _relu_backward(dz, value, scale, tl.load(bias + cols) - mean * scale, y + at, inside, AGAIN)
         if HAS_RESIDUAL:
             tl.store(dresidual + at, dz.to(dresidual.dtype.element_ty), mask=inside)
         hat = (value - mean[None, :]) * rstd[None, :]
@@ -326,10 +326,10 @@ def whole_backward_kernel(dy, dother, y, x, dx, dresidual, kept_mean, kept_rstd,
 
 
 @triton.jit(do_not_specialize=("rows",))
-def whole_dual_backward_kernel(g, y, z, da, dresidual, mean, rstd, weight, dweight, dbias, C, rows,
+def single_pass_norm_jvp_backward_kernel(g, y, z, da, dresidual, mean, rstd, weight, dweight, dbias, C, rows,
                                HAS_RESIDUAL: tl.constexpr, RELU: tl.constexpr,
                                BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr):  # fmt: skip
-    """`dual_backward_kernel` and the gradients of dγ and dβ at once, for at most BLOCK_M rows."""
+    """`norm_jvp_backward_kernel` and the gradients of dγ and dβ in one, for at most BLOCK_M rows."""
     cols = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
     row = tl.arange(0, BLOCK_M)
     inside = (row < rows)[:, None]
@@ -347,10 +347,11 @@ def whole_dual_backward_kernel(g, y, z, da, dresidual, mean, rstd, weight, dweig
 
 
 @triton.jit(do_not_specialize=("pixels", "classes"))
-def head_kernel(y, dy, weight, bias, dweight, dbias, means, value, along, C, pixels, classes,
-                PIXELS: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_K: tl.constexpr):  # fmt: skip
-    """One image's logits, y's mean over its pixels through (weight, bias), and their derivative along (dy, dweight,
-    dbias). y and dy are `[n, pixels, C]`; the means `[n, C]` are left for the way back.
+def pooled_classifier_kernel(y, dy, weight, bias, dweight, dbias, means, value, along, C, pixels, classes,
+                             PIXELS: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_K: tl.constexpr):  # fmt: skip
+    """Logits of one image, from the mean of y over its pixels, and their derivative along (dy, dweight, dbias).
+
+    y and dy are `[n, pixels, C]`; the means `[n, C]` are stored for the backward pass.
     """
     image = tl.program_id(0)
     pixel, k = tl.arange(0, PIXELS), tl.arange(0, BLOCK_K)
@@ -375,9 +376,10 @@ def head_kernel(y, dy, weight, bias, dweight, dbias, means, value, along, C, pix
 
 
 @triton.jit(do_not_specialize=("images", "pixels", "classes"))
-def head_backward_kernel(g, weight, means, ddy, dweight, dbias, C, images, pixels, classes, PRECISION: tl.constexpr,
-                         BLOCK_N: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_K: tl.constexpr):  # fmt: skip
-    """The gradients of dy, dweight and dbias from that of the logits' derivative, g `[images, classes]`."""
+def pooled_classifier_backward_kernel(g, weight, means, ddy, dweight, dbias, C, images, pixels, classes,
+                                      PRECISION: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_C: tl.constexpr,
+                                      BLOCK_K: tl.constexpr):  # fmt: skip
+    """Gradients of dy, dweight and dbias, from the gradient g `[images, classes]` of the logits' derivative."""
     cols = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
     there, k = cols < C, tl.arange(0, BLOCK_K)
     real = k < classes
