@@ -13,7 +13,7 @@ import torch
 from itl import triton_support
 from itl.engine import capture, concurrency
 from itl.engine.device import Engine, choose_engine
-from itl.learner import learner
+from itl.learner import builder
 
 
 @pytest.fixture
@@ -85,5 +85,5 @@ def captures(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     monkeypatch.setitem(concurrency._streams, torch.device("cpu"), concurrency.EngineStreams(main, beside, main))  # type: ignore[arg-type]
     monkeypatch.setattr(capture, "in_capture_thread", lambda work, device: work())
     monkeypatch.setattr(capture.CapturedStepper, "_record", record)
-    monkeypatch.setattr(learner, "choose_engine", engine)
+    monkeypatch.setattr(builder, "choose_engine", engine)
     return made
