@@ -418,6 +418,15 @@ def new_setting_value(name: str, value: Any) -> Any:
     return value
 
 
+def update_saved_settings(saved: Mapping[str, Any]) -> dict[str, Any]:
+    """Dotted settings from a file with current names and values; files of older versions are no reason to warn."""
+    renamed = {SETTINGS.get(name, name): value for name, value in saved.items()}
+    return {
+        name: SETTING_VALUES.get((name, value), value) if isinstance(value, str) else value
+        for name, value in renamed.items()
+    }
+
+
 def entry_points_of(group: str) -> list[EntryPoint]:
     """Entry points of a group, including those that plug-ins still declare under its old name."""
     found = list(entry_points(group=group))

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from itl._deprecated import new_setting_value
+from itl._deprecated import new_setting, new_setting_value
 from itl.errors import UserError, unknown
 
 Rate = Annotated[float, Field(strict=True, gt=0, le=100, allow_inf_nan=False)]
@@ -206,13 +206,13 @@ def _value(text: str) -> Any:
 
 
 def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """A nested dict as dotted names; old names of values are replaced by the current ones."""
+    """A nested dict as dotted names; old names and values are replaced by the current ones."""
     out: dict[str, Any] = {}
     for key, value in nested.items():
         if isinstance(value, Mapping):
             out |= flatten(value, f"{prefix}{key}.")
         else:
-            name = f"{prefix}{key}"
+            name = new_setting(f"{prefix}{key}")
             out[name] = new_setting_value(name, value)
     return out
 

@@ -232,7 +232,7 @@ def test_a_write_that_fails_leaves_the_old_state(folder: Path, monkeypatch: pyte
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    for broken in ("save_file", "replace_text", "point", "_flush"):
+    for broken in ("save_file", "write_text_atomic", "point", "flush_to_disk"):
         with monkeypatch.context() as patch:
             patch.setattr(f"itl.checkpoint.store.{broken}", full)
             with pytest.raises(UserError, match="No space left on device"):

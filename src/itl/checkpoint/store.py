@@ -22,6 +22,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from itl.atomic import flush_to_disk, write_text_atomic
 from itl.errors import UserError
 
 FORMAT = 2
@@ -68,7 +69,7 @@ def write(
         seal(draft)
         target = root / f"generation-{following:06d}"
         draft.rename(target)
-        _flush(root)
+        flush_to_disk(root)
         point(root, target.name)
     except (OSError, SafetensorError) as error:
         if draft is not None:
@@ -86,12 +87,12 @@ def seal(generation: Path) -> None:
     lines = [f"{_sha256(path)}  {path.relative_to(generation).as_posix()}\n" for path in files]
     (generation / SUMS).write_text("".join(lines), encoding="utf-8")
     for path in (*files, generation / SUMS, *(p for p in generation.rglob("*") if p.is_dir()), generation):
-        _flush(path)
+        flush_to_disk(path)
 
 
 def point(root: Path, name: str) -> None:
     """Make a generation the current one, in one step."""
-    replace_text(root / CURRENT, f"{name}\n{_sha256(root / name / SUMS)}\n")
+    write_text_atomic(root / CURRENT, f"{name}\n{_sha256(root / name / SUMS)}\n")
 
 
 def tidy(root: Path, kept: Collection[str]) -> None:
@@ -99,6 +100,8 @@ def tidy(root: Path, kept: Collection[str]) -> None:
     for old in (*root.glob("generation-*"), *root.glob(".draft-*")):
         if old.name not in kept:
             shutil.rmtree(old, ignore_errors=True)
+    for old in root.glob(f".{CURRENT}.*.tmp"):  # of processes that were killed
+        old.unlink(missing_ok=True)
 
 
 def generations(folder: str | os.PathLike[str]) -> list[str]:
@@ -197,15 +200,6 @@ def read_text(path: Path) -> dict[str, Any]:
     return state if isinstance(state, dict) else {}
 
 
-def replace_text(path: Path, text: str) -> None:
-    """Replace a small file's content in one atomic step."""
-    draft = path.with_name(f".{path.name}.draft")
-    draft.write_text(text, encoding="utf-8")
-    _flush(draft)
-    os.replace(draft, path)
-    _flush(path.parent)
-
-
 def sums(here: Path) -> dict[str, str]:
     """What SHA256SUMS says; the files that every generation has must be among it, and none may lie elsewhere."""
     out: dict[str, str] = {}
@@ -255,12 +249,3 @@ def reason(error: BaseException) -> str:
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _flush(path: Path) -> None:
-    """Make sure the disk has it."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -8,6 +8,8 @@ import shlex
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from itl._deprecated import update_saved_settings
+
 if TYPE_CHECKING:
     from itl.streams import Stream
 
@@ -50,6 +52,7 @@ class Config:
     def from_dict(cls, values: dict[str, Any]) -> Config:
         """Configuration from the contents of config.json; keys that are not fields are ignored."""
         known = {k: v for k, v in values.items() if k in cls.__dataclass_fields__}
+        known["settings"] = update_saved_settings(known.get("settings", {}))
         if known.get("order") is not None:
             known["order"] = tuple(known["order"])
         return cls(**known)

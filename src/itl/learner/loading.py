@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from itl._deprecated import update_saved_settings
 from itl.callbacks.base import Callback
 from itl.checkpoint import store
 from itl.checkpoint.learner_state import LearnerState, restore_memory
@@ -62,13 +63,14 @@ def learner_from_state(
     try:
         values = state.metadata
         own_net = _adapt_module(source, values["network"], net)
+        saved_settings = update_saved_settings(values["settings"])
         arguments = (values["method"], values["buffer"], values["seed"], values["classes"])
         try:
-            saved = Learner(*arguments, settings=values["settings"], net=own_net)
+            saved = Learner(*arguments, settings=saved_settings, net=own_net)
             _check_sizes(state, saved.configuration)
         except UserError as error:  # of the folder's content, not of the caller's arguments
             raise ValueError(str(error)) from None
-        merged = {**values["settings"], **flatten(settings or {})}
+        merged = {**saved_settings, **flatten(settings or {})}
         learner = Learner(*arguments, settings=merged, device=device, callback=callback, net=own_net)
         traits: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values["traits"].items()}
         learner._build(values["stream"], tuple(values["shape"]), Traits(**traits), values["outputs"])

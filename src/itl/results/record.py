@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from itl.atomic import atomic_write, write_text_atomic
 from itl.errors import UserError
 
 # 2 added lines of kind `start` and pictures.npz. Records of format 1 stay readable.
@@ -87,9 +88,7 @@ class RunFolder:
 
     def write(self, name: str, value: Any) -> None:
         """Write a JSON file."""
-        draft = self.path / f".{name}.draft"
-        draft.write_text(json.dumps(value, indent=1) + "\n")
-        os.replace(draft, self.path / name)
+        write_text_atomic(self.path / name, json.dumps(value, indent=1) + "\n")
 
     def read_lines(self, count: int | None = None) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl, or its first `count`; a last line that a crash cut short is skipped."""
@@ -115,9 +114,7 @@ class RunFolder:
 
     def replace_lines(self, lines: Sequence[dict[str, Any]]) -> None:
         """Write metrics.jsonl."""
-        draft = self.path / ".metrics.draft"
-        draft.write_text("".join(json.dumps(line) + "\n" for line in lines))
-        os.replace(draft, self.path / "metrics.jsonl")
+        write_text_atomic(self.path / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
 
     def append(self, line: dict[str, Any]) -> None:
         """Append a line to metrics.jsonl and flush it to disk, before a state that includes it is saved."""
@@ -128,9 +125,8 @@ class RunFolder:
 
     def write_arrays(self, name: str, **arrays: np.ndarray) -> None:
         """Write an .npz file."""
-        draft = self.path / f".{name}"
-        np.savez_compressed(draft, **arrays)  # type: ignore[arg-type]
-        os.replace(draft, self.path / name)
+        with atomic_write(self.path / name) as file:
+            np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
 
     def read_arrays(self, name: str) -> dict[str, np.ndarray] | None:
         """The arrays of an .npz file; None if there is no such file."""

@@ -9,7 +9,6 @@ a single flipped bit between two blocks; reading all of 1.2 GB would take second
 from __future__ import annotations
 
 import json
-import os
 import time
 import zlib
 from collections.abc import Iterable, Mapping
@@ -22,6 +21,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from itl.atomic import atomic_write, write_text_atomic
 from itl.errors import UserError
 
 CACHE_FORMAT = 1  # increase it whenever the same source would be decoded to other bytes
@@ -92,9 +92,7 @@ def save(
             _write(path, array)
             facts[key] = {"shape": list(array.shape), **_summary(path)}
         about = {"format": CACHE_FORMAT, "made_from": made_from, "notes": notes, "arrays": facts}
-        temporary = _temporary_path(folder / f"{name}.json")
-        temporary.write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
-        os.replace(temporary, folder / f"{name}.json")
+        write_text_atomic(folder / f"{name}.json", json.dumps(about, indent=1) + "\n")
     except OSError as error:
         why = error.strerror or error
         raise UserError(
@@ -104,28 +102,16 @@ def save(
 
 def _write(path: Path, array: ChunkedArray) -> None:
     """Write an .npy file with ordinary writes, which fail cleanly on a full disk; mapped memory would crash."""
-    temporary = _temporary_path(path)
-    try:
-        with temporary.open("wb") as file:
-            header = {"descr": "|u1", "fortran_order": False, "shape": array.shape}
-            np.lib.format.write_array_header_1_0(file, header)
-            for chunk in array.chunks:
-                file.write(np.ascontiguousarray(chunk).data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def _temporary_path(path: Path) -> Path:
-    """A path for this process alone, so that two processes can build the same cache at once."""
-    return path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    with atomic_write(path) as file:
+        header = {"descr": "|u1", "fortran_order": False, "shape": array.shape}
+        np.lib.format.write_array_header_1_0(file, header)
+        for chunk in array.chunks:
+            file.write(np.ascontiguousarray(chunk).data)
 
 
 def _remove_stale_files(folder: Path) -> None:
     """Remove temporary files that killed processes left behind."""
-    for path in folder.glob("*.tmp"):
+    for path in folder.glob(".*.tmp.*"):
         if time.time() - path.stat().st_mtime > _STALE_SECONDS:
             path.unlink(missing_ok=True)
 

@@ -393,7 +393,7 @@ def test_undo_on_a_full_disk_changes_nothing(tmp_path: Path, monkeypatch: pytest
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("itl.checkpoint.store.replace_text", full)
+    monkeypatch.setattr("itl.checkpoint.store.write_text_atomic", full)
     with pytest.raises(UserError, match="No space left on device; it is unchanged"):
         undo(tmp_path / "m")
     assert sorted(os.listdir(tmp_path / "m")) == before

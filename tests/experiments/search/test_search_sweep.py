@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from dataclasses import replace
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from itl.atomic import write_text_atomic
 from itl.callbacks.base import Callback
 from itl.errors import UserError
 from itl.experiments.run import run
@@ -96,11 +98,26 @@ def test_a_claim_ends_with_its_process(tmp_path):
     assert acquire_job_lock(tmp_path, "cell") is not None
 
 
-@pytest.mark.parametrize("draft", [".config.json.draft", ".metrics.draft", ".result.json.draft"])
-def test_a_full_disk_ends_the_sweep_and_keeps_what_is_finished(done, tmp_path, draft):
+@pytest.fixture
+def failing_writes(monkeypatch):
+    """Make writes of files fail: `failing_writes(folder, error, *names)`."""
+
+    def install(folder, error, *names):
+        def write(path, text):
+            if path.parent == folder and path.name in names:
+                raise error
+            write_text_atomic(path, text)
+
+        monkeypatch.setattr("itl.results.record.write_text_atomic", write)
+
+    return install
+
+
+@pytest.mark.parametrize("name", ["config.json", "metrics.jsonl", "result.json"])
+def test_a_full_disk_ends_the_sweep_and_keeps_what_is_finished(done, tmp_path, name, failing_writes):
     shutil.copytree(done / CONFIGS[0].name, tmp_path / CONFIGS[0].name)
     (tmp_path / CONFIGS[1].name).mkdir()
-    (tmp_path / CONFIGS[1].name / draft).symlink_to("/dev/full")  # every write there: no space left on device
+    failing_writes(tmp_path / CONFIGS[1].name, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), name)
     runner = RecordingRunner(SweepJobs(tmp_path, CONFIGS), tmp_path)
     runner.run()
     assert "No space left on device" in runner.disk_full
@@ -123,9 +140,9 @@ def test_a_place_that_is_no_folder_is_said_before_anything_is_done(tmp_path):
         load_progress(SweepJobs(tmp_path, CONFIGS))
 
 
-def test_a_cell_that_fails_and_cannot_say_so_is_not_tried_for_ever(tmp_path):
-    for name in (".config.json.draft", f".{FAILED_FILE}.draft"):
-        (tmp_path / CONFIGS[0].name / name).mkdir(parents=True)  # nothing can be written there
+def test_a_cell_that_fails_and_cannot_say_so_is_not_tried_for_ever(tmp_path, failing_writes):
+    error = IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    failing_writes(tmp_path / CONFIGS[0].name, error, "config.json", FAILED_FILE)
     runner = RecordingRunner(SweepJobs(tmp_path, [CONFIGS[0], CONFIGS[2]]), tmp_path)
     runner.run()
     assert runner.names("failed") == [CONFIGS[0].name]

@@ -8,7 +8,7 @@ import logging
 import os
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from itl import __version__
 from itl.apps.model.folder import Model
+from itl.atomic import atomic_path
 from itl.checkpoint.store import reason
 from itl.errors import UserError
 from itl.nets import Net
@@ -146,17 +147,11 @@ def _export_program(model: Model) -> torch.export.ExportedProgram:
 @contextmanager
 def _draft_of(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary file that replaces `path` when it is complete."""
-    target = Path(path)
-    draft = target.with_name(f".{target.stem}.draft{target.suffix}")
     try:
-        draft.touch()  # exporters raise all kinds of exceptions for a file that cannot be written
-        yield draft
-        os.replace(draft, target)
+        with atomic_path(path) as draft:  # created first: exporters raise all kinds of exceptions if they cannot write
+            yield draft
     except OSError as error:
-        raise UserError(f"cannot write {target}: {reason(error)}") from None
-    finally:
-        with suppress(OSError):  # a read-only file system
-            draft.unlink()
+        raise UserError(f"cannot write {path}: {reason(error)}") from None
 
 
 @contextmanager

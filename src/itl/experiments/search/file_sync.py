@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path, PurePosixPath
 from typing import TypedDict
+
+from itl.atomic import atomic_write
 
 WRITTEN_LAST = ("CURRENT", "result.json")  # these files declare the others valid
 
@@ -47,12 +48,8 @@ def unpack(folder: Path, bundle: FileBundle) -> None:
     for name, content in bundle["files"].items():
         path = folder / _checked_path(name)
         path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_name(f".{path.name}.arriving")
-        with draft.open("wb") as file:
+        with atomic_write(path) as file:
             file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(draft, path)
     folders = {str(PurePosixPath(name).parent) for name in bundle["all"]}
     for generation in folder.rglob("generation-*"):
         if generation.is_dir() and generation.relative_to(folder).as_posix() not in folders:

@@ -1,0 +1,63 @@
+"""Files are replaced completely or not at all."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from itl import atomic
+from itl.atomic import atomic_path, atomic_write, write_text_atomic
+
+
+def test_text_is_replaced_and_nothing_else_is_left(tmp_path: Path) -> None:
+    write_text_atomic(tmp_path / "a.txt", "old")
+    write_text_atomic(tmp_path / "a.txt", "n\u00e9w")
+    assert (tmp_path / "a.txt").read_text(encoding="utf-8") == "n\u00e9w"
+    assert os.listdir(tmp_path) == ["a.txt"]
+
+
+def test_failed_write_keeps_the_old_content(tmp_path: Path) -> None:
+    (tmp_path / "a.bin").write_bytes(b"old")
+
+    def interrupted() -> None:
+        with atomic_write(tmp_path / "a.bin") as file:
+            file.write(b"half of")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert (tmp_path / "a.bin").read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["a.bin"]
+
+
+def test_failed_rename_removes_the_temporary_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(atomic, "flush_to_disk", fail)
+    with pytest.raises(OSError, match="No space left"):
+        write_text_atomic(tmp_path / "a.txt", "new")
+    assert os.listdir(tmp_path) == []
+
+
+def test_temporary_file_is_unpredictable_and_keeps_the_suffix(tmp_path: Path) -> None:
+    names = set()
+    for _ in range(2):
+        with atomic_path(tmp_path / "model.onnx") as temporary:
+            names.add(temporary.name)
+            assert temporary.parent == tmp_path
+            assert temporary.suffix == ".onnx"
+            assert temporary.name.startswith(".model.")
+    assert len(names) == 2
+
+
+def test_existing_temporary_file_or_link_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(atomic.secrets, "token_hex", lambda _: "0")
+    victim = tmp_path / "victim"
+    victim.write_text("safe")
+    (tmp_path / ".a.0.tmp.txt").symlink_to(victim)
+    with pytest.raises(FileExistsError):
+        write_text_atomic(tmp_path / "a.txt", "new")
+    assert victim.read_text() == "safe"
