@@ -103,8 +103,8 @@ def test_search_continues_to_the_recorded_trials(unpacked: Path) -> None:
 
     record = json.loads((unpacked / "search" / "search.json").read_text())
     space = Space([Choice(**choice) for choice in record["space"]])
-    plan = study.Plan(Config.of(record["config"]), space, trials=2, prune=False)
-    trials = study.begin(replace(plan, trials=4), unpacked / "search")
+    plan = study.SearchPlan(Config.of(record["config"]), space, trials=2, prune=False)
+    trials = study.open_search(replace(plan, trials=4), unpacked / "search")
     tiny_sweeps.RecordingRunner(trials, unpacked / "search").run()
     found = [[t.number, t.params, t.value, t.state.name] for t in trials.study.get_trials()]
     for actual, recorded in zip(found, json.loads((unpacked / "expected.json").read_text()), strict=True):
