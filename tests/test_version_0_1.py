@@ -60,7 +60,7 @@ def test_learner_folder_resumes_to_the_recorded_state(unpacked: Path) -> None:
 @pytest.mark.parametrize("unpacked", ["run-finished"], indirect=True)
 def test_finished_run_is_read_and_refined(unpacked: Path) -> None:
     folder = unpacked / "run"
-    config = Config.of(read_config(folder))
+    config = Config.from_dict(read_config(folder))
     stream = config.load_stream("data")
     assert run(config, stream, folder, device="cpu", resume=True) == RunFolder(folder).read("result.json")
     check_expected(unpacked, photograph(itl.load(folder / "model", device="cpu")))
@@ -71,7 +71,7 @@ def test_finished_run_is_read_and_refined(unpacked: Path) -> None:
 @pytest.mark.parametrize("unpacked", ["run-interrupted"], indirect=True)
 def test_interrupted_run_resumes_to_the_recorded_result(unpacked: Path) -> None:
     folder = unpacked / "run"
-    config = Config.of(json.loads((folder / "config.json").read_text()))
+    config = Config.from_dict(json.loads((folder / "config.json").read_text()))
     result = run(config, config.load_stream("data"), folder, device="cpu", resume=True)
     expected = json.loads((unpacked / "result.expected.json").read_text())
     for key in ("method", "stream", "buffer", "seed", "memory", "tasks"):
@@ -98,12 +98,12 @@ def test_model_folder_predicts_as_recorded(unpacked: Path) -> None:
 def test_search_continues_to_the_recorded_trials(unpacked: Path) -> None:
     pytest.importorskip("optuna")
     from itl.experiments.search import study
-    from itl.experiments.search.space import Choice, Space
+    from itl.experiments.search.space import Dimension, Space
     from support import tiny_sweeps
 
     record = json.loads((unpacked / "search" / "search.json").read_text())
-    space = Space([Choice(**choice) for choice in record["space"]])
-    plan = study.SearchPlan(Config.of(record["config"]), space, trials=2, prune=False)
+    space = Space([Dimension(**choice) for choice in record["space"]])
+    plan = study.SearchPlan(Config.from_dict(record["config"]), space, trials=2, prune=False)
     trials = study.open_search(replace(plan, trials=4), unpacked / "search")
     tiny_sweeps.RecordingRunner(trials, unpacked / "search").run()
     found = [[t.number, t.params, t.value, t.state.name] for t in trials.study.get_trials()]
