@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks.choices import Choice, SettingValues
-from itl.presets import DERPP_TUNED
+from itl.presets.compositions import DERPP_WEIGHTS
 
 # Details that the paper leaves open, as variants of itl.
 OPEN_QUESTIONS: dict[str, dict[str, Any]] = {
@@ -43,7 +43,7 @@ LR_01 = {"lr.1": {"specialist.lr": 0.1}}
 # the validation split at 200 images: docs/reproduction.md.)
 SPECIALISTS_L = {
     **LR_01,
-    **{f"weights-{size}": {**DERPP_TUNED["seq-cifar10", size], **LR_01["lr.1"]} for size in (200, 5120)},
+    **{f"weights-{size}": {**DERPP_WEIGHTS["seq-cifar10", size], **LR_01["lr.1"]} for size in (200, 5120)},
 }
 GENERALISTS_L = (
     SMALL_BUFFER_L,

@@ -26,7 +26,7 @@ from benchmarks.runs import runs_below  # noqa: E402
 from itl.experiments.config import Config  # noqa: E402
 from itl.presets import settings_for  # noqa: E402
 from itl.results.published import PublishedResult, published  # noqa: E402
-from itl.results.render import NAMES, markdown  # noqa: E402
+from itl.results.render import MEASURE_NAMES, markdown  # noqa: E402
 from itl.results.runs import Run, read_run  # noqa: E402
 from itl.results.seed_groups import MeanStd, run_settings  # noqa: E402
 from itl.results.table import MEASURES, TableRow, build  # noqa: E402
@@ -116,7 +116,7 @@ def verdict(row: TableRow) -> str:
     for measure, least in targets.items():
         mean = row.our_score(measure).mean
         if least is not None and mean is not None and mean < least:
-            short.append(f"{NAMES[measure]} {least - mean:.2f} short")
+            short.append(f"{MEASURE_NAMES[measure]} {least - mean:.2f} short")
     word = f"**not reached**: {', '.join(short)}" if short else "reached"
     planned = len(SEEDS) if row.method in ITL else 1
     return word if seed_count(row) >= planned else f"{word} so far"
@@ -286,7 +286,8 @@ def beyond_paper(records: RecordedTable) -> list[str]:
             row = records.row(method, 200, name)
             if defaults is not None and seed_count(row):
                 numbers = (
-                    f"{NAMES[m]} {our_text(row, m)} (published {defaults.published_score(m).text()})" for m in MEASURES
+                    f"{MEASURE_NAMES[m]} {our_text(row, m)} (published {defaults.published_score(m).text()})"
+                    for m in MEASURES
                 )
                 lines.append(
                     f"- `{method}`, {VARIANT_DESCRIPTIONS[name]}: {', '.join(numbers)}; seeds: {seed_count(row)}"

@@ -65,8 +65,8 @@ def test_a_task_has_a_line_from_the_moment_it_is_learned(tmp_path: Path) -> None
     for number, one in enumerate(chart.series[:-1]):
         mine = [line for line in within if line["task"] > number]
         assert list(one.y) == [line["class_il_tasks"][number] for line in mine]
-        assert len(chart.at(one)) == len(chart.says(one)) == len(mine)
-        assert chart.says(one)[0] == f"task {number + 1}, specialist, epoch 1"
+        assert len(chart.at(one)) == len(chart.hover_texts(one)) == len(mine)
+        assert chart.hover_texts(one)[0] == f"task {number + 1}, specialist, epoch 1"
     assert list(chart.series[-1].y) == [line["class_il"] for line in within]
 
 
@@ -102,7 +102,7 @@ def test_the_confusion_matrix_is_scikit_learns(tmp_path: Path) -> None:
     assert np.array_equal(chart.heatmap.values, confusion_matrix(predicted["label"], predicted["class_il"]))
 
 
-def test_the_commonest_confusions_are_counted(tmp_path: Path) -> None:
+def test_most_common_confusions_are_counted(tmp_path: Path) -> None:
     path = fake_run(tmp_path / "run", each=20)
     predicted = RunFolder(path).read_arrays("predictions.npz")
     chart = tasks.pairs(report(tmp_path).runs[0])
@@ -283,7 +283,7 @@ def test_lists_that_charts_share_are_in_the_page_once(tmp_path: Path) -> None:
     assert one["places"] == other["places"]
     chart = stages.breakdown(report(tmp_path).runs[0])
     assert chart is not None
-    assert made.pool.lists[one["places"]["$"]] == list(chart.places)
+    assert made.pool.lists[one["descriptions"]["$"]] == list(chart.descriptions)
     assert len(made.pool.lists) == len({json.dumps(one) for one in made.pool.lists})
 
 

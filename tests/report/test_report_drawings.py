@@ -15,7 +15,7 @@ from itl import UserError
 from itl.report import compare, draw_stages, figure_files, write_figures
 from itl.report.chart import Chart
 from itl.report.figure_files import figures
-from itl.report.matplotlib_figures import COLUMN, PAGE, draw
+from itl.report.matplotlib_figures import COLUMN_WIDTH, PAGE_WIDTH, draw
 from itl.report.run_selection import report_data
 from itl.report.stages import stages
 from itl.results import RunFolder, find_runs
@@ -134,7 +134,7 @@ def test_every_figure_is_a_png_and_a_pdf_with_fonts_inside(tmp_path: Path) -> No
     for path in written:
         if path.suffix == ".png":
             with Image.open(path) as picture:
-                assert round(picture.width / 300, 2) in (COLUMN, PAGE)
+                assert round(picture.width / 300, 2) in (COLUMN_WIDTH, PAGE_WIDTH)
         else:
             content = path.read_bytes()
             streams = re.findall(rb"stream\r?\n(.*?)\r?\nendstream", content, re.DOTALL)

@@ -100,7 +100,7 @@ def test_it_is_quick_small_and_right_in_a_browser_and_on_a_phone(case: tuple[str
 
 def check_cut_short(sheet: Sheet, page: Path) -> None:
     sheet.open("Overview")
-    assert "cut short at task 3, projection" in sheet.page.locator(".note").inner_text()
+    assert "interrupted at task 3, projection" in sheet.page.locator(".note").inner_text()
     assert "2 tasks done" in sheet.page.locator(".note").inner_text()
     sheet.open("Tasks")
     assert sheet.plot("matrix/").evaluate("(p) => p.data[0].z.flat().filter((v) => v !== null).length") == 3

@@ -22,7 +22,7 @@ LATER = {"joint", "agem", "gss", "er-t", "gmed", "metasp", "der", "co2l", "gcr",
 
 def table(place: Path, **options: object) -> Table:
     runs, wrong = find_runs([place])
-    return build(runs, wrong=wrong, **options)  # type: ignore[arg-type]
+    return build(runs, damaged=wrong, **options)  # type: ignore[arg-type]
 
 
 def rows(found: Table, kind: str = "published", **metadata: object) -> list[TableRow]:
@@ -187,7 +187,7 @@ def test_a_damaged_run_is_one_line_and_hides_no_other(tmp_path: Path, name: str)
     (line,) = wrong
     assert words in line
     assert str(bad) in line
-    assert line in build(runs, wrong=wrong).notes
+    assert line in build(runs, damaged=wrong).notes
     with pytest.raises(UserError, match=r"bad/result\.json"):
         find_runs([bad])
 

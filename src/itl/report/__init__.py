@@ -1,4 +1,4 @@
-"""Figures from runs' records: a page for people, PNG and PDF for papers."""
+"""Figures from run records: an HTML page, and PNG and PDF files for papers."""
 
 from itl.report.figure_files import write_figures
 from itl.report.matplotlib_figures import draw_stages

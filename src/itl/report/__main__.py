@@ -1,4 +1,4 @@
-"""`python -m itl.report RUN FILE`: the accuracy through the stages of a run, drawn into FILE."""
+"""`python -m itl.report RUN FILE` draws the accuracy through the stages of a run into FILE."""
 
 import sys
 

@@ -1,6 +1,6 @@
-"""What a figure is: numbers, words and roles, without a colour or a pixel.
+"""Charts as data: numbers, labels and roles, without colors or sizes.
 
-The page's charting library and matplotlib both draw from these, so that a report and a paper's figure cannot differ.
+The page's charting library and matplotlib draw the same data, so the HTML report and the figure files cannot differ.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
-DIGITS = 2  # of every number that is shown
+DIGITS = 2  # decimal places of every number that is shown
 
 
 @dataclass(frozen=True)
 class Axis:
-    """An axis: its words, its range (None: what the data needs), and where its ticks are."""
+    """An axis: title, range (None: fit the data), ticks and categories."""
 
     title: str = ""
     low: float | None = None
@@ -27,10 +27,10 @@ class Axis:
 
 @dataclass(frozen=True)
 class Series:
-    """Marks that belong together. `kind`: line, points or bars; `role` names its colour, dash, symbol and pattern.
+    """One series of a chart. `kind` is line, points or bars; `role` selects color, dash, symbol and pattern.
 
-    Without `x` its values stand at the chart's own `xs` from `start` on. `hover` says of each mark where it stands.
-    A None in `y` is a gap. `tag` is what a selector of the page can single out.
+    Without `x`, the values are at the chart's `xs` from index `start` on. `hover` describes each mark. A None in `y` is
+    a gap. Selectors of the page highlight a series by its `tag`.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Band:
-    """A part of the x axis with a background: a stage."""
+    """A range of the x axis with a background color: a stage."""
 
     low: float
     high: float
@@ -57,19 +57,19 @@ class Band:
 
 @dataclass(frozen=True)
 class HeatMap:
-    """A matrix: `values[row][column]`, None where there is none. `kind` is percent or count."""
+    """A matrix `values[row][column]`; None leaves a cell empty. `kind` is percent or count."""
 
     columns: tuple[str, ...]
     rows: tuple[str, ...]
     values: tuple[tuple[float | None, ...], ...]
     kind: str = "percent"
     high: float = 100.0
-    says: tuple[str, str] = ("", "")  # what a row and a column are
+    labels: tuple[str, str] = ("", "")  # meaning of a row and of a column
 
 
 @dataclass(frozen=True)
 class Chart:
-    """One figure. `rules` are dotted vertical lines (a task's beginning); `levels` are horizontal, with a name."""
+    """One figure. `rules` are dotted vertical lines (task boundaries), `levels` named horizontal lines."""
 
     title: str
     x: Axis = Axis()
@@ -80,50 +80,50 @@ class Chart:
     levels: tuple[tuple[float, str], ...] = ()
     heatmap: HeatMap | None = None
     xs: tuple[float, ...] = ()
-    places: tuple[str, ...] = ()
+    descriptions: tuple[str, ...] = ()  # of the marks at `xs`
     horizontal: bool = False
     stacked: bool = False
     unit: str = "%"
-    names: Mapping[str, str] = field(default_factory=dict)  # of the bands' roles
+    names: Mapping[str, str] = field(default_factory=dict)  # of the stages, by role
 
     def at(self, series: Series) -> list[float | str]:
-        """Where a series' marks stand."""
+        """The x values of a series."""
         return list(series.x) if len(series.x) else list(self.xs[series.start : series.start + len(series.y)])
 
-    def says(self, series: Series) -> list[str]:
-        """What each mark's hover says of its place."""
+    def hover_texts(self, series: Series) -> list[str]:
+        """The description of each mark of a series."""
         if len(series.hover):
             return list(series.hover)
-        return list(self.places[series.start : series.start + len(series.y)])
+        return list(self.descriptions[series.start : series.start + len(series.y)])
 
 
 class SharedLists:
-    """Lists that several charts share (where marks stand, what they say), kept once: `{"$": place}` stands for one."""
+    """Long lists that several charts share (x values, descriptions), stored once; `{"$": index}` refers to one."""
 
-    SHORT = 12  # entries that are not worth it
+    MIN_LENGTH = 12  # shorter lists stay in their chart
 
     def __init__(self) -> None:
         self.lists: list[Any] = []
-        self.places: dict[str, int] = {}
+        self.indices: dict[str, int] = {}
 
     def share(self, chart: dict[str, Any]) -> dict[str, Any]:
-        """A chart (as JSON) with its long lists in the pool."""
+        """Replace the long lists of a chart (as JSON) by references."""
         for part in (chart, *chart.get("series", ())):
-            for name in ("x", "hover", "xs", "places"):
-                if isinstance(part.get(name), list) and len(part[name]) > self.SHORT:
-                    part[name] = {"$": self._place(part[name])}
+            for name in ("x", "hover", "xs", "descriptions"):
+                if isinstance(part.get(name), list) and len(part[name]) > self.MIN_LENGTH:
+                    part[name] = {"$": self._index(part[name])}
         return chart
 
-    def _place(self, value: list[Any]) -> int:
+    def _index(self, value: list[Any]) -> int:
         key = json.dumps(value)
-        if key not in self.places:
-            self.places[key] = len(self.lists)
+        if key not in self.indices:
+            self.indices[key] = len(self.lists)
             self.lists.append(value)
-        return self.places[key]
+        return self.indices[key]
 
 
 def plain(value: Any) -> Any:
-    """A chart (or anything made of such) as JSON: numbers rounded to what is shown, what is empty left out."""
+    """A chart (or a container of charts) as JSON: numbers rounded, empty fields omitted."""
     if is_dataclass(value):
         parts = {one.name: getattr(value, one.name) for one in fields(value)}
         value = {

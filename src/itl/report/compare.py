@@ -1,4 +1,4 @@
-"""Several cells side by side: the ablation's bars (the paper's Fig. 2), buffer sizes, seconds."""
+"""Comparisons of groups of runs: the ablation (the paper's Fig. 2), methods, buffer sizes, seconds."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from itl.report.run_selection import ReportData, ReportGroup
 from itl.report.stages import MEASURES
 from itl.results.published import SOURCES, published
 
-LADDER = ("b", "b+lf", "b+ff", "b+hp+lf", "b+hp+ff+pd", "itl")  # the ablation, from nothing to everything
+ABLATION = ("b", "b+lf", "b+ff", "b+hp+lf", "b+hp+ff+pd", "itl")  # in order of the stages added
 SECTIONS = ("specialist", "memory", "tangent", "projection", "evaluation")
 
 
 def comparison_charts(groups: Sequence[ReportGroup]) -> list[tuple[str, list[ReportGroup]]]:
-    """What may stand in one chart of bars, with its title: the ablation's rungs, and else all methods and variants, of
-    one stream, split and buffer. A cell alone is shown only where there is nothing else.
+    """The groups of each bar chart, with its title: those of one stream, split and buffer, the ablation separately.
+
+    A single group gets a chart only if the report has no other group.
     """
     alike: dict[tuple[str, str, int], list[ReportGroup]] = {}
     for group in groups:
@@ -24,19 +25,21 @@ def comparison_charts(groups: Sequence[ReportGroup]) -> list[tuple[str, list[Rep
     out = []
     for (stream, split, buffer), some in alike.items():
         where = f"{stream}, {buffer} images" + ("" if split == "test" else f", {split} split")
-        rungs = [group for group in some if _rung(group) < len(LADDER)]
-        ladder = rungs if len({_rung(group) for group in rungs}) > 2 else []
-        rest = [group for group in some if group not in ladder or _rung(group) == len(LADDER) - 1]
+        rungs = [group for group in some if _ablation_index(group) < len(ABLATION)]
+        ladder = rungs if len({_ablation_index(group) for group in rungs}) > 2 else []
+        rest = [group for group in some if group not in ladder or _ablation_index(group) == len(ABLATION) - 1]
         out += [(f"The ablation: {where}", ladder)] if ladder else []
         out += [(f"Methods: {where}", rest)] if len(rest) > 1 or len(groups) == 1 else []
     return out
 
 
 def bars(groups: Sequence[ReportGroup], measure: str = "class_il") -> Chart | None:
-    """A bar for each cell of one stream and buffer, its deviation over seeds, and what is published."""
-    ladder = all(_rung(group) < len(LADDER) for group in groups)
-    order = sorted(groups, key=lambda g: (_rung(g) if ladder else 0, g.seed_group.mean("class_il").mean or 0.0))
-    names = _unique([_line(group) for group in order])
+    """One bar per group, with the deviation over seeds, and the published results."""
+    ladder = all(_ablation_index(group) < len(ABLATION) for group in groups)
+    order = sorted(
+        groups, key=lambda g: (_ablation_index(g) if ladder else 0, g.seed_group.mean("class_il").mean or 0.0)
+    )
+    names = _unique([_short_name(group) for group in order])
     means = [group.seed_group.mean(measure) for group in order]
     ours = Series(
         "ours",
@@ -85,18 +88,20 @@ def bars(groups: Sequence[ReportGroup], measure: str = "class_il") -> Chart | No
 
 
 def buffers(groups: Sequence[ReportGroup], stream: str, measure: str = "class_il") -> Chart | None:
-    """Accuracy against the memory's size: ours with deviations, and the published points of the same methods."""
+    """Accuracy by buffer size: ours with deviations, and published results of the same methods."""
     here = [
         g
         for g in groups
         if g.metadata["stream"] == stream and g.metadata["split"] == "test" and g.metadata["buffer"] > 0
     ]
-    sizes = {method: {g.metadata["buffer"] for g in here if _line(g) == method} for method in map(_line, here)}
+    sizes = {
+        method: {g.metadata["buffer"] for g in here if _short_name(g) == method} for method in map(_short_name, here)
+    }
     known = {cell.method for cell in published() if cell.stream == stream}
     methods = [name for name, own in sizes.items() if len(own) > 1] or [name for name in sizes if name in known]
     series = []
     for number, method in enumerate(methods):
-        mine = sorted((g for g in here if _line(g) == method), key=lambda g: g.metadata["buffer"])
+        mine = sorted((g for g in here if _short_name(g) == method), key=lambda g: g.metadata["buffer"])
         means = [group.seed_group.mean(measure) for group in mine]
         role = "abcdefgh"[number % 8]
         series.append(
@@ -131,7 +136,7 @@ def buffers(groups: Sequence[ReportGroup], stream: str, measure: str = "class_il
         return None
     values = [value for one in series for value in one.y if value is not None]
     return Chart(
-        f"{stream}: {MEASURES[measure]} against the memory's size",
+        f"{stream}: {MEASURES[measure]} by buffer size",
         x=Axis("images in memory", at[0] / 1.3, at[-1] * 1.3, log=True, ticks=tuple((x, f"{x:g}") for x in at)),
         y=Axis(f"{MEASURES[measure]}, %", max(0.0, min(values) - 6), min(104.0, max(values) + 6)),
         series=tuple(series),
@@ -139,7 +144,7 @@ def buffers(groups: Sequence[ReportGroup], stream: str, measure: str = "class_il
 
 
 def seconds(report: ReportData) -> Chart | None:
-    """Where the time of a run went, a bar a cell."""
+    """Seconds of a run by section, one bar per group."""
     groups = list(reversed(report.groups))
     if not groups:
         return None
@@ -162,7 +167,7 @@ def seconds(report: ReportData) -> Chart | None:
     )
     return Chart(
         "Where the time went",
-        x=Axis("seconds of a run", low=0.0),
+        x=Axis("seconds per run", low=0.0),
         y=Axis(categories=names),
         series=series,
         horizontal=True,
@@ -171,18 +176,18 @@ def seconds(report: ReportData) -> Chart | None:
     )
 
 
-def _rung(group: ReportGroup) -> int:
+def _ablation_index(group: ReportGroup) -> int:
     method = group.metadata["method"]
-    return LADDER.index(method) if method in LADDER and not group.metadata.get("variant") else len(LADDER)
+    return ABLATION.index(method) if method in ABLATION and not group.metadata.get("variant") else len(ABLATION)
 
 
-def _line(group: ReportGroup) -> str:
-    """A cell's name among those of its stream and buffer: its method, its variant, its own settings."""
+def _short_name(group: ReportGroup) -> str:
+    """The name of a group within its stream and buffer: method, variant, settings."""
     return " ".join([str(group.metadata["method"]), *([group.row.label] if group.row.label else [])])
 
 
 def _unique(names: Sequence[str]) -> list[str]:
-    """Names that are all different, so that two bars are never one."""
+    """Make names distinct, so that two bars never share a position."""
     seen: dict[str, int] = {}
     out = []
     for name in names:

@@ -1,4 +1,4 @@
-"""The page's charts for a paper: PNG and PDF, a column or a page wide, fonts embedded."""
+"""The report's charts as PNG and PDF files for papers, one column or one page wide, with embedded fonts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from itl.results import Run
 
 
 def write_figures(runs: Sequence[Run], folder: str | os.PathLike[str]) -> list[Path]:
-    """Draw every figure of the report into `folder`, each as PNG and PDF; returns what was written."""
+    """Draw every figure of the report into `folder` as PNG and PDF and return the paths."""
     pyplot = pyplot_for_files()
     report = report_data(runs)
     names = _names(report)
@@ -31,7 +31,7 @@ def write_figures(runs: Sequence[Run], folder: str | os.PathLike[str]) -> list[P
             figure = draw(chart)
             for ending in ("png", "pdf"):
                 path = Path(folder) / f"{file}.{ending}"
-                with pyplot.rc_context(STYLE):  # how fonts are embedded is decided here
+                with pyplot.rc_context(STYLE):  # font embedding is decided when saving
                     figure.savefig(path, dpi=300, metadata={"CreationDate": None} if ending == "pdf" else None)
                 out.append(path)
             pyplot.close(figure)
@@ -41,7 +41,7 @@ def write_figures(runs: Sequence[Run], folder: str | os.PathLike[str]) -> list[P
 
 
 def figures(report: ReportData) -> Iterator[tuple[str, Chart]]:
-    """The charts for a paper: those of cells, and of each cell's first run."""
+    """The charts of every group and of its first run, by key."""
     first: list[tuple[ReportGroup | None, ReportRun]] = [(group, report.first(group)) for group in report.groups]
     first += [(None, report_run) for report_run in report.unfinished]
     for group, report_run in first:
@@ -71,7 +71,7 @@ def figures(report: ReportData) -> Iterator[tuple[str, Chart]]:
 
 
 def _names(report: ReportData) -> dict[str, str]:
-    """What runs and cells are called in files' names, by key; no two alike, in capitals or not."""
+    """File names of runs and groups by key, distinct even where case is ignored."""
     names = dict(zip((one.key for one in report.runs), _folders([one.run.path for one in report.runs]), strict=True))
     for group in report.groups:
         names[group.key] = "mean-" + "".join(c if c.isalnum() or c in "+-." else "_" for c in group.name)
@@ -84,7 +84,7 @@ def _names(report: ReportData) -> dict[str, str]:
 
 
 def _folders(paths: Sequence[Path]) -> list[str]:
-    """The folders' names; before those of one name, as much of their paths as tells them apart."""
+    """The folder names, preceded by as much of the path as makes them distinct."""
     whole = [path.absolute().parts[1:] for path in paths]
     ends = [[parts[-depth:] for depth in range(1, len(parts) + 1)] for parts in whole]
     found = Counter(end for some in ends for end in some)

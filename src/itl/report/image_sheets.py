@@ -1,4 +1,4 @@
-"""A run's images for a look: the memory's and mistakes', as sheets small enough for a page."""
+"""Images of a run, of its memory and its mistakes, as sheets small enough for a page."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from itl.report.run_selection import ReportRun
 from itl.results.image_selection import balanced_subset, select_mistakes
 from itl.results.validation import check_pictures
 
-EXACT = 16  # pixels; smaller images are kept to the last bit, larger ones by a lossy codec
+MAX_LOSSLESS_SIDE = 16  # pixels; larger images are compressed with loss
 
 
 @dataclass(frozen=True)
 class RunImages:
-    """Images uint8 `[n, channels, height, width]`: of the memory with their slots, of mistakes with their rows."""
+    """Images, uint8 `[n, channels, height, width]`: of the memory with their slots, of mistakes with their rows."""
 
     memory: np.ndarray
     slot: np.ndarray
@@ -29,14 +29,14 @@ class RunImages:
 
 
 class ImageLoader:
-    """Finds a run's images: in its record, else in the dataset, where one is told where that lies."""
+    """Loads a run's images from its record, or from the dataset if its folder `data` is given."""
 
     def __init__(self, data: str | None) -> None:
         self.data = data
         self.streams: dict[str, Any] = {}
 
-    def of(self, report_run: ReportRun) -> RunImages | None:
-        """A finished run's images; None where there are none to be had."""
+    def load(self, report_run: ReportRun) -> RunImages | None:
+        """The images of a finished run; None if they are neither recorded nor available from a dataset."""
         arrays = report_run.run.storage.read_arrays("pictures.npz")
         if arrays is not None and report_run.result is not None and report_run.predictions is not None:
             slots, rows = (
@@ -49,13 +49,13 @@ class ImageLoader:
             return None
         config = Config.from_dict(report_run.run.config)
         key = repr((config.stream, config.tasks, config.order, config.order_seed, config.split))
-        if key not in self.streams:  # read once for all runs over it
+        if key not in self.streams:  # load each stream once
             self.streams[key] = config.load_stream(self.data)
-        return _again(report_run, self.streams[key])
+        return _from_dataset(report_run, self.streams[key])
 
 
-def _again(report_run: ReportRun, stream: Any) -> RunImages:
-    """The same images as the recorder would have kept, from the dataset."""
+def _from_dataset(report_run: ReportRun, stream: Any) -> RunImages:
+    """The images that the recorder would have kept, from the dataset."""
     import torch
 
     memory, predicted = (report_run.result or {})["memory"], report_run.predictions or {}
@@ -69,7 +69,7 @@ def _again(report_run: ReportRun, stream: Any) -> RunImages:
 
 
 def sheet(images: np.ndarray) -> dict[str, Any]:
-    """Images `[n, channels, height, width]` side by side in one picture: its data URI, its columns and rows."""
+    """Images `[n, channels, height, width]` in one image: its data URI, columns and rows."""
     count, channels, height, width = images.shape
     columns = max(1, int(np.ceil(np.sqrt(count * height / max(1, width)))))
     rows = -(-count // columns)
@@ -77,7 +77,7 @@ def sheet(images: np.ndarray) -> dict[str, Any]:
     for k, image in enumerate(images):
         top, left = k // columns * height, k % columns * width
         whole[top : top + height, left : left + width] = image.transpose(1, 2, 0)
-    kind = "PNG" if max(height, width) <= EXACT else "WEBP"
+    kind = "PNG" if max(height, width) <= MAX_LOSSLESS_SIDE else "WEBP"
     drawn = Image.fromarray(whole[:, :, 0] if channels == 1 else whole[:, :, :3])
     out = io.BytesIO()
     drawn.save(out, kind, **({} if kind == "PNG" else {"quality": 82, "method": 4}))
@@ -86,7 +86,7 @@ def sheet(images: np.ndarray) -> dict[str, Any]:
 
 
 def memory_gallery(report_run: ReportRun, pictures: RunImages, limit: int) -> dict[str, Any] | None:
-    """The memory's images by class, each with the task it came with and the step it was taken in at."""
+    """The memory's images by class, each with its task and the step at which it was added."""
     slots = (report_run.result or {}).get("memory") or {}
     chosen = balanced_subset(np.array(slots["label"], int)[pictures.slot], limit)
     if not len(chosen):
@@ -99,19 +99,19 @@ def memory_gallery(report_run: ReportRun, pictures: RunImages, limit: int) -> di
             {
                 "tile": tile,
                 "note": f"task {task + 1}",
-                "says": f"{_name(report_run, label)}, task {task + 1}, step {step}",
+                "text": f"{_name(report_run, label)}, task {task + 1}, step {step}",
             }
         )
     held = np.bincount(np.array(slots["label"], int))
     titled = [
-        {"title": _name(report_run, label), "more": _of(len(items), int(held[label])), "items": items}
+        {"title": _name(report_run, label), "more": _count_text(len(items), int(held[label])), "items": items}
         for label, items in sorted(groups.items())
     ]
     return {"sheet": sheet(pictures.memory[chosen]), "groups": titled}
 
 
 def mistake_gallery(report_run: ReportRun, pictures: RunImages, limit: int) -> dict[str, Any] | None:
-    """Wrong predictions worth a look: what it is, what it was taken for, how sure the network was."""
+    """Informative wrong predictions: true class, predicted class and confidence."""
     predicted = report_run.predictions
     if predicted is None or not len(pictures.row):
         return None
@@ -119,14 +119,20 @@ def mistake_gallery(report_run: ReportRun, pictures: RunImages, limit: int) -> d
     for tile, row in enumerate(pictures.row[:limit].tolist()):
         label, guess = (_name(report_run, int(predicted[name][row])) for name in ("label", "class_il"))
         sure = f"{100 * float(predicted['confidence'][row]):.0f} %"
-        items.append({"tile": tile, "note": f"{label} → {guess}", "says": f"{label}, taken for {guess}, {sure} sure"})
+        items.append(
+            {
+                "tile": tile,
+                "note": f"{label} → {guess}",
+                "text": f"{label}, predicted as {guess} with {sure} confidence",
+            }
+        )
     wrong = int((predicted["label"] != predicted["class_il"]).sum())
-    more = f"{wrong} of {len(predicted['label'])} test images are taken for another class; {len(items)} are here"
+    more = f"{wrong} of {len(predicted['label'])} test images are misclassified; {len(items)} are shown"
     return {"sheet": sheet(pictures.wrong[:limit]), "groups": [{"title": "", "more": more, "items": items}]}
 
 
-def _of(count: int, held: int) -> str:
-    return f"{held} held" if count == held else f"{held} held, {count} here"
+def _count_text(count: int, held: int) -> str:
+    return f"{held} images" if count == held else f"{held} images, {count} shown"
 
 
 def _name(report_run: ReportRun, label: int) -> str:

@@ -1,4 +1,4 @@
-"""The page's charts by matplotlib."""
+"""The report's charts drawn with matplotlib."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COLUMN, PAGE = 3.35, 6.9  # inches: a column and the width of a two-column page
-LINES = {"specialist": "#a02c2c", "tangent": "#2c6e2c", "projection": "#b86e00", "ink": "#222222"}
-LINES |= {"a": "#1f5fa8", "b": "#b3470e", "c": "#00755a", "d": "#8a3d84", "e": "#6b5b00", "f": "#a31545"}
-LINES |= {"g": "#48606f", "h": "#3b3fa0"}
-LONG = 24  # letters of a name after which it goes on below
-LETTERS = 36  # stages that there is room to name
-BACKS = {"specialist": "#f6d9d9", "tangent": "#d9ecd9", "projection": "#f6ecc4"}
+COLUMN_WIDTH, PAGE_WIDTH = 3.35, 6.9  # inches, of a two-column page
+COLORS = {"specialist": "#a02c2c", "tangent": "#2c6e2c", "projection": "#b86e00", "ink": "#222222"}
+COLORS |= {"a": "#1f5fa8", "b": "#b3470e", "c": "#00755a", "d": "#8a3d84", "e": "#6b5b00", "f": "#a31545"}
+COLORS |= {"g": "#48606f", "h": "#3b3fa0"}
+MAX_LABEL_WIDTH = 24  # characters; longer labels are wrapped
+MAX_LABELED_BANDS = 36  # more stages leave no room for letters
+BAND_COLORS = {"specialist": "#f6d9d9", "tangent": "#d9ecd9", "projection": "#f6ecc4"}
 DASHES = dict(
     zip("abcdefgh", ("-", "--", ":", "-.", (0, (6, 2)), (0, (4, 1, 1, 1)), (0, (1, 1)), (0, (8, 3))), strict=True)
 )
@@ -30,17 +30,17 @@ SYMBOLS = dict(zip("abcdefgh", "osD^PX*h", strict=True)) | {"specialist": "o", "
 HATCHES = {"tangent": "////", "projection": "xxx", "b": "\\\\\\", "c": "||", "g": "..", "h": "--"}
 STYLE: dict[str, Any] = {"pdf.fonttype": 42, "ps.fonttype": 42, "font.family": "DejaVu Sans", "hatch.linewidth": 0.5}
 STYLE |= {"font.size": 7, "axes.titlesize": 7.5, "legend.fontsize": 6, "axes.linewidth": 0.6}
-STYLE |= {"text.parse_math": False, "text.usetex": False}  # names are drawn as they are: US$ is no formula
+STYLE |= {"text.parse_math": False, "text.usetex": False}  # a class name such as US$ is not a formula
 STYLE |= {"xtick.major.width": 0.6, "ytick.major.width": 0.6, "axes.spines.top": False, "axes.spines.right": False}
 
 
 def draw_stages(run: str | os.PathLike[str], path: str | os.PathLike[str]) -> None:
-    """Draw the accuracy through the stages of one run into a file: the README's picture."""
+    """Draw the accuracy through the stages of one run into a file, as in the README."""
     pyplot = pyplot_for_files()
     report_run = ReportRun("r0", "", read_run(run))
     chart = stages(report_run)
     if chart is None:
-        raise UserError(f"{run} has measured nothing within its stages yet; there is nothing to draw")
+        raise UserError(f"{run} has no measurements within its stages yet; there is nothing to draw")
     figure = draw(chart, size=(9.0, 3.6), scale=1.35)
     metadata = report_run.metadata
     title = f"{metadata['method']} on {metadata['stream']}, {metadata['buffer']} images in memory"
@@ -51,7 +51,7 @@ def draw_stages(run: str | os.PathLike[str], path: str | os.PathLike[str]) -> No
 
 
 def draw(chart: Chart, size: tuple[float, float] | None = None, scale: float = 1.0) -> Figure:
-    """A chart as a matplotlib figure."""
+    """Draw a chart as a matplotlib figure."""
     pyplot = pyplot_for_files()
     style = {
         name: value * scale if "size" in name and isinstance(value, (int, float)) else value
@@ -68,62 +68,62 @@ def draw(chart: Chart, size: tuple[float, float] | None = None, scale: float = 1
             _axis(axes, chart.y, "y", chart.horizontal)
         axes.set_xlabel(chart.x.title)
         axes.set_ylabel(chart.y.title)
-        figure.draw_without_rendering()  # while this style holds: texts keep their sizes
+        figure.draw_without_rendering()  # fixes text sizes while the style applies
     return figure
 
 
 def _size(chart: Chart) -> tuple[float, float]:
     if chart.heatmap is not None:
-        side = COLUMN if len(chart.heatmap.columns) <= 25 else PAGE
+        side = COLUMN_WIDTH if len(chart.heatmap.columns) <= 25 else PAGE_WIDTH
         return side, max(1.4, min(side, side * 0.9 * len(chart.heatmap.rows) / max(5, len(chart.heatmap.columns))))
     if chart.bands:
-        return PAGE, 2.3
+        return PAGE_WIDTH, 2.3
     if chart.horizontal:
-        lines = max((fill(name, LONG).count("\n") for name in chart.y.categories), default=0)
-        return COLUMN, 0.9 + (0.2 + 0.1 * lines) * len(chart.y.categories)
-    crowded = len(chart.x.categories) > 2 and any(len(name) > LONG for name in chart.x.categories)
-    return (PAGE, 2.8) if crowded else (COLUMN, 2.4)
+        lines = max((fill(name, MAX_LABEL_WIDTH).count("\n") for name in chart.y.categories), default=0)
+        return COLUMN_WIDTH, 0.9 + (0.2 + 0.1 * lines) * len(chart.y.categories)
+    crowded = len(chart.x.categories) > 2 and any(len(name) > MAX_LABEL_WIDTH for name in chart.x.categories)
+    return (PAGE_WIDTH, 2.8) if crowded else (COLUMN_WIDTH, 2.4)
 
 
 def _series(axes: Axes, chart: Chart, labels: bool) -> None:
     from matplotlib.patches import Patch
 
     for band in chart.bands:
-        axes.axvspan(band.low, band.high, color=BACKS[band.role], lw=0)
-    if len(chart.bands) <= LETTERS:  # no colour is needed to tell the stages apart
+        axes.axvspan(band.low, band.high, color=BAND_COLORS[band.role], lw=0)
+    if len(chart.bands) <= MAX_LABELED_BANDS:  # stages are distinct without color
         for band in chart.bands:
             middle, above = (band.low + band.high) / 2, axes.get_xaxis_transform()
             axes.text(middle, 1.005, band.role[0].upper(), transform=above, ha="center", va="bottom")
     for rule in chart.rules:
         axes.axvline(rule, color="#777777", lw=0.6, ls=":")
     for level, name in chart.levels:
-        axes.axhline(level, color=LINES["c"], lw=1.2, ls="--", label=f"{name}: {level:.2f} %")
+        axes.axhline(level, color=COLORS["c"], lw=1.2, ls="--", label=f"{name}: {level:.2f} %")
     base = [0.0] * len(chart.series[0].y) if chart.stacked else None
     for one in chart.series:
         if one.kind == "bars":
             _bars(axes, chart, one, base)
         else:
             _line(axes, chart, one, labels)
-    handles = [Patch(color=BACKS[role], label=f"{role[0].upper()} {name}") for role, name in chart.names.items()]
+    handles = [Patch(color=BAND_COLORS[role], label=f"{role[0].upper()} {name}") for role, name in chart.names.items()]
     several = 1 < len(chart.series) <= 12
     if handles:
         extra = [
             h
             for h, name in zip(*axes.get_legend_handles_labels(), strict=True)
-            if several and not _of_band(name, chart)
+            if several and not _is_stage_series(name, chart)
         ]
         axes.legend(handles=handles + extra, loc="lower right", bbox_to_anchor=(1, 1.05), ncols=9, frameon=False)
     elif several or chart.levels:
         axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, frameon=False)
 
 
-def _of_band(name: str, chart: Chart) -> bool:
-    """Whether a series is of a stage, which its background already names."""
+def _is_stage_series(name: str, chart: Chart) -> bool:
+    """Whether a series belongs to a stage, which its background already names."""
     return name.removesuffix(": end") in chart.names.values()
 
 
 def _line(axes: Axes, chart: Chart, one: Series, labels: bool) -> None:
-    x, colour = chart.at(one), LINES[one.role]
+    x, colour = chart.at(one), COLORS[one.role]
     y = [float("nan") if value is None else value for value in one.y]
     points = one.kind == "points"
     open_marks = points and chart.unit != "mark"
@@ -136,18 +136,18 @@ def _line(axes: Axes, chart: Chart, one: Series, labels: bool) -> None:
         axes.errorbar(x, y, yerr=[error or 0.0 for error in one.error], capsize=2, elinewidth=0.8, **style)
     else:
         axes.plot(x, y, **style)
-    if labels and one.name.endswith(": end"):  # the picture alone, without a page to hover on
+    if labels and one.name.endswith(": end"):  # a single figure has no hover texts
         for k in range(0, len(one.y), 3):
             value = one.y[k]
             if value is not None:
                 middle = (float(x[k]) + float(x[k + 1])) / 2
-                box = {"facecolor": BACKS[one.role], "edgecolor": "none", "pad": 0.6, "alpha": 0.85}
+                box = {"facecolor": BAND_COLORS[one.role], "edgecolor": "none", "pad": 0.6, "alpha": 0.85}
                 axes.text(middle, value + 2, f"{value:.0f}", ha="center", color=colour, fontsize=8, bbox=box)
 
 
 def _bars(axes: Axes, chart: Chart, one: Series, base: list[float] | None) -> None:
     y = [value or 0.0 for value in one.y]
-    style: dict[str, Any] = {"color": LINES[one.role], "label": one.name, "edgecolor": "white", "lw": 0.5}
+    style: dict[str, Any] = {"color": COLORS[one.role], "label": one.name, "edgecolor": "white", "lw": 0.5}
     style["hatch"] = HATCHES.get(one.role, "") if chart.stacked else ""
     names = [str(name) for name in chart.at(one)]
     errors = [error or 0.0 for error in one.error] if any(error is not None for error in one.error) else None
@@ -166,8 +166,8 @@ def _axis(axes: Axes, axis: Axis, which: str, horizontal: bool) -> None:
     if axis.ticks:
         getattr(axes, f"set_{which}ticks")([at for at, _ in axis.ticks], [name for _, name in axis.ticks], minor=False)
         getattr(axes, f"{which}axis").minorticks_off()
-    if any(len(name) > LONG for name in axis.categories or ()):
-        folded = [fill(name, LONG) for name in axis.categories]
+    if any(len(name) > MAX_LABEL_WIDTH for name in axis.categories or ()):
+        folded = [fill(name, MAX_LABEL_WIDTH) for name in axis.categories]
         getattr(axes, f"set_{which}ticks")(range(len(folded)), folded)
     if axis.categories and which == "x" and sum(map(len, axis.categories)) > 40:
         axes.tick_params(axis="x", labelrotation=30)
@@ -199,7 +199,7 @@ def _heat(figure: Figure, axes: Axes, chart: Chart) -> None:
 
 
 def pyplot_for_files() -> Any:
-    """matplotlib's pyplot, drawing into files and not onto a screen."""
+    """matplotlib.pyplot with a backend that draws into files."""
     try:
         import matplotlib
     except ImportError:

@@ -1,4 +1,4 @@
-"""What the memory holds: how many of each class after each task, and when each image came in."""
+"""The content of the memory: images per class after each task, and when each image was added."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from itl.report.chart import Axis, Chart, HeatMap, Series
 from itl.report.run_selection import ReportRun
 from itl.results.image_selection import balanced_subset
 
-MARKS = 2000  # of the images held, in the chart of when they came in
+MAX_MARKS = 2000  # images shown in `arrivals`
 
 
 def held(report_run: ReportRun) -> Chart | None:
-    """Images of each class (row) after each task (column)."""
+    """Images per class (row) after each task (column)."""
     if report_run.result is not None:
         history = report_run.result.get("memory_history") or []
     else:
@@ -39,20 +39,20 @@ def held(report_run: ReportRun) -> Chart | None:
 
 
 def arrivals(report_run: ReportRun) -> Chart | None:
-    """When each image now in memory was taken in."""
+    """The training step at which each image in the final memory was added."""
     slots = (report_run.result or {}).get("memory") or {}
     label, written, task = (np.array(slots.get(name, []), int) for name in ("label", "written", "task"))
     if not len(label):
         return None
-    chosen = balanced_subset(label, MARKS)
+    chosen = balanced_subset(label, MAX_MARKS)
     names = report_run.class_names
     hover = [f"{_name(names, label[k])}, task {task[k] + 1}, step {written[k]}" for k in chosen]
     note = "" if len(chosen) == len(label) else f" ({len(chosen)} of {len(label)} shown)"
     classes = sorted(set(label.tolist()))
     every = -(-len(classes) // 25)
     return Chart(
-        f"When the images in memory came in{note}",
-        x=Axis("step of training", low=0.0),
+        f"When the images in memory were added{note}",
+        x=Axis("training step", low=0.0),
         y=Axis("", -0.7, max(classes) + 0.7, ticks=tuple((c, _name(names, c)) for c in classes[::every])),
         series=(
             Series(

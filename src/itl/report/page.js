@@ -3,15 +3,15 @@
   const { tabs, charts, lead, first, pool } = JSON.parse(document.getElementById("payload").textContent);
   const root = document.documentElement;
   const state = { ...first };
-  const drawn = []; // {view, host, draw}: every figure of the page, drawn when its tab is first seen
+  const drawn = []; // {view, panel, figure, draw, seen}: every figure, drawn when its tab is first shown
 
-  for (const chart of Object.values(charts)) { // lists that charts share are in the page once
+  for (const chart of Object.values(charts)) { // resolve references to lists that charts share
     for (const part of [chart, ...(chart.series || [])]) {
-      for (const name of ["x", "hover", "xs", "places"]) if (part[name] && part[name].$ !== undefined) part[name] = pool[part[name].$];
+      for (const name of ["x", "hover", "xs", "descriptions"]) if (part[name] && part[name].$ !== undefined) part[name] = pool[part[name].$];
     }
   }
 
-  // ------------------------------------------------------------------ colours, dashes, symbols: never colour alone
+  // ------------------------------------------------------------------ colors, dashes, symbols: color is never the only cue
   const css = (name) => getComputedStyle(root).getPropertyValue(`--${name}`).trim();
   const ROLES = ["a", "b", "c", "d", "e", "f", "g", "h"];
   const DASHES = ["solid", "dash", "dot", "dashdot", "longdash", "longdashdot", "solid", "dash"];
@@ -28,13 +28,13 @@
   };
   const inkOn = (colour) => (luminance(colour) > 0.179 ? "#000000" : "#ffffff");
 
-  // ------------------------------------------------------------------ a chart's numbers, as the charting library wants them
+  // ------------------------------------------------------------------ charts as the charting library expects them
   const at = (chart, s) => s.x || chart.xs.slice(s.start || 0, (s.start || 0) + s.y.length);
-  const says = (chart, s) => s.hover || (chart.places || []).slice(s.start || 0, (s.start || 0) + s.y.length);
+  const says = (chart, s) => s.hover || (chart.descriptions || []).slice(s.start || 0, (s.start || 0) + s.y.length);
   const short = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
   const show = (value, unit) => (unit === "%" || unit === "s" ? value.toFixed(2) : String(value)) + (unit ? ` ${unit}` : "");
 
-  const CROWD = 4000; // marks beyond which lines go without
+  const MAX_MARKERS = 4000; // lines with more points than this have no markers
 
   function trace(chart, s, width) {
     const unit = chart.unit === undefined ? "%" : chart.unit;
@@ -74,7 +74,7 @@
       return flat;
     }
     const open = s.kind === "points" && chart.unit !== "mark";
-    const crowd = chart.series.reduce((sum, one) => sum + one.y.length, 0) > CROWD;
+    const crowd = chart.series.reduce((sum, one) => sum + one.y.length, 0) > MAX_MARKERS;
     const hasMarks = s.kind === "points" || (s.marks && !crowd);
     return { ...base, type: "scatter", x, y: s.y, error_y: whiskers,
       mode: s.kind === "points" ? "markers" : hasMarks ? "lines+markers" : "lines",
@@ -84,7 +84,7 @@
   }
 
   function heatTraces(chart, width) {
-    const { columns, rows, values, kind, high, says: [row, column] } = chart.heatmap;
+    const { columns, rows, values, kind, high, labels: [row, column] } = chart.heatmap;
     const low = css("low"), top = css("high");
     const unit = kind === "count" ? "images" : "%";
     const text = values.map((line, r) => line.map((v, c) => (v === null ? "" :
@@ -95,7 +95,7 @@
       hoverlabel: { bgcolor: css("paper"), bordercolor: css("edge"), font: { color: css("ink"), size: 13 } },
       colorbar: { thickness: 10, outlinewidth: 0, len: 0.9, tickfont: { color: css("soft") }, title: { text: unit, font: { color: css("soft"), size: 12 } } } }];
     const room = (width - 130) / columns.length;
-    if (columns.length * rows.length <= 625 && room >= 21) { // each number in black or white, whichever can be read
+    if (columns.length * rows.length <= 625 && room >= 21) { // numbers in black or white, whichever has more contrast
       const marks = { x: [], y: [], text: [], color: [] };
       values.forEach((line, r) => line.forEach((v, c) => {
         if (v === null || (kind === "count" && v === 0)) return;
@@ -149,7 +149,7 @@
       out.shapes.push({ type: "rect", layer: "below", xref: "x", yref: "paper", x0: band.low, x1: band.high, y0: 0, y1: 1, line: { width: 0 }, fillcolor: css(`band-${band.role}`) });
     }
     const bands = chart.bands || [];
-    if (bands.length && (width - 70) / bands.length > 9) { // a letter in every band, so that no colour is needed
+    if (bands.length && (width - 70) / bands.length > 9) { // a letter in every band, so that stages are distinct without color
       for (const band of bands) {
         out.annotations.push({ xref: "x", yref: "paper", x: (band.low + band.high) / 2, y: 1, yanchor: "bottom", showarrow: false, text: band.role[0].toUpperCase(), font: { size: 11, color: css("ink") } });
       }
@@ -157,7 +157,7 @@
     for (const x of chart.rules || []) {
       out.shapes.push({ type: "line", xref: "x", yref: "paper", x0: x, x1: x, y0: 0, y1: 1, line: { color: css("soft"), width: 1, dash: "dot" } });
     }
-    (chart.levels || []).forEach(([y, name], k) => { // names left and right in turn, so that near levels do not collide
+    (chart.levels || []).forEach(([y, name], k) => { // labels alternate between left and right so that close levels do not overlap
       out.shapes.push({ type: "line", xref: "paper", yref: "y", x0: 0, x1: 1, y0: y, y1: y, line: { color: css("c"), width: 2, dash: "dash" } });
       out.annotations.push({ xref: "paper", yref: "y", x: k % 2 ? 0 : 1, xanchor: k % 2 ? "left" : "right", y, yanchor: "bottom", showarrow: false, text: `${name}: ${y.toFixed(2)} %`, font: { color: css("ink"), size: 12 } });
     });
@@ -172,19 +172,19 @@
     return Plotly.react(host, traces, layout(chart, width), { displayModeBar: false, responsive: true, displaylogo: false });
   }
 
-  // ------------------------------------------------------------------ the same numbers as a table
-  const MOST = 400;
+  // ------------------------------------------------------------------ the numbers of a chart as a table
+  const MAX_TABLE_ROWS = 400;
   function numbers(chart) {
     const table = element("table"), head = table.createTHead().insertRow(), body = table.createTBody();
     const line = (cells) => { const row = body.insertRow(); cells.forEach((c) => { row.insertCell().textContent = c; }); };
     const heads = (cells) => cells.forEach((c) => { const th = element("th"); th.textContent = c; head.append(th); });
     if (chart.heatmap) {
-      const { columns, rows, values, says: [row, column] } = chart.heatmap;
+      const { columns, rows, values, labels: [row, column] } = chart.heatmap;
       heads([`${row} \\ ${column}`, ...columns.slice(0, 60)]);
       rows.slice(0, 60).forEach((name, k) => line([name, ...values[k].slice(0, 60).map((v) => (v === null ? "" : String(v)))]));
     } else {
-      heads(["series", "where", "value", "±"]);
-      let left = MOST;
+      heads(["series", "position", "value", "±"]);
+      let left = MAX_TABLE_ROWS;
       for (const s of chart.series) {
         const x = at(chart, s), places = says(chart, s);
         s.y.forEach((v, k) => { if (v !== null && left-- > 0) line([s.name, places[k] || x[k], v, s.error && s.error[k] !== null ? s.error[k] : ""]); });
@@ -194,13 +194,13 @@
     return table;
   }
 
-  // ------------------------------------------------------------------ pictures
-  function gallery(host, album) {
+  // ------------------------------------------------------------------ images
+  function gallery(host, images) {
     host.replaceChildren();
-    const { uri, columns, rows } = album.sheet;
+    const { uri, columns, rows } = images.sheet;
     host.style.setProperty("--across", `${columns * 100}%`);
     host.style.setProperty("--down", `${rows * 100}%`);
-    for (const group of album.groups) {
+    for (const group of images.groups) {
       const box = element("div", "group"), head = element("div"), tiles = element("div", "tiles");
       if (group.title) { const b = element("b"); b.textContent = group.title; head.append(b); }
       const more = element("small"); more.textContent = group.more; head.append(more);
@@ -211,8 +211,8 @@
         picture.style.backgroundImage = `url(${uri})`;
         picture.style.backgroundPosition = `${across}% ${down}%`;
         picture.setAttribute("role", "img");
-        picture.setAttribute("aria-label", item.says);
-        tile.title = item.says;
+        picture.setAttribute("aria-label", item.text);
+        tile.title = item.text;
         note.textContent = item.note;
         tile.append(picture, note);
         tiles.append(tile);
@@ -268,7 +268,7 @@
       }
       const chart = present();
       figure.dataset.key = keyOf(view, figure);
-      if (!chart) { if (body.data) Plotly.purge(body); body.textContent = view.empty || "This run has no such record."; key.replaceChildren(); return; }
+      if (!chart) { if (body.data) Plotly.purge(body); body.textContent = view.empty || "This run did not record it."; key.replaceChildren(); return; }
       if (view.kind === "gallery") { body.classList.toggle("wide", view.key.startsWith("wrong")); gallery(body, chart); return; }
       if (!body.data) body.textContent = "";
       key.replaceChildren(...Object.entries(chart.names || {}).map(([role, name]) => {
@@ -293,7 +293,7 @@
   }
   function look() { for (const one of drawn) if (!one.panel.hidden && !one.seen) { one.seen = true; one.draw(); } }
 
-  // ------------------------------------------------------------------ tabs, by mouse and by keyboard
+  // ------------------------------------------------------------------ tabs, by mouse and keyboard
   const main = document.querySelector("main"), buttons = [...document.querySelectorAll("[role=tab]")];
   tabs.forEach((tab, k) => {
     const panel = element("section");
@@ -322,7 +322,7 @@
     });
   });
 
-  // ------------------------------------------------------------------ light and dark
+  // ------------------------------------------------------------------ light and dark theme
   const dark = matchMedia("(prefers-color-scheme: dark)"), toggle = document.getElementById("theme");
   function theme(name) {
     root.dataset.theme = name;
@@ -334,7 +334,7 @@
   toggle.addEventListener("click", () => theme(root.dataset.theme === "dark" ? "light" : "dark"));
   dark.addEventListener("change", () => theme(dark.matches ? "dark" : "light"));
   let timer = 0, width = innerWidth;
-  addEventListener("resize", () => { // what fits depends on the width: numbers in cells, letters in bands
+  addEventListener("resize", () => { // numbers in cells and letters in bands depend on the width
     clearTimeout(timer);
     timer = setTimeout(() => { if (innerWidth !== width) { width = innerWidth; drawn.forEach((one) => { one.seen = false; }); look(); } }, 200);
   });

@@ -1,4 +1,4 @@
-"""The report as one HTML file: styles, charting library, numbers and pictures inside; nothing is fetched."""
+"""The report as one HTML file that includes styles, charting library, data and images; nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -16,11 +16,20 @@ from itl.report.run_selection import ReportData, report_data
 from itl.report.tabs import PageContents, contents
 from itl.results import Run
 
-FEW = 12  # cells whose settings fit side by side
+MAX_SETTINGS_COLUMNS = 12  # groups whose settings fit side by side
 
 
 def write_report(runs: Sequence[Run], path: str | os.PathLike[str], data: str | None = None) -> None:
-    """Write the report of some runs. `data`: where the datasets lie, for pictures that a record does not have."""
+    """Write the report of some runs.
+
+    Args:
+        runs: The runs, finished or not.
+        path: The HTML file.
+        data: The folder of the datasets, for images that a record does not include.
+
+    Raises:
+        UserError: The file cannot be written, or plotly is not installed.
+    """
     html = page(report_data(runs), data)
     try:
         Path(path).write_text(html, encoding="utf-8")
@@ -29,27 +38,27 @@ def write_report(runs: Sequence[Run], path: str | os.PathLike[str], data: str | 
 
 
 def page(report: ReportData, data: str | None = None) -> str:
-    """The whole page."""
+    """The HTML of the page."""
     made = contents(report, data)
-    room = files("itl.report")
+    package = files("itl.report")
     parts = {
         "title": escape(captions.title(report)),
         "subtitle": escape(captions.subtitle(report)),
-        "style": room.joinpath("page.css").read_text(encoding="utf-8"),
+        "style": package.joinpath("page.css").read_text(encoding="utf-8"),
         "tabs": _tabs(made),
         "overview": _overview(report, made),
         "payload": _payload(made),
         "library": library(),
-        "script": room.joinpath("page.js").read_text(encoding="utf-8"),
+        "script": package.joinpath("page.js").read_text(encoding="utf-8"),
     }
-    html = room.joinpath("page.html").read_text(encoding="utf-8")
+    html = package.joinpath("page.html").read_text(encoding="utf-8")
     for name, text in parts.items():
         html = html.replace(f"<!--{name}-->", text)
     return html
 
 
 def library() -> str:
-    """The charting library's own code, as its package ships it."""
+    """The JavaScript of the charting library, from its Python package."""
     try:
         code = files("plotly").joinpath("package_data", "plotly.min.js").read_text(encoding="utf-8")
     except (ModuleNotFoundError, FileNotFoundError):
@@ -58,11 +67,11 @@ def library() -> str:
 
 
 def _payload(made: PageContents) -> str:
-    """Everything the page draws, as JSON that no HTML parser stumbles over."""
+    """The data of the page as JSON that is safe inside HTML."""
     tabs = [{"name": tab.name, "views": [asdict(view) for view in tab.views]} for tab in made.tabs]
     lead = [asdict(view) for view in made.lead]
-    whole = {"tabs": tabs, "charts": made.charts, "lead": lead, "first": made.first, "pool": made.pool.lists}
-    text = json.dumps(whole, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    payload = {"tabs": tabs, "charts": made.charts, "lead": lead, "first": made.first, "pool": made.pool.lists}
+    text = json.dumps(payload, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c")
 
 
@@ -76,7 +85,7 @@ def _tabs(made: PageContents) -> str:
 
 
 def _overview(report: ReportData, made: PageContents) -> str:
-    """The first tab, which needs no script: numbers, sentences, settings."""
+    """The first tab, which works without JavaScript: key numbers, summary, settings."""
     parts = []
     if len(report.groups) == 1:
         group = report.groups[0]
@@ -85,9 +94,9 @@ def _overview(report: ReportData, made: PageContents) -> str:
             for name, value, small in captions.cards(group)
         )
         parts.append(f'<dl class="cards">{cards}</dl><div id="lead"></div>')
-        parts.append("<h2>What happened</h2>" + "".join(f"<p>{escape(line)}</p>" for line in captions.story(group)))
+        parts.append("<h2>Summary</h2>" + "".join(f"<p>{escape(line)}</p>" for line in captions.summary(group)))
     elif report.groups:
-        parts.append("<h2>Side by side</h2>" + _table(captions.table(report)))
+        parts.append("<h2>Comparison</h2>" + _table(captions.table(report)))
         parts.append("<p>Mean ± sample standard deviation over seeds, in percent, after the last task.</p>")
         parts.append('<div id="lead"></div>')
     else:
@@ -95,20 +104,20 @@ def _overview(report: ReportData, made: PageContents) -> str:
     for report_run in report.unfinished:
         parts.append(f'<p class="note">{escape(captions.unfinished(report_run))}</p>')
     parts += [f'<p class="note">{escape(note)}</p>' for note in made.notes]
-    parts.append("<h2>How to read it</h2>" + READING)
+    parts.append("<h2>How to read the numbers</h2>" + READING)
     parts.append(_settings(report))
     lines = "\n".join(captions.commands(report))
-    parts.append(f"<details><summary>Commands that repeat it</summary><pre>{escape(lines)}</pre></details>")
+    parts.append(f"<details><summary>Commands that repeat the runs</summary><pre>{escape(lines)}</pre></details>")
     return "\n".join(parts)
 
 
-READING = """<p><b>Class-IL</b>: the network chooses among all classes it was ever taught. <b>Task-IL</b>: it is told
-which task an image is from and chooses among that task's classes. <b>Forgetting</b>: how many points an earlier task
-lost since its best, on average. Percent everywhere; chance is low in Class-IL and high in Task-IL.</p>"""
+READING = """<p><b>Class-IL</b>: accuracy among all classes learned so far. <b>Task-IL</b>: accuracy among the classes
+of the image's task, which is given. <b>Forgetting</b>: how many points an earlier task lost compared with its best, on
+average. All numbers are percent; chance level is low in Class-IL and high in Task-IL.</p>"""
 
 
 def _table(rows: Sequence[dict[str, str]]) -> str:
-    """Rows with one set of columns; on a narrow screen each becomes a card."""
+    """An HTML table; on a narrow screen each row becomes a card."""
     heads = list(rows[0])
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in heads)
     lines = []
@@ -120,13 +129,13 @@ def _table(rows: Sequence[dict[str, str]]) -> str:
 
 
 def _broken(text: str) -> str:
-    """A cell's text; what stands in brackets goes below."""
+    """The text of a cell, with the part in brackets on a second line."""
     before, bracket, after = text.partition(" (")
     return escape(before) + (f" <br><small>({escape(after)}</small>" if bracket else "")
 
 
 def _settings(report: ReportData) -> str:
-    """The settings: once where cells agree, by cell where they differ."""
+    """All settings: once where the groups agree, by group where they differ."""
     rows = captions.settings(report)
     same = [(name, values[0]) for name, values in rows if len(set(values)) == 1]
     odd = [(name, values) for name, values in rows if len(set(values)) > 1]
@@ -136,10 +145,10 @@ def _settings(report: ReportData) -> str:
         for name, values in odd:
             where = ", ".join(
                 f"{escape(value)} <small>({escape(group.name)})</small>"
-                for value, group in list(zip(values, report.groups, strict=True))[:FEW]
+                for value, group in list(zip(values, report.groups, strict=True))[:MAX_SETTINGS_COLUMNS]
             )
             items.append(f"<dt>{escape(name)}</dt><dd>{where}</dd>")
-        parts.append(f'<h3>Where they differ</h3><dl class="settings">{"".join(items)}</dl><h3>In common</h3>')
+        parts.append(f'<h3>Different</h3><dl class="settings">{"".join(items)}</dl><h3>Common</h3>')
     items = [f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in same]
     parts.append(f'<dl class="settings">{"".join(items)}</dl>')
     return f"<details><summary>Settings</summary>{''.join(parts)}</details>"

@@ -1,4 +1,4 @@
-"""Memory policies side by side: the appendix's curves over an entropy's temperature or a coreset's share."""
+"""Comparison of memory policies: accuracy by entropy temperature or coreset fraction, as in the paper's appendix."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from itl.report.run_selection import ReportGroup
 from itl.report.stages import MEASURES
 from itl.results.seed_groups import TASK_OPTIONS, agree, run_settings, user_setting_names
 
-FACTS = ("stream", "split", "method", "buffer")
-MEMORY = "memory."  # what the names of the memory's settings begin with
+IDENTITY_FIELDS = ("stream", "split", "method", "buffer")
+MEMORY_PREFIX = "memory."  # of the memory's settings
 
 
 @dataclass(frozen=True)
 class PolicyGroup:
-    """A cell by the settings of its memory and by all else but its variant's name. `given`: what the user chose."""
+    """A group of runs with its memory settings, all other settings, and the names of those the user gave (`given`)."""
 
     group: ReportGroup
     memory: dict[str, Any]
@@ -32,27 +32,29 @@ class PolicyGroup:
 
     @property
     def variant(self) -> str | None:
-        """The name the user gave it."""
+        """The name of the variant."""
         return self.group.metadata.get("variant")
 
-    def fellow(self, other: PolicyGroup) -> bool:
-        """Whether both are of one stream, split, method and buffer."""
-        return all(self.others[name] == other.others[name] for name in FACTS)
+    def same_identity(self, other: PolicyGroup) -> bool:
+        """Whether both have the same stream, split, method and buffer."""
+        return all(self.others[name] == other.others[name] for name in IDENTITY_FIELDS)
 
     def compares(self, other: PolicyGroup) -> bool:
-        """Whether they differ in the memory's settings, and in these alone."""
-        alike = self.fellow(other) and agree(self.others, other.others, self.given | other.given)
-        return alike and not self.keeps_as(other)
+        """Whether they differ in the memory's settings only."""
+        alike = self.same_identity(other) and agree(self.others, other.others, self.given | other.given)
+        return alike and not self.same_memory(other)
 
-    def keeps_as(self, other: PolicyGroup, but: str = "") -> bool:
-        """Whether the memories' settings agree, except for one."""
+    def same_memory(self, other: PolicyGroup, but: str = "") -> bool:
+        """Whether the memory settings agree, except for the setting `but`."""
         mine, theirs = ({n: x for n, x in one.memory.items() if n != but} for one in (self, other))
         return agree(mine, theirs, self.given | other.given)
 
 
 def policies(groups: Sequence[ReportGroup], measure: str = "class_il") -> list[Chart]:
-    """Accuracy against a memory policy's own number (an entropy's temperature, a coreset's share); a policy without
-    one is a level. One chart for each such number, for cells alike in all but the memory's settings.
+    """Accuracy by a numeric setting of a memory policy (entropy temperature, coreset fraction).
+
+    There is one chart per such setting, for groups that differ in the memory's settings only. Policies without the
+    setting are horizontal levels.
     """
     drawn = []
     for some in _alike(groups):
@@ -70,26 +72,26 @@ def policies(groups: Sequence[ReportGroup], measure: str = "class_il") -> list[C
 
 
 def _alike(groups: Sequence[ReportGroup]) -> list[list[PolicyGroup]]:
-    """Cells alike in all but the memory's settings, whatever their variants are called.
+    """Groups that differ in the memory's settings only, whatever their variants are called.
 
-    Where these settings do not tell two variants apart something else does: then each keeps its cells to itself.
+    Variants with the same memory settings must differ in something else, so they are kept apart.
     """
-    cells = [[_kept(group)] for group in groups]
+    cells = [[_policy_group(group)] for group in groups]
     named = _gather(cells, lambda one, other: one.variant == other.variant and one.compares(other))
     return _gather(named, PolicyGroup.compares)
 
 
 def _lines(number: str, some: Sequence[PolicyGroup]) -> list[list[PolicyGroup]]:
-    """The policies that were tried with several values of `number` and nothing else, with their cells in its order."""
+    """The policies that were tried with several values of the setting `number` only, in order of its value."""
     having = [[one] for one in some if _number(one.memory.get(number)) is not None]
-    lines = _gather(having, lambda one, other: one.keeps_as(other, but=number))
+    lines = _gather(having, lambda one, other: one.same_memory(other, but=number))
     return [sorted(line, key=lambda one: float(one.memory[number])) for line in lines if len(line) > 1]
 
 
 def _gather(
     parts: Sequence[list[PolicyGroup]], fits: Callable[[PolicyGroup, PolicyGroup], bool]
 ) -> list[list[PolicyGroup]]:
-    """Every part goes to the first before it of which all cells fit all its own."""
+    """Merge each part into the first earlier one whose groups all fit all of its groups."""
     out: list[list[PolicyGroup]] = []
     for part in parts:
         home = next((some for some in out if all(fits(one, other) for one in some for other in part)), None)
@@ -129,9 +131,9 @@ def _policy_chart(
 
 
 def _title(some: Sequence[PolicyGroup], firsts: Sequence[PolicyGroup]) -> str:
-    """What the cells of a chart are, and what tells them from those of the other charts, of which each has a first."""
+    """A chart's title, with what distinguishes its groups from the first group of the other charts."""
     one = some[0]
-    rivals = [other for other in firsts if other is not one and other.fellow(one)]
+    rivals = [other for other in firsts if other is not one and other.same_identity(one)]
     words = [f"{one.others['method']} on {one.others['stream']}", f"|B| {one.others['buffer']}"]
     words += [] if one.others["split"] == "test" else [f"{one.others['split']} split"]
     odd = _odd(one.others, [other.others for other in rivals])
@@ -141,7 +143,7 @@ def _title(some: Sequence[PolicyGroup], firsts: Sequence[PolicyGroup]) -> str:
 
 
 def _names(some: Sequence[PolicyGroup], but: str = "") -> list[str]:
-    """Policies' names; those of one policy with the settings that tell them apart."""
+    """Policy names, with the settings that distinguish groups of one policy."""
     out = []
     for one in some:
         twins = [other.memory for other in some if other.policy == one.policy]
@@ -150,24 +152,24 @@ def _names(some: Sequence[PolicyGroup], but: str = "") -> list[str]:
 
 
 def _odd(mine: Mapping[str, Any], others: Sequence[Mapping[str, Any]], but: str = "") -> list[str]:
-    """The settings in which some are different, as words."""
+    """The settings that differ from others, as text."""
     odd = [name for name in mine if name != but and any(other.get(name) != mine[name] for other in others)]
-    return [f"{name.removeprefix(MEMORY)} {_words(mine[name])}" for name in odd]
+    return [f"{name.removeprefix(MEMORY_PREFIX)} {_value_text(mine[name])}" for name in odd]
 
 
-def _kept(group: ReportGroup) -> PolicyGroup:
+def _policy_group(group: ReportGroup) -> PolicyGroup:
     run, metadata = group.seed_group.runs[0], group.metadata
     settings = run_settings(run)
-    others = {name: metadata[name] for name in FACTS} | {name: run.config.get(name) for name in TASK_OPTIONS}
+    others = {name: metadata[name] for name in IDENTITY_FIELDS} | {name: run.config.get(name) for name in TASK_OPTIONS}
     return PolicyGroup(
         group,
-        {name: value for name, value in settings.items() if name.startswith(MEMORY)},
-        others | {name: value for name, value in settings.items() if not name.startswith(MEMORY)},
+        {name: value for name, value in settings.items() if name.startswith(MEMORY_PREFIX)},
+        others | {name: value for name, value in settings.items() if not name.startswith(MEMORY_PREFIX)},
         user_setting_names(run),
     )
 
 
-def _words(value: Any) -> str:
+def _value_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 

@@ -1,4 +1,4 @@
-"""What a report is about: runs, the cells they make, and names short enough to choose from."""
+"""The runs of a report, grouped by seed, with short distinct names."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from itl.results import Run
 from itl.results.seed_groups import SeedGroup, group_by_seed
 from itl.results.table import TableRow, build
 
-FACTS = ("stream", "split", "method", "variant", "buffer", "seed")
+NAME_FIELDS = ("stream", "split", "method", "variant", "buffer", "seed")
 
 
 @dataclass(frozen=True)
 class ReportRun:
-    """A run with its name."""
+    """A run with its key and its name in the report."""
 
     key: str
     name: str
@@ -31,17 +31,17 @@ class ReportRun:
 
     @property
     def result(self) -> dict[str, Any] | None:
-        """What result.json holds; None for a run cut short."""
+        """The content of result.json; None for an unfinished run."""
         return self.run.result
 
     @property
     def predictions(self) -> dict[str, np.ndarray] | None:
-        """What predictions.npz holds."""
+        """The arrays of predictions.npz; None if there are none."""
         return self.run.predictions
 
     @cached_property
     def matrices(self) -> dict[str, list[list[float]]]:
-        """The accuracy matrices as far as the run came: a row for each task learned."""
+        """The accuracy matrices, with one row for each task learned so far."""
         experts = [line for line in self.run.lines if line.get("kind") == "expert"]
         if self.result is not None:
             return {name: self.result[f"{name}_matrix"] for name in ("class_il", "task_il")}
@@ -49,7 +49,7 @@ class ReportRun:
 
     @property
     def class_names(self) -> list[str]:
-        """The classes in the order of the outputs."""
+        """Class names in the order of the outputs."""
         given = (self.result or {}).get("class_names")
         count = int(self.predictions["label"].max()) + 1 if self.predictions is not None else 0
         return [str(name) for name in given] if given else [str(number) for number in range(count)]
@@ -57,7 +57,7 @@ class ReportRun:
 
 @dataclass(frozen=True)
 class ReportGroup:
-    """A cell with its name, and its row beside what is published."""
+    """A group of runs with its key, its name and its rows of the result table."""
 
     key: str
     name: str
@@ -77,24 +77,24 @@ class ReportGroup:
 
 @dataclass(frozen=True)
 class ReportData:
-    """Everything a report shows."""
+    """The runs and groups of a report."""
 
     runs: list[ReportRun]
     groups: list[ReportGroup]
 
     @property
     def unfinished(self) -> list[ReportRun]:
-        """The runs cut short."""
+        """The unfinished runs."""
         return [report_run for report_run in self.runs if report_run.result is None]
 
     def first(self, group: ReportGroup) -> ReportRun:
-        """A cell's first run, which stands for it where one run must."""
+        """The first run of a group, which represents it in charts of single runs."""
         return next(report_run for report_run in self.runs if report_run.run is group.seed_group.runs[0])
 
 
 def report_data(runs: Sequence[Run]) -> ReportData:
-    """The runs in the order they were given, the cells they make in the order of their first runs."""
-    names = _names([run.metadata for run in runs], FACTS)
+    """Name and group the runs of a report; groups are in the order of their first runs."""
+    names = _names([run.metadata for run in runs], NAME_FIELDS)
     names = [
         name if names.count(name) == 1 else f"{name} ({run.path.name})" for name, run in zip(names, runs, strict=True)
     ]
@@ -108,7 +108,7 @@ def report_data(runs: Sequence[Run]) -> ReportData:
         for row in section.rows
     ]
     groups = []
-    titles = _names([cell.metadata for cell in made], FACTS[:-1])
+    titles = _names([cell.metadata for cell in made], NAME_FIELDS[:-1])
     for k, (cell, title) in enumerate(zip(made, titles, strict=True)):
         mine = tuple(row for row in rows if row.ours is not None and row.ours.runs[0] is cell.runs[0])
         twins = titles.count(title) > 1 and mine[0].label
@@ -117,7 +117,7 @@ def report_data(runs: Sequence[Run]) -> ReportData:
 
 
 def _names(metadata: Sequence[dict[str, Any]], parts: Sequence[str]) -> list[str]:
-    """Names of the method and whatever else differs."""
+    """Names made of the method and the fields that differ."""
     differ = [part for part in parts if len({str(one.get(part)) for one in metadata}) > 1]
     words = {"buffer": "|B| {}", "seed": "seed {}", "split": "{} split", "stream": "on {}"}
     order = ("method", "variant", "buffer", "stream", "split", "seed")

@@ -1,4 +1,4 @@
-"""Accuracy through the stages of a run (the paper's Fig. 3), and task by task (its appendix's breakdown)."""
+"""Accuracy through the stages of a run (the paper's Fig. 3), and of every task (its appendix)."""
 
 from __future__ import annotations
 
@@ -9,48 +9,48 @@ from typing import Any
 from itl.report.chart import Axis, Band, Chart, Series
 from itl.report.run_selection import ReportRun
 
-WIDTHS = {"specialist": 2.0}  # of a stage on the x axis; the others: 1
-LIMIT = 12_000  # numbers in one chart; beyond, curves are thinned
+STAGE_WIDTHS = {"specialist": 2.0}  # on the x axis; 1 for the others
+MAX_CHART_NUMBERS = 12_000  # curves with more numbers are thinned
 MEASURES = {"class_il": "Class-IL", "task_il": "Task-IL"}
-CURVE = ("start", "curve")
+CURVE_KINDS = ("start", "curve")
 
 
 def role(stage: str) -> str:
-    """A stage's colour: any way of learning the generalist has the tangent's."""
+    """The role (color) of a stage; every kind of generalist has that of the tangent stage."""
     return stage if stage in ("specialist", "projection") else "tangent"
 
 
 class StageTimeline:
-    """Where each stage of a run stands on the x axis, and what was measured in it."""
+    """The position of each stage of a run on the x axis, and its measurements."""
 
     def __init__(self, lines: Sequence[dict[str, Any]], points: int | None = None) -> None:
-        inside = [line for line in lines if line.get("kind") in (*CURVE, "end")]
+        inside = [line for line in lines if line.get("kind") in (*CURVE_KINDS, "end")]
         self.bands: list[tuple[int, str, float, float, list[dict[str, Any]]]] = []
         at = 0.0
         for (task, stage), part in groupby(inside, key=lambda line: (line["task"], line["stage"])):
-            width = WIDTHS.get(stage, 1.0)
+            width = STAGE_WIDTHS.get(stage, 1.0)
             self.bands.append((task, stage, at, at + width, list(part)))
             at += width
         self.end, self.points = at, points
 
     def curve(self, low: float, high: float, part: Sequence[dict[str, Any]]) -> list[tuple[float, dict[str, Any]]]:
-        """(x, line) of a stage's curve, evenly spread; the half-pipe's drop at its very beginning."""
+        """(x, line) of a stage's curve, evenly spaced; the drop after the half-pipe is at its start."""
         within = [line for line in part if line["kind"] == "curve"]
         inner = [(low + (high - low) * (k + 1) / (len(within) + 1), line) for k, line in enumerate(within)]
         inner = _thin(inner, self.points)
         return [(low, line) for line in part if line["kind"] == "start"] + inner
 
     @property
-    def starts(self) -> dict[int, tuple[float, float]]:
-        """Each task's (first, last) x."""
+    def task_ranges(self) -> dict[int, tuple[float, float]]:
+        """The (first, last) x of each task."""
         out: dict[int, tuple[float, float]] = {}
         for task, _, low, high, _ in self.bands:
             out[task] = (out.get(task, (low, high))[0], high)
         return out
 
     def axis(self) -> Axis:
-        """The x axis: the tasks' numbers under their middles, thinned where there are many."""
-        spans = self.starts
+        """The x axis with task numbers at the center of each task; some are omitted if there are many."""
+        spans = self.task_ranges
         every = -(-len(spans) // 12)
         word = "task " if len(spans) <= 6 else ""
         ticks = tuple(
@@ -58,35 +58,35 @@ class StageTimeline:
         )
         return Axis("" if word else "task", 0.0, self.end, ticks=ticks)
 
-    def dress(self) -> dict[str, Any]:
-        """What the charts over training share: backgrounds and boundaries."""
+    def chart_options(self) -> dict[str, Any]:
+        """Axis, backgrounds and task boundaries of the charts over training."""
         return {
             "x": self.axis(),
             "bands": tuple(Band(low, high, role(stage)) for _, stage, low, high, _ in self.bands),
-            "rules": tuple(low for low, _ in self.starts.values()),
+            "rules": tuple(low for low, _ in self.task_ranges.values()),
             "names": {role(stage): stage for _, stage, *_ in self.bands},
         }
 
 
 def stages(report_run: ReportRun, measure: str = "class_il") -> Chart | None:
-    """Accuracy over the tasks seen against training; a horizontal line is a stage's end, on the whole test set."""
-    spans = StageTimeline(report_run.run.lines)
-    if not spans.bands:
+    """Mean accuracy over the tasks seen during training; horizontal lines are stage ends on all test images."""
+    timeline = StageTimeline(report_run.run.lines)
+    if not timeline.bands:
         return None
-    names = list(dict.fromkeys(stage for _, stage, *_ in spans.bands))
+    names = list(dict.fromkeys(stage for _, stage, *_ in timeline.bands))
     series = []
     for name in names:
         x, y, hover = [], [], []
-        for _, stage, low, high, part in spans.bands:
+        for _, stage, low, high, part in timeline.bands:
             if stage == name:
-                points = spans.curve(low, high, part)
+                points = timeline.curve(low, high, part)
                 x += [p for p, _ in points] + [high]
                 y += [line[measure] for _, line in points] + [None]
-                hover += [_place(line) for _, line in points] + [""]
+                hover += [_describe(line) for _, line in points] + [""]
         series.append(Series(name, y, x, role=role(name), hover=hover, width=1.2))
     for name in names:
         x, y, hover = [], [], []
-        for task, stage, low, high, part in spans.bands:
+        for task, stage, low, high, part in timeline.bands:
             ends = [line for line in part if line["kind"] == "end"]
             if stage == name and ends:
                 x += [low, high, high]
@@ -100,19 +100,19 @@ def stages(report_run: ReportRun, measure: str = "class_il") -> Chart | None:
         f"{MEASURES[measure]} through the stages",
         y=Axis(f"{MEASURES[measure]} over the tasks seen, %", low, 108.0),
         series=tuple(series),
-        **spans.dress(),
+        **timeline.chart_options(),
     )
 
 
 def breakdown(report_run: ReportRun, measure: str = "class_il") -> Chart | None:
-    """Every task's accuracy through training, and their mean in bold."""
+    """The accuracy of every task during training, and their mean in bold."""
     lines = report_run.run.lines
     tasks = max((line["task"] for line in lines), default=0)
-    numbers = sum(len(line.get(f"{measure}_tasks", ())) for line in lines if line.get("kind") in CURVE)
-    spans = StageTimeline(lines)
-    if numbers > LIMIT and spans.bands:
-        spans.points = max(1, LIMIT // (len(spans.bands) * max(1, tasks // 2)))
-    points = [point for _, _, low, high, part in spans.bands for point in spans.curve(low, high, part)]
+    numbers = sum(len(line.get(f"{measure}_tasks", ())) for line in lines if line.get("kind") in CURVE_KINDS)
+    timeline = StageTimeline(lines)
+    if numbers > MAX_CHART_NUMBERS and timeline.bands:
+        timeline.points = max(1, MAX_CHART_NUMBERS // (len(timeline.bands) * max(1, tasks // 2)))
+    points = [point for _, _, low, high, part in timeline.bands for point in timeline.curve(low, high, part)]
     if not points:
         return None
     whole = Series("mean", [line[measure] for _, line in points], role="ink", width=3.0, marks=False, tag="mean")
@@ -129,17 +129,17 @@ def breakdown(report_run: ReportRun, measure: str = "class_il") -> Chart | None:
         y=Axis(f"{MEASURES[measure]}, %", 0.0, 104.0),
         series=(*each, whole),
         xs=tuple(x for x, _ in points),
-        places=tuple(_place(line) for _, line in points),
-        **spans.dress(),
+        descriptions=tuple(_describe(line) for _, line in points),
+        **timeline.chart_options(),
     )
 
 
-def _place(line: dict[str, Any]) -> str:
+def _describe(line: dict[str, Any]) -> str:
     return f"task {line['task']}, {line['stage']}, epoch {line['epoch']}"
 
 
 def _thin(points: list[Any], limit: int | None) -> list[Any]:
-    """At most `limit` of the points, evenly spread, the last among them."""
+    """At most `limit` points, evenly spaced, including the last."""
     if limit is None or len(points) <= limit:
         return points
     return [points[round((k + 1) * len(points) / limit) - 1] for k in range(limit)]

@@ -1,4 +1,4 @@
-"""Which figures a report has: tabs of views, each with its words, its selectors and its charts."""
+"""The tabs of a report and the figures of each, with captions, selectors and charts."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from itl.report.policies import policies
 from itl.report.run_selection import ReportData, ReportRun
 
 MEASURES = [["class_il", "Class-IL"], ["task_il", "Task-IL"]]
-DETAIL = 3_500_000  # characters of charts of single runs in one page
-PICTURES = 1_500_000  # and of pictures
-GRID = 12  # matrices side by side
-TILES = 160  # pictures of one run's memory
+MAX_CHART_CHARACTERS = 3_500_000  # of the charts of single runs
+MAX_IMAGE_CHARACTERS = 1_500_000
+MAX_MATRICES = 12  # side by side
+MAX_TILES = 160  # images of one run's memory
 
 
 @dataclass
 class FigureSpec:
-    """One figure of the page. `key` names its chart by the selectors' values, `{run}/{measure}`."""
+    """One figure of the page. `key` is a template for the key of its chart, such as `stages/{run}/{measure}`."""
 
     key: str
     title: str
@@ -34,7 +34,7 @@ class FigureSpec:
 
 @dataclass
 class Tab:
-    """A tab of the page."""
+    """A tab of the page with its figures."""
 
     name: str
     views: list[FigureSpec]
@@ -42,18 +42,18 @@ class Tab:
 
 @dataclass
 class PageContents:
-    """Tabs, and everything their views can show, as JSON values."""
+    """Tabs and all charts that their figures can show, as JSON values."""
 
     tabs: list[Tab]
     charts: dict[str, Any]
     notes: list[str]
-    lead: list[FigureSpec]  # what the first tab begins with
-    first: dict[str, str]  # what selectors begin with
-    pool: SharedLists  # lists that charts share
+    lead: list[FigureSpec]  # figures at the top of the first tab
+    first: dict[str, str]  # initial values of the selectors
+    pool: SharedLists  # lists that several charts refer to
 
 
 def contents(report: ReportData, data: str | None) -> PageContents:
-    """All tabs that these runs have something for."""
+    """Build the tabs for which these runs have data."""
     charts: dict[str, Any] = {}
     pool = SharedLists()
     detailed, notes = _detail(report, charts, pool)
@@ -75,7 +75,7 @@ def contents(report: ReportData, data: str | None) -> PageContents:
 
 
 def _first(report: ReportData, detailed: Sequence[ReportRun]) -> dict[str, str]:
-    """Selectors begin with the cell that reached most, and its first run."""
+    """Initial values of the selectors: the group with the highest Class-IL, and its first run."""
     best = max(report.groups, key=lambda group: group.seed_group.mean("class_il").mean or 0.0, default=None)
     if best is None:
         return {"run": detailed[0].key} if detailed else {}
@@ -83,7 +83,7 @@ def _first(report: ReportData, detailed: Sequence[ReportRun]) -> dict[str, str]:
 
 
 def _detail(report: ReportData, charts: dict[str, Any], pool: SharedLists) -> tuple[list[ReportRun], list[str]]:
-    """The charts of single runs, of as many runs as a page can hold: every cell's first run before its others."""
+    """The charts of single runs, for as many runs as fit: the first run of every group, then the others."""
     first = [report.first(group) for group in report.groups]
     order = [*first, *(report_run for report_run in report.runs if all(report_run is not one for one in first))]
     taken: list[ReportRun] = []
@@ -92,17 +92,17 @@ def _detail(report: ReportData, charts: dict[str, Any], pool: SharedLists) -> tu
         known = len(pool.lists)
         made = {key: pool.share(plain(chart)) for key, chart in charts_of(report_run) if chart is not None}
         size += len(json.dumps([made, pool.lists[known:]]))
-        if size > DETAIL and taken:
+        if size > MAX_CHART_CHARACTERS and taken:
             break
         charts |= made
         taken.append(report_run)
     left = len(order) - len(taken)
-    note = f"Figures of single runs are shown for {len(taken)} of {len(order)} runs, to keep the page small."
+    note = f"Figures of single runs are shown for {len(taken)} of {len(order)} runs, to limit the size of the page."
     return [report_run for report_run in report.runs if any(report_run is one for one in taken)], [note] if left else []
 
 
 def charts_of(report_run: ReportRun) -> Iterator[tuple[str, Chart | None]]:
-    """The charts of a single run, by key; None where it has nothing for one."""
+    """The charts of a single run by key; None if it has no data for one."""
     for measure, _ in MEASURES:
         yield f"stages/{report_run.key}/{measure}", stages.stages(report_run, measure)
         yield f"breakdown/{report_run.key}/{measure}", stages.breakdown(report_run, measure)
@@ -115,7 +115,7 @@ def charts_of(report_run: ReportRun) -> Iterator[tuple[str, Chart | None]]:
 
 
 def _having(kind: str, runs: Sequence[list[str]], charts: dict[str, Any]) -> list[list[str]]:
-    """The runs that have a chart of a kind."""
+    """The runs that have a chart of this kind."""
     there = {key.split("/")[1] for key in charts if key.startswith(f"{kind}/")}
     return [run for run in runs if run[0] in there]
 
@@ -128,17 +128,17 @@ def _stages(runs: list[list[str]], charts: dict[str, Any]) -> list[FigureSpec]:
         FigureSpec(
             "stages/{run}/{measure}",
             "Accuracy through the stages",
-            "Each task trains a specialist (S), learns a generalist from the memory alone (tangent plane, T) and "
-            "projects it back (P). Thin lines follow accuracy within a stage on some of the test images; thick lines "
-            "are a stage's end on all of them. The drop where T and P begin is the half-pipe: the classifier has "
-            "just been redrawn. A short run has few points within its stages unless asked for more (--curves 16).",
+            "For each task, a specialist is trained (S), a generalist is learned from the memory (tangent model, T) "
+            "and projected back (P). Thin lines show the accuracy during a stage on a subset of the test images; thick "
+            "lines show it at the end of a stage on all of them. T and P start with a drop, the half-pipe: the "
+            "classifier has just been reinitialized. --curves 16 measures more points in the stages of a short run.",
             {"run": drawn, "measure": MEASURES},
         ),
         FigureSpec(
             "breakdown/{run}/{measure}",
             "Every task through training",
-            "One line for each task from the moment it is learned, the bold line is their mean. Choose a task to "
-            "single it out.",
+            "One line per task from the moment it is learned; the bold line is their mean. Select a task to highlight "
+            "it.",
             {"run": _having("breakdown", runs, charts), "measure": MEASURES, "task": _task_choice(charts)},
         ),
     ]
@@ -165,23 +165,23 @@ def _tasks(
     chosen = _having("matrix", chosen, charts)
     views = []
     words = (
-        "Row: after learning task t. Column: the accuracy on task k. Down a column one sees a task being forgotten, "
-        "or kept."
+        "Row: after learning task t. Column: accuracy on task k. A column from top to bottom shows how much of a task "
+        "is forgotten."
     )
     if chosen:
         views.append(
             FigureSpec("matrix/{cell}/{measure}", "Task by task", words, {"cell": chosen, "measure": MEASURES})
         )
     if len(chosen) > 1:
-        few = chosen[:GRID]
-        more = "" if len(few) == len(chosen) else f" The first {GRID} of {len(chosen)}."
-        caption = f"The same, side by side.{more}"
+        few = chosen[:MAX_MATRICES]
+        more = "" if len(few) == len(chosen) else f" The first {MAX_MATRICES} of {len(chosen)}."
+        caption = f"The same matrices side by side.{more}"
         views.append(
             FigureSpec("matrix/*/{measure}", "Side by side", caption, {"measure": MEASURES, "*": few}, kind="grid")
         )
     confused = _having("confusion", finished, charts)
     if confused:
-        words = "Row: what an image is. Column: what the final network takes it for, among all classes."
+        words = "Row: true class. Column: class predicted by the final network, among all classes."
         views.append(FigureSpec("confusion/{run}", "Confusion matrix", words, {"run": confused}))
     return views
 
@@ -193,8 +193,8 @@ def _compare(report: ReportData, charts: dict[str, Any]) -> Iterator[FigureSpec]
         drawn = {measure: compare.bars(alike, measure) for measure, _ in MEASURES}
         if len(alike) > 1 or published:
             charts |= {f"bars{number}/{measure}": plain(chart) for measure, chart in drawn.items() if chart is not None}
-            caption = "Bars are ours, with the standard deviation over seeds."
-            caption += " Open marks are published figures." if published else ""
+            caption = "Bars are our results, with the standard deviation over seeds."
+            caption += " Open marks are published results." if published else ""
             yield FigureSpec(f"bars{number}/{{measure}}", title, caption, {"measure": MEASURES})
     for number, stream in enumerate(dict.fromkeys(group.metadata["stream"] for group in groups)):
         for measure, _ in MEASURES:
@@ -202,16 +202,14 @@ def _compare(report: ReportData, charts: dict[str, Any]) -> Iterator[FigureSpec]
             if chart is not None:
                 charts[f"buffers{number}/{measure}"] = plain(chart)
         if f"buffers{number}/class_il" in charts:
-            caption = "Lines are ours; open marks are published figures of the same methods. The axis is logarithmic."
-            yield FigureSpec(
-                f"buffers{number}/{{measure}}", f"The memory's size: {stream}", caption, {"measure": MEASURES}
-            )
+            caption = "Lines are ours; open marks are published results of the same methods. The x axis is logarithmic."
+            yield FigureSpec(f"buffers{number}/{{measure}}", f"Buffer size: {stream}", caption, {"measure": MEASURES})
     by_measure = {measure: policies(groups, measure) for measure, _ in MEASURES}
     for number, chart in enumerate(by_measure["class_il"]):
         for measure, _ in MEASURES:
             charts[f"policies{number}/{measure}"] = plain(by_measure[measure][number])
-        caption = "Cells that differ in the memory's settings alone."
-        caption += " Horizontal lines are policies without such a number." if chart.levels else ""
+        caption = "Runs that differ in the memory's settings only."
+        caption += " Horizontal lines are policies without this setting." if chart.levels else ""
         yield FigureSpec(f"policies{number}/{{measure}}", chart.title, caption, {"measure": MEASURES})
 
 
@@ -221,16 +219,16 @@ def _memory(
     views = []
     held = _having("held", runs, charts)
     if held:
-        words = "How many images of each class the memory holds after each task."
-        views.append(FigureSpec("held/{run}", "What the memory holds", words, {"run": held}))
+        words = "Images of each class in the memory after each task."
+        views.append(FigureSpec("held/{run}", "Content of the memory", words, {"run": held}))
     came = _having("arrivals", finished, charts)
     if came:
-        words = "Each mark is an image that is in memory at the end: its class, and the step at which it was taken in."
-        views.append(FigureSpec("arrivals/{run}", "When its images came in", words, {"run": came}))
+        words = "Each mark is an image of the final memory: its class and the step at which it was added."
+        views.append(FigureSpec("arrivals/{run}", "When its images were added", words, {"run": came}))
     if held or came:
         seen = [run for run in finished if run[0] in pictured and f"sheet/{run[0]}" in charts]
-        words = "The images themselves by class, each with the task it came with."
-        empty = "The record has no pictures of the memory; itl report --data DIR takes them from the dataset."
+        words = "Images of the final memory by class, each with its task."
+        empty = "The record has no images of the memory; itl report --data DIR reads them from the dataset."
         views.append(
             FigureSpec("sheet/{run}", "Its images", words, {"run": seen or came or held}, kind="gallery", empty=empty)
         )
@@ -241,16 +239,19 @@ def _mistakes(finished: list[list[str]], charts: dict[str, Any], pictured: set[s
     paired = _having("pairs", finished, charts)
     if not paired:
         return []
-    empty = "The record has no pictures of them; itl report --data DIR takes them from the dataset."
+    empty = "The record has no images of the mistakes; itl report --data DIR reads them from the dataset."
     seen = [run for run in finished if f"wrong/{run[0]}" in charts] or paired
     return [
         FigureSpec(
-            "pairs/{run}", "The commonest confusions", "Test images of a class, taken for another.", {"run": paired}
+            "pairs/{run}",
+            "The most common confusions",
+            "Test images by true class and predicted class.",
+            {"run": paired},
         ),
         FigureSpec(
             "wrong/{run}",
-            "Wrong predictions worth a look",
-            "Of the commonest confusions the ones the network was surest of.",
+            "Informative mistakes",
+            "The most confident mistakes of the most common confusions.",
             {"run": seen},
             kind="gallery",
             empty=empty,
@@ -263,25 +264,25 @@ def _time(report: ReportData, charts: dict[str, Any]) -> list[FigureSpec]:
     if chart is None:
         return []
     charts["seconds"] = plain(chart)
-    return [FigureSpec("seconds", "Where the time went", "Mean seconds of a run by what was being done.")]
+    return [FigureSpec("seconds", "Where the time went", "Mean seconds of a run by section.")]
 
 
 def _pictures(
-    report: ReportData, report_run: Sequence[ReportRun], charts: dict[str, Any], album: ImageLoader
+    report: ReportData, report_run: Sequence[ReportRun], charts: dict[str, Any], loader: ImageLoader
 ) -> set[str]:
-    """Sheets of pictures, of as many runs as a page can hold: every cell's first run before its others."""
+    """Image sheets of as many runs as fit: the first run of every group, then the others."""
     first = {id(report.first(group)) for group in report.groups}
     order = sorted((one for one in report_run if one.result is not None), key=lambda one: id(one) not in first)
-    limit = TILES if len(order) <= 4 else max(40, TILES * 4 // len(order))
+    limit = MAX_TILES if len(order) <= 4 else max(40, MAX_TILES * 4 // len(order))
     size = 0
     out: set[str] = set()
     for one in order:
-        found = album.of(one)
+        found = loader.load(one)
         if found is None:
             continue
         sheets = {"sheet": memory_gallery(one, found, limit), "wrong": mistake_gallery(one, found, max(12, limit // 4))}
         size += sum(len(sheet["sheet"]["uri"]) for sheet in sheets.values() if sheet)
-        if size > PICTURES and out:
+        if size > MAX_IMAGE_CHARACTERS and out:
             break
         charts |= {f"{kind}/{one.key}": sheet for kind, sheet in sheets.items() if sheet}
         out.add(one.key)

@@ -1,4 +1,4 @@
-"""Task by task: the accuracy matrices (the paper's Fig. 4) and the confusion matrix."""
+"""Accuracy matrices by task (the paper's Fig. 4) and the confusion matrix."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from itl.report.chart import Axis, Chart, HeatMap, Series
 from itl.report.run_selection import ReportRun
 from itl.report.stages import MEASURES
 
-PAIRS = 12
+MAX_PAIRS = 12
 
 
 def matrix(runs: Sequence[ReportRun], measure: str = "class_il") -> Chart | None:
-    """Row: after learning task t; column: the accuracy on task k ≤ t; the mean over the runs."""
+    """Row: after learning task t; column: accuracy on task k ≤ t; mean over the runs."""
     every = [report_run.matrices[measure] for report_run in runs]
     tasks = min((len(one) for one in every), default=0)
     if not tasks:
@@ -26,12 +26,12 @@ def matrix(runs: Sequence[ReportRun], measure: str = "class_il") -> Chart | None
         f"{MEASURES[measure]} task by task",
         x=Axis("accuracy on task"),
         y=Axis("after task"),
-        heatmap=HeatMap(names, names, values, says=("after task", "task")),
+        heatmap=HeatMap(names, names, values, labels=("after task", "task")),
     )
 
 
 def counts(report_run: ReportRun) -> np.ndarray | None:
-    """How many test images of each class (row) were taken for which (column), among all classes."""
+    """Number of test images by true class (row) and predicted class (column), among all classes."""
     if report_run.predictions is None:
         return None
     label, guess = (report_run.predictions[name].astype(int) for name in ("label", "class_il"))
@@ -42,7 +42,7 @@ def counts(report_run: ReportRun) -> np.ndarray | None:
 
 
 def confusion(report_run: ReportRun) -> Chart | None:
-    """What the final expert took each class for."""
+    """The confusion matrix of the final expert."""
     table = counts(report_run)
     if table is None:
         return None
@@ -51,27 +51,27 @@ def confusion(report_run: ReportRun) -> Chart | None:
     high = float(max(1, table.max()))
     return Chart(
         "Confusion matrix",
-        x=Axis("taken for"),
-        y=Axis("is"),
-        heatmap=HeatMap(names, names, values, "count", high, ("is", "taken for")),
+        x=Axis("predicted class"),
+        y=Axis("true class"),
+        heatmap=HeatMap(names, names, values, "count", high, ("true class", "predicted as")),
         unit="images",
     )
 
 
 def pairs(report_run: ReportRun) -> Chart | None:
-    """The commonest confusions, most first."""
+    """The most common confusions, the most frequent first."""
     table = counts(report_run)
     if table is None:
         return None
     names = _labels(report_run, len(table))
     wrong = table - np.diag(np.diag(table))
-    order = [int(k) for k in np.argsort(-wrong, axis=None, kind="stable")[:PAIRS] if wrong.flat[k] > 0]
+    order = [int(k) for k in np.argsort(-wrong, axis=None, kind="stable")[:MAX_PAIRS] if wrong.flat[k] > 0]
     if not order:
         return None
     rows = [(f"{names[k // len(table)]} → {names[k % len(table)]}", int(wrong.flat[k])) for k in reversed(order)]
     series = Series("images", [n for _, n in rows], [name for name, _ in rows], kind="bars", role="a")
     return Chart(
-        "The commonest confusions",
+        "The most common confusions",
         x=Axis("test images", low=0.0),
         y=Axis(categories=tuple(name for name, _ in rows)),
         series=(series,),

@@ -1,4 +1,4 @@
-"""Which images of a run are worth keeping for a look: a fair part of the memory, and telling mistakes."""
+"""Selects the images that a record keeps: a class-balanced part of the memory, and informative mistakes."""
 
 from __future__ import annotations
 
@@ -7,30 +7,32 @@ from itertools import islice
 
 import numpy as np
 
-MEMORY, MISTAKES = 200, 48  # images kept of each
+MAX_MEMORY_IMAGES, MAX_MISTAKES = 200, 48
 
 
-def balanced_subset(labels: np.ndarray, count: int = MEMORY) -> np.ndarray:
-    """At most `count` places of `labels` `[n]`, in turn from every class, ascending by class and place."""
+def balanced_subset(labels: np.ndarray, count: int = MAX_MEMORY_IMAGES) -> np.ndarray:
+    """At most `count` indices into `labels` `[n]`, evenly from all classes, sorted by class and index."""
     order = np.argsort(labels, kind="stable")
-    turns = _turns(labels[order])
-    chosen = order[np.lexsort((labels[order], turns))[:count]]
+    ranks = _rank_within_class(labels[order])
+    chosen = order[np.lexsort((labels[order], ranks))[:count]]
     return chosen[np.lexsort((chosen, labels[chosen]))]
 
 
-def _turns(sorted_labels: np.ndarray) -> np.ndarray:
-    """The how-manieth of its class each of the sorted labels is."""
+def _rank_within_class(sorted_labels: np.ndarray) -> np.ndarray:
+    """Rank of each label within its class."""
     _, first, inverse = np.unique(sorted_labels, return_index=True, return_inverse=True)
     return np.arange(len(sorted_labels)) - first[inverse]
 
 
-def select_mistakes(label: np.ndarray, guess: np.ndarray, confidence: np.ndarray, count: int = MISTAKES) -> np.ndarray:
-    """Places of wrong guesses worth looking at: of the commonest confusions the surest first, then their next ones."""
+def select_mistakes(
+    label: np.ndarray, guess: np.ndarray, confidence: np.ndarray, count: int = MAX_MISTAKES
+) -> np.ndarray:
+    """Indices of at most `count` wrong predictions, the most confident of each common confusion first."""
     wrong = np.flatnonzero(label != guess)
     wrong = wrong[np.argsort(-confidence[wrong].astype(np.float64), kind="stable")]
     pairs: dict[tuple[int, int], list[int]] = defaultdict(list)
-    for place in wrong.tolist():
-        pairs[int(label[place]), int(guess[place])].append(place)
+    for index in wrong.tolist():
+        pairs[int(label[index]), int(guess[index])].append(index)
     common = sorted(pairs.values(), key=len, reverse=True)
-    rounds = (places[turn] for turn in range(count) for places in common if turn < len(places))
-    return np.array(list(islice(rounds, count)), dtype=np.int64)
+    ordered = (indices[rank] for rank in range(count) for indices in common if rank < len(indices))
+    return np.array(list(islice(ordered, count)), dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Published numbers as data: what the paper, and others, report on the benchmark's streams."""
+"""Published numbers as data: results of the paper and of others on the benchmark's streams."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from importlib.resources import files
 
 PAPER = "Liu, Golatkar, Soatto, Achille: Integral Continual Learning Along the Tangent Vector Field of Tasks, CVPR 2024"
 
-# Where the rows of published.csv come from: a short name, and the reference.
+# Sources of the rows of published.csv: title and reference.
 SOURCES: dict[str, tuple[str, str]] = {
     "table 1": ("the paper's Table 1", f"{PAPER}; Table 1"),
     "table 2": ("the paper's Table 2", f"{PAPER}; Table 2, methods that store logits"),
@@ -23,7 +23,7 @@ SOURCES: dict[str, tuple[str, str]] = {
 
 @dataclass(frozen=True)
 class PublishedResult:
-    """One published cell: percent, mean and standard deviation; None where the source gives none.
+    """One published result: mean and standard deviation in percent; None where the source has none.
 
     `buffer` is None for a method without a memory of fixed size (joint training).
     """
@@ -38,19 +38,19 @@ class PublishedResult:
     task_il_std: float | None
     note: str
 
-    def answers(self, stream: str, method: str, buffer: int) -> bool:
-        """Whether a run of this stream, method and buffer is held against this cell."""
+    def matches(self, stream: str, method: str, buffer: int) -> bool:
+        """Whether a run of this stream, method and buffer is compared with this result."""
         return (self.stream, self.method) == (stream, method) and self.buffer in (None, buffer)
 
 
 @cache
 def published() -> tuple[PublishedResult, ...]:
-    """Every published cell, in the order of the tables they come from."""
+    """All published results, in the order of their tables."""
     text = files("itl.results").joinpath("published.csv").read_text(encoding="utf-8")
-    return tuple(_cell(row) for row in csv.DictReader(text.splitlines()))
+    return tuple(_parse(row) for row in csv.DictReader(text.splitlines()))
 
 
-def _cell(row: dict[str, str]) -> PublishedResult:
+def _parse(row: dict[str, str]) -> PublishedResult:
     numbers = {
         name: float(row[name]) if row[name] else None for name in ("class_il", "class_il_std", "task_il", "task_il_std")
     }

@@ -1,4 +1,4 @@
-"""A table of results as text: Markdown, LaTeX, JSON; and the grids of words that a terminal shows."""
+"""Result tables as Markdown, LaTeX, JSON, and as text tables for a terminal."""
 
 from __future__ import annotations
 
@@ -11,49 +11,51 @@ from typing import Any
 from itl.results.seed_groups import MeanStd, SeedGroup
 from itl.results.table import MEASURES, Table, TableRow, TableSection
 
-NAMES = {"class_il": "Class-IL", "task_il": "Task-IL"}
-NONE = "–"
+MEASURE_NAMES = {"class_il": "Class-IL", "task_il": "Task-IL"}
+EMPTY = "–"
 NOT_RUN = "not run"
 DIFFERENCE = "diff."
 
 
 @dataclass(frozen=True)
 class TextTable:
-    """Words in rows. A heading is (group, name): neighbours of one group share it."""
+    """Rows of text. A heading is (group, name); adjacent columns of one group share its heading."""
 
     headings: list[tuple[str, str]]
     rows: list[list[str]]
 
 
 def accuracies(section: TableSection, short: bool = False) -> TextTable:
-    """Published beside ours, with the difference; `short` for a terminal, where hardware and command stand below."""
-    beside = section.kind == "published"
+    """Published and our accuracies with their difference; `short` omits hardware and command, for a terminal."""
+    compared = section.kind == "published"
     headings = [("", "method"), ("", "|B|")]
     for measure in MEASURES:
-        headings += [(NAMES[measure], name) for name in (("published", "ours", DIFFERENCE) if beside else ("ours",))]
-    headings += [("", "seeds")] if beside else [("", "forgetting"), ("", "seeds")]
+        headings += [
+            (MEASURE_NAMES[measure], name) for name in (("published", "ours", DIFFERENCE) if compared else ("ours",))
+        ]
+    headings += [("", "seeds")] if compared else [("", "forgetting"), ("", "seeds")]
     headings += [] if short else [("", "hardware"), ("", "command")]
-    return TextTable(headings, [_accuracies(row, beside, short) for row in section.rows])
+    return TextTable(headings, [_accuracies(row, compared, short) for row in section.rows])
 
 
-def _accuracies(row: TableRow, beside: bool, short: bool) -> list[str]:
+def _accuracies(row: TableRow, compared: bool, short: bool) -> list[str]:
     def mean(value: MeanStd) -> str:
         return value.text().replace(" ± ", "±") if short else value.text()
 
     out = [name_of(row), "" if row.buffer is None else str(row.buffer)]
     for measure in MEASURES:
         ours = NOT_RUN if row.ours is None else mean(row.our_score(measure))
-        out += [mean(row.published_score(measure)), ours, difference(row, measure, short)] if beside else [ours]
-    if not beside and row.ours is not None:
+        out += [mean(row.published_score(measure)), ours, difference(row, measure, short)] if compared else [ours]
+    if not compared and row.ours is not None:
         out.append(mean(row.ours.mean("forgetting")))
-    out.append(NONE if row.ours is None else str(len(row.ours.seeds)))
+    out.append(EMPTY if row.ours is None else str(len(row.ours.seeds)))
     if not short:
-        out += [NONE, NONE] if row.ours is None else [row.ours.hardware, row.ours.command]
+        out += [EMPTY, EMPTY] if row.ours is None else [row.ours.hardware, row.ours.command]
     return out
 
 
 def seconds(section: TableSection, short: bool = False) -> TextTable:
-    """Where the time of a run goes, in mean seconds; tangent learning and projection as a share of the specialist's."""
+    """Mean seconds of a run by section, and the generalist's seconds as a share of the specialist's."""
     mine = [row for row in section.rows if row.ours is not None]
     names = list(dict.fromkeys(name for row in mine if row.ours for name in row.ours.seconds()))
     names = [name for name in names if name != "total"] + ["total"]
@@ -64,7 +66,7 @@ def seconds(section: TableSection, short: bool = False) -> TextTable:
         digits = 1 if spent["total"] < 100 else 0
         out = [name_of(row), "" if row.buffer is None else str(row.buffer)]
         out += [f"{spent.get(name, 0.0):.{digits}f}" for name in names]
-        out += [NONE if share is None else f"{100 * share:.1f} %", str(len(row.ours.seeds))]
+        out += [EMPTY if share is None else f"{100 * share:.1f} %", str(len(row.ours.seeds))]
         rows.append(out if short else [*out, row.ours.hardware])
     headings = [
         ("", "method"),
@@ -77,32 +79,32 @@ def seconds(section: TableSection, short: bool = False) -> TextTable:
 
 
 def name_of(row: TableRow) -> str:
-    """The method, and what tells this cell of it apart."""
+    """The method with its note and label."""
     note = f" ({row.published.note})" if row.published is not None and row.published.note.startswith("buffer") else ""
     return f"{row.method}{note}" + (f" [{row.label}]" if row.label else "")
 
 
 def difference(row: TableRow, measure: str, short: bool = False) -> str:
-    """`+1.26, +2.0 σ`: ours less the published mean in points and in published standard deviations."""
+    """`+1.26, +2.0 σ`: our mean minus the published mean, in points and in published standard deviations."""
     points, deviations = row.difference(measure)
     if points is None:
-        return NONE
+        return EMPTY
     if short:
         return f"{points:+.2f}" if deviations is None else f"{deviations:+.1f} σ"
     return f"{points:+.2f}" + ("" if deviations is None else f", {deviations:+.1f} σ")
 
 
 def commands(section: TableSection) -> list[tuple[str, str]]:
-    """(hardware, command) of each cell of ours, once, in order."""
+    """(hardware, command) of each group of our runs, without repetitions."""
     mine = [row.ours for row in section.rows if row.ours is not None]
     return list(dict.fromkeys((cell.hardware, cell.command) for cell in mine))
 
 
-# ------------------------------------------------------------------ files
+# ------------------------------------------------------------------ file formats
 
 
 def markdown(table: Table, with_seconds: bool = False) -> str:
-    """Sections as Markdown tables."""
+    """The table in Markdown."""
     parts = []
     for section in table.sections:
         parts.append(f"### {section.title}\n")
@@ -125,7 +127,7 @@ def _markdown(grid: TextTable) -> str:
 
 
 def latex(table: Table, with_seconds: bool = False) -> str:
-    """Sections as tabulars for `booktabs`; the commands that repeat them follow as comments."""
+    """The table in LaTeX for `booktabs`, with the commands that repeat it as comments."""
     parts = ["% needs \\usepackage{booktabs}"]
     for section in table.sections:
         parts.append(f"% {section.title}" + (f"; {section.reference}" if section.reference else ""))
@@ -154,7 +156,7 @@ def _escape(text: str) -> str:
 
 
 def as_json(table: Table) -> str:
-    """Everything, unrounded, as one JSON object."""
+    """The table as one JSON object with unrounded numbers."""
     sections = [
         {
             "title": section.title,

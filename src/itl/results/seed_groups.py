@@ -1,4 +1,4 @@
-"""Runs that differ in nothing but their seed, and what they reach together: the one place that averages."""
+"""Groups of runs that differ only in their seed, and their means. All averages are computed here."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 
 from itl.results.runs import Run
 
-TASK_OPTIONS = ("tasks", "order", "order_seed")  # options of a run that change what its tasks are
-GENERALIST = ("tangent", "projection")  # sections of a run's seconds
+TASK_OPTIONS = ("tasks", "order", "order_seed")  # options that change the tasks of the stream
+GENERALIST_SECTIONS = ("tangent", "projection")  # sections of a run's seconds
 
 
 @dataclass(frozen=True)
 class MeanStd:
-    """A mean and the sample standard deviation over `count` runs; None where there is none."""
+    """Mean and sample standard deviation over `count` runs; None where they are not defined."""
 
     mean: float | None
     std: float | None
@@ -24,13 +24,13 @@ class MeanStd:
 
     @classmethod
     def of(cls, values: Sequence[float | None]) -> MeanStd:
-        """Over what is there; a result may lack a number (one task has no forgetting)."""
+        """Mean and deviation of the values that are not None (with one task there is no forgetting)."""
         given = [value for value in values if value is not None]
         mean = statistics.fmean(given) if given else None
         return cls(mean, statistics.stdev(given) if len(given) > 1 else None, len(given))
 
     def text(self, digits: int = 2) -> str:
-        """`66.05 ± 0.64`, or without what is not there; every table and every figure writes a mean like this."""
+        """`66.05 ± 0.64`; without the deviation for a single run, and a dash without a mean."""
         if self.mean is None:
             return "–"
         return f"{self.mean:.{digits}f}" + ("" if self.std is None else f" ± {self.std:.{digits}f}")
@@ -38,50 +38,52 @@ class MeanStd:
 
 @dataclass
 class SeedGroup:
-    """Runs of one method, variant, buffer, stream, split and choice of settings. Never two of one seed."""
+    """Runs of one method, variant, buffer, stream, split and settings, one per seed."""
 
     runs: list[Run] = field(default_factory=list)
-    duplicates: list[Run] = field(default_factory=list)  # further runs of a seed it has already: told, not counted
+    duplicates: list[Run] = field(
+        default_factory=list
+    )  # further runs of a seed that is already included: listed, not averaged
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """What its runs share."""
+        """The metadata of the first run; all runs share it except for the seed."""
         return self.runs[0].metadata
 
     @property
     def results(self) -> list[dict[str, Any]]:
-        """The results, by seed."""
+        """The results in order of seeds."""
         return [run.result for run in self.runs if run.result is not None]
 
     @property
     def seeds(self) -> list[int]:
-        """The seeds, ascending."""
+        """The seeds in ascending order."""
         return [int(run.metadata["seed"]) for run in self.runs]
 
     def mean(self, name: str) -> MeanStd:
-        """Of a number of the results, such as `class_il`."""
+        """Mean and deviation of a number of the results, such as `class_il`."""
         return MeanStd.of([result.get(name) for result in self.results])
 
     def seconds(self) -> dict[str, float]:
         """Mean seconds of a run by section, `total` last."""
-        every = [result["seconds"] for result in self.results]
-        names = list(dict.fromkeys(name for one in every for name in one if name != "total"))
-        return {name: statistics.fmean(one.get(name, 0.0) for one in every) for name in (*names, "total")}
+        seconds = [result["seconds"] for result in self.results]
+        names = list(dict.fromkeys(name for run in seconds for name in run if name != "total"))
+        return {name: statistics.fmean(run.get(name, 0.0) for run in seconds) for name in (*names, "total")}
 
     def generalist_share(self) -> float | None:
-        """Tangent learning and projection as a share of the specialist's seconds."""
+        """Seconds of tangent learning and projection divided by those of the specialist; None without a specialist."""
         seconds = self.seconds()
         specialist = seconds.get("specialist", 0.0)
-        return sum(seconds.get(name, 0.0) for name in GENERALIST) / specialist if specialist else None
+        return sum(seconds.get(name, 0.0) for name in GENERALIST_SECTIONS) / specialist if specialist else None
 
     @property
     def hardware(self) -> str:
-        """What its runs ran on."""
+        """The hardware of the runs, in a few words."""
         return "; ".join(dict.fromkeys(hardware(result["hardware"]) for result in self.results))
 
     @property
     def command(self) -> str:
-        """The command line that repeats it, with all its seeds."""
+        """The command line that repeats the runs with all seeds."""
         first = str(self.results[0]["command"])
         if len(self.runs) == 1:
             return first
@@ -89,12 +91,12 @@ class SeedGroup:
 
     @property
     def custom_tasks(self) -> bool:
-        """Whether the stream was cut into other tasks, or its classes taught in another order, than is usual."""
+        """Whether the stream was divided into other tasks, or its classes ordered differently, than usual."""
         return any(self.runs[0].config.get(name) is not None for name in TASK_OPTIONS)
 
     @property
-    def own(self) -> str:
-        """The settings that are the user's own, on top of the method's defaults, and how the stream was cut."""
+    def user_settings(self) -> str:
+        """The settings that the user gave in addition to the method's defaults, and options that change the tasks."""
         config = self.runs[0].config
         words = [f"{name}={value}" for name, value in (config.get("settings") or {}).items()]
         words += [f"{name}={config[name]}" for name in TASK_OPTIONS if config.get(name) is not None]
@@ -102,7 +104,7 @@ class SeedGroup:
 
 
 def hardware(metadata: Mapping[str, Any]) -> str:
-    """A result's hardware in a few words."""
+    """The hardware of a result in a few words."""
     if metadata.get("gpu"):
         return str(metadata["gpu"])
     threads = metadata.get("threads", "?")
@@ -110,19 +112,19 @@ def hardware(metadata: Mapping[str, Any]) -> str:
 
 
 def group_by_seed(runs: Sequence[Run]) -> list[SeedGroup]:
-    """Finished runs by what they share; those of other settings are cells of their own."""
+    """Group finished runs that differ only in their seed."""
     out: list[SeedGroup] = []
     for run in sorted((run for run in runs if run.result is not None), key=lambda run: int(run.metadata["seed"])):
-        home = next((cell for cell in out if all(_together(other, run) for other in cell.runs)), None)
-        if home is None:
+        group = next((group for group in out if all(_differ_in_seed(other, run) for other in group.runs)), None)
+        if group is None:
             out.append(SeedGroup([run]))
         else:
-            (home.duplicates if run.metadata["seed"] in home.seeds else home.runs).append(run)
+            (group.duplicates if run.metadata["seed"] in group.seeds else group.runs).append(run)
     return out
 
 
-def _together(one: Run, other: Run) -> bool:
-    """Whether two runs differ in their seeds alone."""
+def _differ_in_seed(one: Run, other: Run) -> bool:
+    """Whether two runs differ in their seeds only."""
     names = ("stream", "split", "method", "variant", "buffer")
     if any(one.metadata.get(name) != other.metadata.get(name) for name in names):
         return False
@@ -132,19 +134,19 @@ def _together(one: Run, other: Run) -> bool:
 
 
 def agree(one: Mapping[str, Any], other: Mapping[str, Any], given: frozenset[str]) -> bool:
-    """Whether settings agree. One that an older record does not know is passed over, unless a user has given it."""
+    """Whether settings agree. A setting that an older record lacks is ignored unless a user gave it."""
     if (one.keys() ^ other.keys()) & given:
         return False
     return all(one[name] == other[name] for name in one.keys() & other.keys())
 
 
 def run_settings(run: Run) -> dict[str, Any]:
-    """All settings of a run, by dotted name."""
+    """All settings of a run by dotted name."""
     return _flat((run.result or {}).get("settings") or run.config.get("resolved") or {})
 
 
 def user_setting_names(run: Run) -> frozenset[str]:
-    """The dotted names of the settings that are the user's own."""
+    """The dotted names of the settings that the user gave."""
     return frozenset(_flat(run.config.get("settings") or {}))
 
 

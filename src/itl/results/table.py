@@ -1,4 +1,4 @@
-"""Published numbers beside ours, as data: what `itl table` and the report show. Nothing is left out silently."""
+"""Published and our numbers side by side, as data for `itl table` and the report. Every omission is noted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MEASURES = ("class_il", "task_il")
 
 @dataclass(frozen=True)
 class TableRow:
-    """A published cell, ours, or both. `label` tells our cells of one name apart: variant and settings."""
+    """A published result, a group of our runs, or both. `label` (variant and settings) distinguishes groups of ours."""
 
     stream: str
     method: str
@@ -31,11 +31,11 @@ class TableRow:
         return MeanStd(getattr(self.published, measure), getattr(self.published, f"{measure}_std"), 0)
 
     def our_score(self, measure: str) -> MeanStd:
-        """Ours."""
+        """Our mean and standard deviation of `class_il` or `task_il`."""
         return MeanStd(None, None, 0) if self.ours is None else self.ours.mean(measure)
 
     def difference(self, measure: str) -> tuple[float | None, float | None]:
-        """Ours less the published mean: in points, and in published standard deviations."""
+        """Our mean minus the published mean: in points, and in published standard deviations."""
         theirs, ours = self.published_score(measure), self.our_score(measure)
         if theirs.mean is None or ours.mean is None:
             return None, None
@@ -45,7 +45,7 @@ class TableRow:
 
 @dataclass(frozen=True)
 class TableSection:
-    """Rows that belong together: one stream, one source or one kind of run of ours."""
+    """Rows of one stream and one source, or of one kind of run."""
 
     title: str
     stream: str
@@ -56,7 +56,7 @@ class TableSection:
 
 @dataclass(frozen=True)
 class Table:
-    """All sections, and what is in none of them: a line for everything that was found and not counted."""
+    """All sections, and one note for everything that was found and is in no section."""
 
     sections: list[TableSection]
     notes: list[str] = field(default_factory=list)
@@ -65,17 +65,25 @@ class Table:
 def build(
     runs: Sequence[Run],
     *,
-    wrong: Sequence[str] = (),
+    damaged: Sequence[str] = (),
     split: str = "test",
     stream: str | None = None,
     missing: bool = True,
 ) -> Table:
-    """The table of some runs. `split` is which images they were evaluated on; `missing=False` hides published cells
-    without a run of ours; `stream` shows one stream alone. Published cells meet test runs of the method itself only,
-    over the stream's usual tasks.
+    """Build the table of some runs.
+
+    Published results are compared only with test runs of the method itself over the stream's usual tasks, not with
+    variants.
+
+    Args:
+        runs: The runs, finished or not.
+        damaged: Lines about runs that could not be read, for the notes.
+        split: Which images the runs were evaluated on: `test` or `validation`.
+        stream: Show this stream only.
+        missing: Whether to include published results without a run of ours.
     """
-    every = [cell for cell in group_by_seed(runs) if stream in (None, cell.metadata["stream"])]
-    chosen = [cell for cell in every if cell.metadata["split"] == split]
+    groups = [cell for cell in group_by_seed(runs) if stream in (None, cell.metadata["stream"])]
+    chosen = [cell for cell in groups if cell.metadata["split"] == split]
     plain = [cell for cell in chosen if not cell.metadata.get("variant")]
     variants = [cell for cell in chosen if cell.metadata.get("variant")]
     sections: list[TableSection] = []
@@ -84,19 +92,19 @@ def build(
         known = {id(row.ours) for section in sections for row in section.rows}
         sections += _ours([cell for cell in plain if id(cell) not in known], "unpublished", "not published")
     else:
-        sections += _ours(plain, "validation", f"{split} split: settings were chosen on these")
+        sections += _ours(plain, "validation", f"{split} split, used to choose settings")
     kind, words = ("variant", "variants of ours") if split == "test" else ("validation", f"{split} split, variants")
     sections += _ours(variants, kind, words)
-    return Table(sections, [*wrong, *_notes(runs, every, split)])
+    return Table(sections, [*damaged, *_notes(runs, groups, split)])
 
 
 def _published(plain: Sequence[SeedGroup], stream: str | None, missing: bool) -> list[TableSection]:
-    """A section for each stream and source, in the source's order."""
+    """One section per stream and source, in the order of the source."""
     out: dict[tuple[str, str], TableSection] = {}
     for cell in published():
         if stream not in (None, cell.stream):
             continue
-        mine = [c for c in plain if cell.answers(c.metadata["stream"], c.metadata["method"], c.metadata["buffer"])]
+        mine = [c for c in plain if cell.matches(c.metadata["stream"], c.metadata["method"], c.metadata["buffer"])]
         if not mine and not missing:
             continue
         title, reference = SOURCES[cell.source]
@@ -113,12 +121,17 @@ def _published(plain: Sequence[SeedGroup], stream: str | None, missing: bool) ->
 
 
 def _ours(mine: Sequence[SeedGroup], kind: str, words: str) -> list[TableSection]:
-    """A section a stream for cells that are held against no published one."""
+    """One section per stream for groups of runs without a published counterpart."""
     out = []
     for stream in sorted({cell.metadata["stream"] for cell in mine}):
         here = sorted(
             (cell for cell in mine if cell.metadata["stream"] == stream),
-            key=lambda c: (c.metadata["buffer"], c.metadata["method"], c.metadata.get("variant") or "", c.own),
+            key=lambda c: (
+                c.metadata["buffer"],
+                c.metadata["method"],
+                c.metadata.get("variant") or "",
+                c.user_settings,
+            ),
         )
         rows = [
             TableRow(stream, c.metadata["method"], c.metadata["buffer"], None, c, label)
@@ -129,14 +142,14 @@ def _ours(mine: Sequence[SeedGroup], kind: str, words: str) -> list[TableSection
 
 
 def _labels(mine: Sequence[SeedGroup]) -> list[str]:
-    """What tells cells apart beside stream, method and buffer: variant, own settings, other defaults."""
+    """What distinguishes groups of one stream, method and buffer: variant, the user's settings, other defaults."""
     out = []
     for cell in mine:
         names = ("stream", "split", "method", "variant", "buffer")
         twins = [c for c in mine if c is not cell and all(c.metadata.get(n) == cell.metadata.get(n) for n in names)]
         words = [str(cell.metadata["variant"])] if cell.metadata.get("variant") else []
-        words += [cell.own] if cell.own and (twins or not words) else []
-        if any(twin.own == cell.own for twin in twins):
+        words += [cell.user_settings] if cell.user_settings and (twins or not words) else []
+        if any(twin.user_settings == cell.user_settings for twin in twins):
             flat = run_settings(cell.runs[0])
             others = [run_settings(twin.runs[0]) for twin in twins]
             odd = [name for name in flat if any(name in o and o[name] != flat[name] for o in others)]
@@ -145,24 +158,22 @@ def _labels(mine: Sequence[SeedGroup]) -> list[str]:
     return out
 
 
-def _notes(runs: Sequence[Run], every: Sequence[SeedGroup], split: str) -> list[str]:
-    """A line for everything that is in no row."""
+def _notes(runs: Sequence[Run], groups: Sequence[SeedGroup], split: str) -> list[str]:
+    """One line for everything that is in no row."""
     notes = []
-    for cell in every:
+    for cell in groups:
         for run in cell.duplicates:
-            notes.append(
-                f"{run.path} is another run of seed {run.metadata['seed']}, beside {_beside(cell, run)}: not counted"
-            )
+            notes.append(f"{run.path} is not counted: {_same_seed(cell, run)} has the same seed {run.metadata['seed']}")
     for run in runs:
         if run.result is None:
             done = sum(line.get("kind") == "expert" for line in run.lines)
-            notes.append(f"{run.path} is unfinished, {done} tasks done: not counted; itl run --resume goes on with it")
-    elsewhere = [cell for cell in every if cell.metadata["split"] != split]
+            notes.append(f"{run.path} is not counted: unfinished, {done} tasks done; continue it with itl run --resume")
+    elsewhere = [cell for cell in groups if cell.metadata["split"] != split]
     for name in sorted({cell.metadata["split"] for cell in elsewhere}):
         count = sum(cell.metadata["split"] == name for cell in elsewhere)
-        notes.append(f"{count} cells on the {name} split are not shown: --split {name} shows them")
+        notes.append(f"{count} cells on the {name} split are not shown; --split {name} shows them")
     return notes
 
 
-def _beside(cell: SeedGroup, run: Run) -> Any:
+def _same_seed(cell: SeedGroup, run: Run) -> Any:
     return next(other.path for other in cell.runs if other.metadata["seed"] == run.metadata["seed"])

@@ -65,7 +65,7 @@ def table(
     if not paths and not Path(RESULTS_FOLDER).is_dir():
         raise UserError(f"There is no folder {RESULTS_FOLDER} here. Name runs, or folders that contain runs.")
     runs, problems = find_runs(paths or (RESULTS_FOLDER,))
-    found = build(runs, wrong=problems, split=split, stream=stream, missing=not hide_missing)
+    found = build(runs, damaged=problems, split=split, stream=stream, missing=not hide_missing)
     if stream is not None and not found.sections:
         raise UserError(f"There are no runs and no published results for '{stream}'. `itl streams` lists the streams.")
     output_format = "json" if as_json else output_format
