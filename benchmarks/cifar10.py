@@ -35,7 +35,8 @@ from benchmarks.runs import key, recorded, result_at, run_and_record  # noqa: E4
 from itl import specialists  # noqa: E402
 from itl.experiments.config import Config  # noqa: E402
 from itl.presets import settings_for  # noqa: E402
-from itl.settings import Settings, flatten  # noqa: E402
+from itl.results.seed_groups import current_settings  # noqa: E402
+from itl.settings import Settings  # noqa: E402
 
 STREAM = "seq-cifar10"
 RESULTS = HOME / "results" / STREAM
@@ -158,7 +159,7 @@ def outdated(config: Config, record: Mapping[str, Any]) -> bool:
     choice = choice_for(config)
     if choice is None:
         return False
-    chosen, recorded_settings = choice_runner(choice).chosen(), flatten(record["settings"])
+    chosen, recorded_settings = choice_runner(choice).chosen(), current_settings(record["settings"])
     return chosen is None or any(recorded_settings.get(name) != value for name, value in chosen.items())
 
 

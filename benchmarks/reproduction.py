@@ -28,7 +28,7 @@ from itl.presets import settings_for  # noqa: E402
 from itl.results.published import PublishedResult, published  # noqa: E402
 from itl.results.render import MEASURE_NAMES, markdown  # noqa: E402
 from itl.results.runs import Run, read_run  # noqa: E402
-from itl.results.seed_groups import MeanStd, run_settings  # noqa: E402
+from itl.results.seed_groups import MeanStd, current_settings, run_settings  # noqa: E402
 from itl.results.table import MEASURES, TableRow, build  # noqa: E402
 from itl.settings import flatten  # noqa: E402
 
@@ -76,7 +76,9 @@ def has_current_settings(row: TableRow) -> bool:
     buffer, variant = int(run.metadata["buffer"]), run.metadata.get("variant")
     if outdated(Config(STREAM, row.method, buffer, variant=variant), run.metadata):
         return False
-    current = settings_for(row.method, STREAM, buffer, run.config.get("settings")).model_dump(mode="json")
+    current = settings_for(row.method, STREAM, buffer, current_settings(run.config.get("settings") or {})).model_dump(
+        mode="json"
+    )
     return all(recorded_settings.get(name, value) == value for name, value in flatten(current).items())
 
 

@@ -216,7 +216,7 @@ def test_every_level_of_like_cells_is_shown_and_no_other(tmp_path: Path) -> None
     (chart,) = policies(report(tmp_path).groups)
     assert chart.levels == ((54.0, "stratified"),)
     view = next(one for tab in contents(report(tmp_path), None).tabs for one in tab.views if one.key[:8] == "policies")
-    assert "Horizontal lines are policies without such a number" in view.caption
+    assert "Horizontal lines are policies without this setting" in view.caption
     tried(tmp_path / "logits", "stratified", 56.0, logits=True)
     (chart,) = policies(report(tmp_path).groups)
     assert sorted(chart.levels) == [(54.0, "stratified, logits null"), (56.0, "stratified, logits true")]
@@ -280,7 +280,7 @@ def test_lists_that_charts_share_are_in_the_page_once(tmp_path: Path) -> None:
     fake_run(tmp_path / "run")
     made = contents(report(tmp_path), None)
     one, other = (made.charts[f"breakdown/r0/{measure}"] for measure in ("class_il", "task_il"))
-    assert one["places"] == other["places"]
+    assert one["descriptions"] == other["descriptions"]
     chart = stages.breakdown(report(tmp_path).runs[0])
     assert chart is not None
     assert made.pool.lists[one["descriptions"]["$"]] == list(chart.descriptions)

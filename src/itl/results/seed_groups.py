@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from itl._deprecated import SETTING_VALUES, SETTINGS
 from itl.results.runs import Run
 
 TASK_OPTIONS = ("tasks", "order", "order_seed")  # options that change the tasks of the stream
@@ -142,12 +143,21 @@ def agree(one: Mapping[str, Any], other: Mapping[str, Any], given: frozenset[str
 
 def run_settings(run: Run) -> dict[str, Any]:
     """All settings of a run by dotted name."""
-    return _flat((run.result or {}).get("settings") or run.config.get("resolved") or {})
+    return current_settings((run.result or {}).get("settings") or run.config.get("resolved") or {})
 
 
 def user_setting_names(run: Run) -> frozenset[str]:
     """The dotted names of the settings that the user gave."""
-    return frozenset(_flat(run.config.get("settings") or {}))
+    return frozenset(current_settings(run.config.get("settings") or {}))
+
+
+def current_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Recorded settings by dotted name, with renamed settings and values under their current names."""
+    renamed = {SETTINGS.get(name, name): value for name, value in _flat(settings).items()}
+    return {
+        name: SETTING_VALUES.get((name, value), value) if isinstance(value, str) else value
+        for name, value in renamed.items()
+    }
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
