@@ -1,4 +1,4 @@
-"""Per-sample inner products and influences on a GPU: equal to the CPU's, and capturable."""
+"""Per-sample gradients on a GPU: equal to the CPU's, and capturable."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from itl.specialists.metasp import influences
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
 
 
-@pytest.mark.parametrize("width", [8, 64])  # with 64, the last layer's products are taken place by place
-def test_inner_products_match_the_cpu_and_can_be_captured(width: int) -> None:
+@pytest.mark.parametrize("width", [8, 64])  # with 64, the last layer uses the other order of computation
+def test_gradient_gram_equals_the_cpus_and_is_capturable(width: int) -> None:
     draw = torch.Generator().manual_seed(0)
     net = nets.build("resnet18", 10, width=width, generator=draw).double().eval()
     x, y = torch.randn(8, 3, 32, 32, generator=draw, dtype=torch.float64), torch.arange(8)
@@ -29,7 +29,7 @@ def test_inner_products_match_the_cpu_and_can_be_captured(width: int) -> None:
     assert torch.allclose(captured, eager, rtol=1e-8, atol=1e-8)
 
 
-def test_influences_match_the_cpu_and_can_be_captured() -> None:
+def test_influences_equal_the_cpus_and_are_capturable() -> None:
     draw = torch.Generator().manual_seed(0)
     net = nets.build("resnet18", 10, width=8, generator=draw).double().eval()
     batches = [(torch.randn(n, 3, 32, 32, generator=draw, dtype=torch.float64), torch.arange(n)) for n in (8, 4, 6)]

@@ -1,4 +1,4 @@
-"""A planned epoch is a plain loop: draw a batch, replay from the memory as it is now, step, offer the batch to it."""
+"""A planned epoch equals a plain loop: draw a batch, replay from the current memory, step, offer the batch to it."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from itl import Learner
 from itl.engine.keyed_random import generator, sample_without_replacement
 from itl.engine.pool import ImagePool
+from itl.learner.builder import build_augment
 from itl.streams import Task
 from support.tiny import differing, photograph, tiny_learner, tiny_stream
 
@@ -29,7 +30,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 class PlainLoop:
-    """A specialist's training without a plan: everything happens at the step that it happens at.
+    """A specialist's training as a plain loop, without planning.
 
     It shares the learner's keys (and so its draws) but neither its planning nor its stepping: the memory is a set of
     arrays that every batch reads and then writes.
@@ -63,7 +64,7 @@ class PlainLoop:
             done += len(batches)
 
     def batches(self, order: Tensor) -> list[Tensor]:
-        """One after another; up to three samples that are left over join the last."""
+        """Consecutive batches; up to three remaining samples join the last one."""
         out = list(order.split(self.of.settings.specialist.batch))
         if len(out) > 1 and len(out[-1]) < 4:
             out[-2:] = [torch.cat(out[-2:])]
@@ -72,22 +73,24 @@ class PlainLoop:
     def epoch(self, task: Task, key: Any, batches: list[Tensor], sgd: Any, done: int, total: int) -> None:
         s, count = self.of.settings, sum(map(len, batches))
         online = s.memory.policy == "reservoir"
-        now_views = self.of._augment(task.traits, s.augment.task)
-        past_views = self.of._augment(task.traits, s.augment.memory)
-        now_draws = now_views.draw(generator(*key, "views"), count)
+        augment_task = build_augment(s.augment, task.traits, s.augment.task)
+        augment_memory = build_augment(s.augment, task.traits, s.augment.memory)
+        task_draws = augment_task.draw(generator(*key, "views"), count)
         chances = generator(*key, "reservoir").random(count)
         picks = self.picks(key, [len(b) for b in batches], online)
         replayed = [sum(len(p) for p in one) for one in picks]
-        past_draws = [past_views.draw(generator(*key, "replayed views", d), n) for d, n in enumerate(replayed)]
-        at, past_at = 0, 0
+        replay_draws = [augment_memory.draw(generator(*key, "replayed views", d), n) for d, n in enumerate(replayed)]
+        at, replay_position = 0, 0
         for k, rows in enumerate(batches):
-            x = now_views(task.train.gather(rows), now_draws[at : at + len(rows)])
+            x = augment_task(task.train.gather(rows), task_draws[at : at + len(rows)])
             y = task.train.labels[rows]
             replay_batches = []
             for d, one in enumerate(picks):
                 slots = one[k]
                 if len(slots):
-                    views = past_views(self.pixels[slots], past_draws[d][past_at : past_at + len(slots)])
+                    views = augment_memory(
+                        self.pixels[slots], replay_draws[d][replay_position : replay_position + len(slots)]
+                    )
                     stored = None if self.logits is None else self.logits[slots]
                     replay_batches.append((self.of.normalize(views), torch.from_numpy(self.labels[slots]), stored))
             if s.specialist.schedule == "cosine":
@@ -99,10 +102,10 @@ class PlainLoop:
             if online:
                 self.offer(task, rows, logits, chances[at : at + len(rows)])
             at += len(rows)
-            past_at += len(picks[0][k]) if picks else 0
+            replay_position += len(picks[0][k]) if picks else 0
 
     def picks(self, key: Any, sizes: list[int], online: bool) -> list[list[np.ndarray]]:
-        """For every draw and step, the slots replayed; steps with equally many images held share one call."""
+        """The slots replayed, for every draw and step; steps with equally many stored images share one draw."""
         if not self.of.memory.size or not self.of.specialist.num_replay_batches:
             return []
         before = np.cumsum([0, *sizes[:-1]])
@@ -162,8 +165,8 @@ class PlainLoop:
 
 @pytest.mark.parametrize("each", [11, 9])
 @pytest.mark.parametrize("case", list(CASES))
-def test_a_planned_epoch_is_the_plain_loop_to_the_last_bit(case: str, each: int) -> None:
-    """The memory of 12 fills over two batches of 8 and is replayed half full between; the last has 6, or 8 and 2."""
+def test_planned_epoch_is_bit_equal_to_a_plain_loop(case: str, each: int) -> None:
+    """The memory of 12 fills over two batches of 8; the last batch has 6 samples, or 8 and 2."""
     stream = tiny_stream(channels=3, policy="cifar10", flip=True, each=each)
     method = case.partition(",")[0]
     more = {"augment__memory": "stream"} if method != "sgd" else {}
@@ -177,7 +180,7 @@ def test_a_planned_epoch_is_the_plain_loop_to_the_last_bit(case: str, each: int)
 
 
 @pytest.mark.parametrize("specialist", ["er", "er-separate"])
-def test_offline_er_is_the_plain_loop_over_a_frozen_memory(specialist: str) -> None:
+def test_offline_er_is_bit_equal_to_a_plain_loop_over_a_frozen_memory(specialist: str) -> None:
     stream = tiny_stream(each=11)
     learner = tiny_learner("b", buffer=10, specialist__name=specialist)
     learner.learn(stream.tasks[0])
@@ -190,11 +193,11 @@ def test_offline_er_is_the_plain_loop_over_a_frozen_memory(specialist: str) -> N
     theirs = learner.net.state_dict()
     assert all(torch.equal(t, theirs[n]) for n, t in loop.net.state_dict().items())
     assert all(torch.equal(pixels, before) for pixels in held)
-    assert not torch.equal(learner.memory.pixels[:10], before)  # its end chooses anew
+    assert not torch.equal(learner.memory.pixels[:10], before)  # selected again at the task's end
 
 
 @pytest.mark.parametrize(("method", "buffer"), [("er", 8), ("itl-l", 8), ("itl-l", 18), ("b+ff", 17), ("b+lf", 8)])
-def test_how_many_views_fit_at_once_changes_no_bit(method: str, buffer: int) -> None:
+def test_chunk_size_does_not_change_results(method: str, buffer: int) -> None:
     stream, photographs = tiny_stream(), []
     for budget, resident in ((256 << 20, None), (1, None), (1200, 0), (5000, 1 << 30)):
         learner = tiny_learner(method, buffer)
@@ -206,12 +209,12 @@ def test_how_many_views_fit_at_once_changes_no_bit(method: str, buffer: int) -> 
     assert [differing(photographs[0], other) for other in photographs[1:]] == [set()] * 3
 
 
-def test_an_epoch_shows_every_image_once_the_last_partial_batch_included() -> None:
+def test_epoch_contains_every_image_once() -> None:
     stream, shown = tiny_stream(each=11), []
     learner = tiny_learner("sgd", specialist__epochs=1, augment__padding=0)
     learner.prepare(stream.tasks[0])
     loss = learner.specialist.loss
-    learner.specialist.loss = lambda net, now, replay_batches: shown.append(now) or loss(net, now, replay_batches)  # type: ignore[method-assign, func-returns-value]
+    learner.specialist.loss = lambda net, batch, replay_batches: shown.append(batch) or loss(net, batch, replay_batches)  # type: ignore[method-assign, func-returns-value]
     learner.learn(stream.tasks[0])
     assert [len(view.y) for view in shown] == [8, 8, 6]
     seen = torch.cat([view.x for view in shown])
@@ -221,7 +224,7 @@ def test_an_epoch_shows_every_image_once_the_last_partial_batch_included() -> No
 
 
 @pytest.mark.parametrize("resident", [None, 0, 1 << 30])
-def test_a_pool_hands_out_the_same_images_wherever_they_lie(resident: int | None) -> None:
+def test_pool_returns_equal_images_from_host_and_device(resident: int | None) -> None:
     stream, learner = tiny_stream(), tiny_learner()
     learner.prepare(stream.tasks[0])
     images = stream.tasks[1].train

@@ -26,8 +26,8 @@ from support.tiny_methods import learner_of
 C = 6  # outputs; classes 0, 1 are past, 2, 3 present, 4, 5 to come
 
 
-class Shelf(SimpleNamespace):
-    """As much of a memory as the equations ask for."""
+class StubMemory(SimpleNamespace):
+    """Stand-in for a memory with the attributes that the equations need."""
 
     def __len__(self) -> int:
         return int(self.size)
@@ -45,7 +45,7 @@ def specialist(name: str, net: nn.Module, tasks: Any = ((0, 1), (2, 3)), **setti
         task_mask=torch.tensor([c in tasks[-1] for c in range(C)]),
         past_columns=torch.tensor([c for task in tasks[:-1] for c in task]),
         key=(0, len(tasks)),
-        memory=Shelf(size=8, pixels=torch.zeros(9, 1, 8, 8)),
+        memory=StubMemory(size=8, pixels=torch.zeros(9, 1, 8, 8)),
         engine=SimpleNamespace(send=lambda t: t, device=torch.device("cpu")),
     )
     return one
@@ -56,7 +56,7 @@ def net() -> nets.ResNet:
     return tiny_net(classes=C, dtype=torch.float64).train()
 
 
-def view(n: int, classes: tuple[int, ...], seed: int, logits: bool = False, views: int = 1) -> Batch:
+def make_batch(n: int, classes: tuple[int, ...], seed: int, logits: bool = False, views: int = 1) -> Batch:
     rng = torch.Generator().manual_seed(seed)
     x = [torch.randn(n, 1, 8, 8, generator=rng, dtype=torch.float64) for _ in range(views)]
     y = torch.tensor(classes)[torch.arange(n) % len(classes)]
@@ -76,35 +76,35 @@ def mean(values: Any) -> float:
 
 
 def ce(logits: Tensor, y: Tensor, columns: list[int]) -> float:
-    """Mean cross-entropy among some columns."""
+    """Mean cross-entropy over some columns."""
     rows = zip(logits.tolist(), y.tolist(), strict=True)
     return mean(-log_softmax([row[c] for c in columns])[columns.index(label)] for row, label in rows)
 
 
-def test_joint_is_the_cross_entropy_of_its_batch(net: nn.Module) -> None:
-    batch = view(5, (0, 1, 2, 3), 0)
+def test_joint_loss_is_cross_entropy(net: nn.Module) -> None:
+    batch = make_batch(5, (0, 1, 2, 3), 0)
     expected = ce(net(batch.x), batch.y, list(range(C)))
     assert specialist("joint", net).loss(net, batch, ()).item() == pytest.approx(expected, abs=1e-10)
 
 
-def test_er_apart_is_a_cross_entropy_for_each_batch_with_statistics_of_its_own(net: nn.Module) -> None:
-    batch, replay = view(5, (2, 3), 0), view(3, (0, 1), 1)
+def test_er_separate_loss_is_one_cross_entropy_per_batch_with_separate_batch_statistics(net: nn.Module) -> None:
+    batch, replay = make_batch(5, (2, 3), 0), make_batch(3, (0, 1), 1)
     expected = ce(net(batch.x), batch.y, list(range(C))) + ce(net(replay.x), replay.y, list(range(C)))
     together = ce(net(torch.cat([batch.x, replay.x])), torch.cat([batch.y, replay.y]), list(range(C)))
     assert specialist("er-separate", net).loss(net, batch, (replay,)).item() == pytest.approx(expected, abs=1e-10)
-    assert abs(together - expected / 2) > 1e-3  # it is not er's loss twice
+    assert abs(together - expected / 2) > 1e-3  # differs from er's loss
 
 
-def test_er_apart_weighs_replayed_samples_by_what_the_memory_stores(net: nn.Module) -> None:
-    batch, replay = view(5, (2, 3), 0), view(4, (0, 1), 1)
+def test_er_separate_loss_uses_the_memorys_sample_weights(net: nn.Module) -> None:
+    batch, replay = make_batch(5, (2, 3), 0), make_batch(4, (0, 1), 1)
     replay.weights = torch.tensor([3.0, 1.0, 0.0, 0.0], dtype=torch.float64)
     each = F.cross_entropy(net(replay.x), replay.y, reduction="none")
     expected = ce(net(batch.x), batch.y, list(range(C))) + ((3 * each[0] + each[1]) / 4).item()
     assert specialist("er-separate", net).loss(net, batch, (replay,)).item() == pytest.approx(expected, abs=1e-10)
 
 
-def test_der_is_cross_entropy_and_the_squared_distance_to_the_stored_logits(net: nn.Module) -> None:
-    batch, replay = view(5, (2, 3), 0), view(3, (0, 1), 1, logits=True)
+def test_der_loss_is_cross_entropy_plus_squared_error_to_stored_logits(net: nn.Module) -> None:
+    batch, replay = make_batch(5, (2, 3), 0), make_batch(3, (0, 1), 1, logits=True)
     assert replay.stored_logits is not None
     square = mean((a - b) ** 2 for p, z in zip(net(replay.x).tolist(), replay.stored_logits.tolist(), strict=True)
                   for a, b in zip(p, z, strict=True))  # fmt: skip
@@ -113,7 +113,7 @@ def test_der_is_cross_entropy_and_the_squared_distance_to_the_stored_logits(net:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_agems_gradient_never_goes_against_the_memorys_and_is_the_nearest_such(seed: int) -> None:
+def test_agem_gradient_is_the_nearest_one_that_does_not_oppose_the_memorys(seed: int) -> None:
     one: Any = build(SpecialistSettings(name="agem"))
     rng = torch.Generator().manual_seed(seed)
     g, reference = ([torch.randn(s, generator=rng) for s in ((4, 3), (5,), ())] for _ in range(2))
@@ -126,26 +126,26 @@ def test_agems_gradient_never_goes_against_the_memorys_and_is_the_nearest_such(s
     torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_er_ace_asks_the_new_samples_only_among_classes_of_the_batch_and_unseen_ones(net: nn.Module) -> None:
-    batch, replay = view(5, (2, 3), 0), view(4, (0, 1, 2), 1)
+def test_er_ace_task_term_covers_batch_and_unseen_classes_only(net: nn.Module) -> None:
+    batch, replay = make_batch(5, (2, 3), 0), make_batch(4, (0, 1, 2), 1)
     expected = ce(net(batch.x), batch.y, [2, 3, 4, 5]) + ce(net(replay.x), replay.y, list(range(C)))
     assert specialist("er-ace", net).loss(net, batch, (replay,)).item() == pytest.approx(expected, abs=1e-10)
-    alone = view(4, (3,), 2)  # class 2 is not in the batch: it is not asked about either
+    alone = make_batch(4, (3,), 2)  # class 2 is not in the batch, so it does not count
     expected = ce(net(alone.x), alone.y, [3, 4, 5]) + ce(net(replay.x), replay.y, list(range(C)))
     assert specialist("er-ace", net).loss(net, alone, (replay,)).item() == pytest.approx(expected, abs=1e-10)
 
 
-def test_er_ace_leaves_the_old_classes_outputs_alone(net: nets.ResNet) -> None:
-    specialist("er-ace", net).loss(net, view(5, (2, 3), 0), ()).backward()
+def test_er_ace_task_term_has_no_gradient_for_old_outputs(net: nets.ResNet) -> None:
+    specialist("er-ace", net).loss(net, make_batch(5, (2, 3), 0), ()).backward()
     assert net.classifier.weight.grad is not None
     assert (net.classifier.weight.grad[:2] == 0).all()
     assert (net.classifier.weight.grad[2:] != 0).any()
 
 
-def test_lwf_distils_softened_old_outputs_and_asks_among_the_classes_seen(net: nets.ResNet) -> None:
+def test_lwf_loss_is_cross_entropy_over_seen_classes_plus_distillation(net: nets.ResNet) -> None:
     one = specialist("lwf", net, alpha=3.0)
     one.model_copies["old"] = old = frozen_copy(tiny_net(classes=C, seed=3, dtype=torch.float64))
-    batch = view(5, (2, 3), 0)
+    batch = make_batch(5, (2, 3), 0)
     ours, theirs = net(batch.x).tolist(), old(batch.x).tolist()
     kd = 0.0
     for a, b in zip(ours, theirs, strict=True):
@@ -155,10 +155,10 @@ def test_lwf_distils_softened_old_outputs_and_asks_among_the_classes_seen(net: n
     assert one.loss(net, batch, ()).item() == pytest.approx(expected, abs=1e-6)
 
 
-def test_icarls_targets_are_labels_for_new_classes_and_old_answers_for_old_ones(net: nets.ResNet) -> None:
+def test_icarl_targets_are_labels_for_new_classes_and_old_outputs_for_old_ones(net: nets.ResNet) -> None:
     one = specialist("icarl", net)
     one.model_copies["old"] = old = frozen_copy(tiny_net(classes=C, seed=3, dtype=torch.float64))
-    batch = view(6, (0, 2, 3), 0)  # one of them a sample of the memory
+    batch = make_batch(6, (0, 2, 3), 0)  # one of them is a memory sample
     total = 0.0
     for a, b, y in zip(net(batch.x).tolist(), old(batch.x).tolist(), batch.y.tolist(), strict=True):
         for c in range(4):  # the classes seen
@@ -169,7 +169,7 @@ def test_icarls_targets_are_labels_for_new_classes_and_old_answers_for_old_ones(
 
 
 @pytest.mark.parametrize("classes", [4, None])
-def test_icarls_loss_and_gradient_are_the_benchmarks_over_the_classes_seen(classes: int | None) -> None:
+def test_icarl_loss_and_gradient_equal_the_benchmarks(classes: int | None) -> None:
     """aimagelab/mammoth, models/icarl.py, get_loss: the first `ac` outputs and targets, `pc` of them past."""
     stream, learner, compared = tiny_stream(), learner_of("icarl", classes=classes), []
     learner.prepare(stream.tasks[0])
@@ -197,7 +197,7 @@ def test_icarls_loss_and_gradient_are_the_benchmarks_over_the_classes_seen(class
 
 
 @pytest.mark.parametrize("flip", [False, True])
-def test_icarl_predicts_the_nearest_mean_of_unit_features(flip: bool) -> None:
+def test_icarl_predicts_the_class_of_the_nearest_mean(flip: bool) -> None:
     stream, learner = tiny_stream(), learner_of("icarl", augment__flip=flip)
     for task in stream:
         learner.learn(task)
@@ -215,11 +215,11 @@ def test_icarl_predicts_the_nearest_mean_of_unit_features(flip: bool) -> None:
     torch.testing.assert_close(learner.logits(stream.tasks[0].test), torch.tensor(expected), rtol=1e-4, atol=1e-5)
 
 
-def test_cls_er_takes_each_samples_target_from_the_average_that_is_surer_of_its_label(net: nets.ResNet) -> None:
+def test_cls_er_target_comes_from_the_average_with_the_higher_label_probability(net: nets.ResNet) -> None:
     one = specialist("cls-er", net, options={"reg": 0.15})
     for name, seed in (("stable", 3), ("plastic", 4)):
         one.model_copies[name] = frozen_copy(tiny_net(classes=C, seed=seed, dtype=torch.float64))
-    batch, replay = view(5, (2, 3), 0), view(8, (0, 1), 1)
+    batch, replay = make_batch(5, (2, 3), 0), make_batch(8, (0, 1), 1)
     stable, plastic = (one.model_copies[n].train()(replay.x).tolist() for n in ("stable", "plastic"))
     ours, both = net(replay.x).tolist(), net(torch.cat([batch.x, replay.x]))
     square, taken = 0.0, set()
@@ -227,24 +227,24 @@ def test_cls_er_takes_each_samples_target_from_the_average_that_is_surer_of_its_
         slow = log_softmax(s)[y] > log_softmax(q)[y]
         taken.add(slow)
         square += sum((a - b) ** 2 for a, b in zip(p, s if slow else q, strict=True)) / (8 * C)
-    assert taken == {True, False}  # the case shows both
+    assert taken == {True, False}  # both averages occur
     expected = ce(both, torch.cat([batch.y, replay.y]), list(range(C))) + 0.15 * square
     assert one.loss(net, batch, (replay,)).item() == pytest.approx(expected, abs=1e-10)
 
 
-def test_cls_ers_averages_are_renewed_with_their_chance_and_first_follow_closely(net: nets.ResNet) -> None:
+def test_cls_er_averages_are_updated_at_their_rate_with_warm_up(net: nets.ResNet) -> None:
     one = specialist("cls-er", net, options={"stable_rate": 0.25, "stable_alpha": 0.9, "plastic_rate": 1.0})
-    kept = one.draw_inputs(np.random.default_rng(0), 4000, 0)
-    assert abs((kept["stable"] < 1).mean() - 0.25) < 0.03
-    assert (kept["plastic"] < 1).all()
-    assert kept["plastic"][:3] == pytest.approx([1 / 2, 2 / 3, 3 / 4])  # 1 − 1/(step + 1), up to alpha
-    assert kept["plastic"][-1] == pytest.approx(0.999)
-    assert set(np.round(kept["stable"][100:], 6)) == {np.float32(0.9).round(6), np.float32(1.0)}
+    decays = one.draw_inputs(np.random.default_rng(0), 4000, 0)
+    assert abs((decays["stable"] < 1).mean() - 0.25) < 0.03
+    assert (decays["plastic"] < 1).all()
+    assert decays["plastic"][:3] == pytest.approx([1 / 2, 2 / 3, 3 / 4])  # 1 − 1/(step + 1), up to alpha
+    assert decays["plastic"][-1] == pytest.approx(0.999)
+    assert set(np.round(decays["stable"][100:], 6)) == {np.float32(0.9).round(6), np.float32(1.0)}
     one.model_copies |= {
         name: frozen_copy(tiny_net(classes=C, seed=3, dtype=torch.float64)) for name in ("stable", "plastic")
     }
     before = [p.clone() for p in one.model_copies["stable"].parameters()]
-    batch = view(2, (2, 3), 0)
+    batch = make_batch(2, (2, 3), 0)
     batch.extra = {"stable": torch.tensor(0.75), "plastic": torch.tensor(1.0)}
     with torch.no_grad():
         one.after_step(net, batch, ())
@@ -258,7 +258,7 @@ def unit(m: int, d: int, seed: int) -> Tensor:
     return F.normalize(torch.randn(m, d, generator=torch.Generator().manual_seed(seed), dtype=torch.float64), dim=1)
 
 
-def test_contrast_is_the_mean_log_chance_of_the_other_samples_of_the_class() -> None:
+def test_supervised_contrast_equals_its_definition() -> None:
     z, y, t = unit(6, 3, 0), [0, 1, 0, 1, 1, 0], 0.5
     got = supervised_contrast(z, torch.tensor(y), t).tolist()
     for i in range(6):
@@ -267,7 +267,7 @@ def test_contrast_is_the_mean_log_chance_of_the_other_samples_of_the_class() -> 
         assert got[i] == pytest.approx(-mean(chances), abs=1e-10)
 
 
-def test_relations_are_each_samples_distribution_over_the_others() -> None:
+def test_relations_are_log_softmax_over_the_other_samples() -> None:
     z, t = unit(5, 3, 0), 0.2
     got = relations(z, t)
     assert got.shape == (5, 4)
@@ -276,7 +276,7 @@ def test_relations_are_each_samples_distribution_over_the_others() -> None:
         assert got[i].tolist() == pytest.approx(expected, abs=1e-10)
 
 
-def test_co2l_contrasts_only_the_tasks_own_classes_and_distils_relations(net: nets.ResNet) -> None:
+def test_co2l_loss_has_task_anchors_and_distills_relations(net: nets.ResNet) -> None:
     options = {"width": 4, "temperature": 0.5, "now_temperature": 0.2, "past_temperature": 0.1, "distil": 2.0}
     one: Any = specialist("co2l", net, tasks=((0, 1),), options=options)
     one.on_task_start()
@@ -285,7 +285,7 @@ def test_co2l_contrasts_only_the_tasks_own_classes_and_distils_relations(net: ne
     one.head, one.old_head = one.head.double(), one.old_head.double()
     with torch.no_grad():
         one.old_head[0].weight.add_(0.3)
-    batch = view(4, (0, 2, 3, 2), 0, views=2)
+    batch = make_batch(4, (0, 2, 3, 2), 0, views=2)
     x, y = torch.cat([batch.x, *batch.extra_views]), [0, 2, 3, 2] * 2
     z = F.normalize(one.head(net.features(x)), dim=1).detach()
     before = F.normalize(one.old_head(one.model_copies["old"].features(x)), dim=1).detach()
@@ -293,7 +293,7 @@ def test_co2l_contrasts_only_the_tasks_own_classes_and_distils_relations(net: ne
     for i in (k for k in range(8) if y[k] != 0):
         total = sum(math.exp(float(z[i] @ z[j]) / 0.5) for j in range(8) if j != i)
         alike = [math.log(math.exp(float(z[i] @ z[j]) / 0.5) / total) for j in range(8) if j != i and y[j] == y[i]]
-        asym -= (0.5 / 0.07) * mean(alike) / 8  # a mean over all rows, to which old classes add nothing
+        asym -= (0.5 / 0.07) * mean(alike) / 8  # the mean over all rows; old classes contribute 0
     ird = 0.0
     for i in range(8):
         p = log_softmax([float(z[i] @ z[j]) / 0.2 for j in range(8) if j != i])
@@ -302,7 +302,7 @@ def test_co2l_contrasts_only_the_tasks_own_classes_and_distils_relations(net: ne
     assert one.loss(net, batch, ()).item() == pytest.approx(asym + 2.0 * ird, abs=1e-8)
 
 
-def test_co2l_trains_features_and_head_first_then_the_classifier_alone(net: nets.ResNet) -> None:
+def test_co2l_trains_features_and_head_then_classifier(net: nets.ResNet) -> None:
     one: Any = specialist("co2l", net, tasks=((0, 1),), batch=512, epochs=100, lr=0.5, options={"first_epochs": 500})
     one.on_task_start()
     phase, closing_phase = one.training_phase(), one.closing_phase()
@@ -319,8 +319,8 @@ def test_co2l_trains_features_and_head_first_then_the_classifier_alone(net: nets
     assert steps[[0, 59, 60, 75, 90]].tolist() == pytest.approx([1, 1, 0.2, 0.04, 0.008])
 
 
-def test_gdumbs_learning_rate_goes_by_cycles_that_double() -> None:
-    """PyTorch's own warm restarts, from the third epoch on; the first is a tenth, the second full."""
+def test_gdumb_learning_rate_follows_doubling_cosine_cycles() -> None:
+    """Equal to PyTorch's warm restarts from the third epoch on; the first is at a tenth, the second at the maximum."""
     weight = nn.Parameter(torch.zeros(()))
     sgd = torch.optim.SGD([weight], lr=0.05)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingWarmRestarts(sgd, T_0=1, T_mult=2, eta_min=0.0005)
@@ -332,8 +332,8 @@ def test_gdumbs_learning_rate_goes_by_cycles_that_double() -> None:
     assert [0.05 * cosine_cycles(e, 0.01) for e in range(62)] == pytest.approx(expected, abs=1e-12)
 
 
-def test_gdumb_mixes_a_box_of_other_images_and_their_labels_in_its_share(net: nn.Module) -> None:
-    batch = view(4, (0, 1, 2, 3), 0)
+def test_gdumb_loss_mixes_images_and_labels_by_cutmix(net: nn.Module) -> None:
+    batch = make_batch(4, (0, 1, 2, 3), 0)
     batch.extra = {"box": torch.tensor([2, 1, 5, 7]), "keys": torch.tensor([0.3, 0.1, 0.4, 0.2, 0.0])}
     other = [1, 3, 0, 2]  # the order of the first four keys
     mixed = batch.x.clone()
@@ -344,17 +344,17 @@ def test_gdumb_mixes_a_box_of_other_images_and_their_labels_in_its_share(net: nn
     assert specialist("gdumb", net).loss(net, batch, ()).item() == pytest.approx(expected, abs=1e-10)
 
 
-def test_gdumbs_boxes_have_the_area_that_lambda_leaves_and_half_of_the_steps_none(net: nn.Module) -> None:
+def test_gdumb_boxes_have_the_drawn_area_at_half_of_the_steps(net: nn.Module) -> None:
     box = specialist("gdumb", net).draw_inputs(np.random.default_rng(0), 4000, 0)["box"]
     area = (box[:, 2] - box[:, 0]) * (box[:, 3] - box[:, 1])
     assert (box[:, :2] >= 0).all()
     assert (box[:, 2:] <= 8).all()
-    assert 0.5 < (area == 0).mean() < 0.7  # half, and boxes too small for a pixel
+    assert 0.5 < (area == 0).mean() < 0.7  # half of the steps, and boxes smaller than a pixel
     none = specialist("gdumb", net, options={"cutmix": 0.0}).draw_inputs(np.random.default_rng(0), 50, 0)["box"]
     assert ((none[:, 2] - none[:, 0]) * (none[:, 3] - none[:, 1]) == 0).all()
 
 
-def test_distillation_is_least_where_both_agree() -> None:
+def test_distillation_is_minimal_for_equal_logits() -> None:
     a, b = torch.randn(4, 3, dtype=torch.float64), torch.randn(4, 3, dtype=torch.float64)
     assert distillation(a, a, 2.0) < distillation(b, a, 2.0)
 
@@ -362,7 +362,7 @@ def test_distillation_is_least_where_both_agree() -> None:
 # ------------------------------------------------------------------------------------------------------------- X-DER
 
 
-def test_grafted_logits_never_exceed_gamma_times_the_labels_own() -> None:
+def test_graft_bounds_logits_by_gamma_times_the_labels_logit() -> None:
     old, new = torch.randn(40, C).abs() + 0.1, torch.randn(40, C) * 3
     y, columns = torch.arange(40) % 2, torch.tensor([False, False, True, True, True, True])
     got = graft(old, new, y, columns, 0.85)
@@ -376,18 +376,18 @@ def test_grafted_logits_never_exceed_gamma_times_the_labels_own() -> None:
     assert 0 < high < 40
 
 
-def test_hinge_is_the_mean_of_what_is_positive() -> None:
+def test_hinge_is_the_mean_of_positive_values() -> None:
     assert hinge(torch.tensor([-1.0, 2.0, 4.0])).item() == 3
     assert hinge(torch.tensor([-1.0, -2.0])).item() == 0
 
 
-def test_x_ders_loss_is_its_seven_terms(net: nets.ResNet) -> None:
+def test_x_der_loss_is_the_sum_of_its_seven_terms(net: nets.ResNet) -> None:
     options = {"consistency": 0.05, "temperature": 5.0, "eta": 0.1, "margin": 0.3}
     one: Any = specialist("x-der", net, alpha=0.3, beta=0.8, replay=4, options=options)
     one.on_task_start()
     one.training_phase()
-    batch = view(5, (2, 3), 0, views=3)
-    replay_batches = tuple(view(4, (0, 1), k, logits=True, views=3) for k in (1, 2))
+    batch = make_batch(5, (2, 3), 0, views=3)
+    replay_batches = tuple(make_batch(4, (0, 1), k, logits=True, views=3) for k in (1, 2))
     batch.extra = {"chance": torch.ones(2, 4)}
     out, *replayed = (net(v.x) for v in (batch, *replay_batches))
     expected = ce(out, batch.y, [2, 3])
@@ -409,11 +409,11 @@ def test_x_ders_loss_is_its_seven_terms(net: nets.ResNet) -> None:
     assert one.loss(net, batch, replay_batches).item() == pytest.approx(expected, abs=1e-8)
 
 
-def test_x_der_brings_logits_up_to_date_ever_more_rarely_and_each_image_once_a_step(net: nets.ResNet) -> None:
+def test_x_der_updates_logits_with_decreasing_probability_and_once_per_step(net: nets.ResNet) -> None:
     one: Any = specialist("x-der", net, replay=4)
     one.on_task_start()
     one.training_phase()
-    replay_batches = tuple(view(4, (0, 1), k, logits=True, views=3) for k in (1, 2))
+    replay_batches = tuple(make_batch(4, (0, 1), k, logits=True, views=3) for k in (1, 2))
     replay_batches[1].slots = torch.tensor([3, 4, 5, 6])  # one image is in both batches
     for replay in replay_batches:
         replay.stored_logits = replay.stored_logits.float()
@@ -423,13 +423,13 @@ def test_x_der_brings_logits_up_to_date_ever_more_rarely_and_each_image_once_a_s
     assert not torch.equal(replay_batches[0].updated_logits, replay_batches[0].stored_logits)
     assert torch.equal(
         replay_batches[0].updated_logits[:, :2], replay_batches[0].stored_logits[:, :2]
-    )  # what they knew stays
+    )  # known columns stay
     assert torch.equal(replay_batches[1].updated_logits[0], replay_batches[0].updated_logits[3])
     one._update_logits(replay_batches, outputs, torch.full((2, 4), 0.6))  # 0.6 is not under 1/2
     assert torch.equal(replay_batches[0].updated_logits, replay_batches[0].stored_logits)
 
 
-def test_x_der_stores_logits_at_a_tasks_end_with_the_past_held_below_the_own_class() -> None:
+def test_x_der_stores_bounded_logits_at_task_end() -> None:
     stream, learner = tiny_stream(), learner_of("x-der")
     for task in stream:
         learner.learn(task)

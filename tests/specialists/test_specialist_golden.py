@@ -32,35 +32,35 @@ def network() -> nn.Sequential:
     return net.train()
 
 
-def view(values: dict[str, Any], logits: bool) -> Batch:
+def make_batch(values: dict[str, Any], logits: bool) -> Batch:
     x = torch.tensor(values["x"], dtype=torch.float64).view(-1, 1, 3, 4)
     stored = torch.tensor(values["logits"], dtype=torch.float64) if logits else None
     return Batch(x, torch.tensor(values["y"]), stored)
 
 
-def setting(case: str) -> tuple[Specialist, tuple[Batch, ...]]:
-    """The case's specialist and what it replays."""
+def build_case(case: str) -> tuple[Specialist, tuple[Batch, ...]]:
+    """The specialist and the replay batches of a case."""
     name = case.partition(",")[0]
     own = {key: value for key, value in GOLDEN["cases"][case]["settings"].items() if key in ("alpha", "beta")}
     specialist = build(SpecialistSettings(name=name, draws=2 if name == "derpp" else 1, **own))
     tasks = ((2, 3),) if "first task" in case else ((0, 1), (2, 3))
-    seen_mask = torch.tensor([c in {x for task in tasks for x in task} for c in range(6)])
+    seen = torch.tensor([c in {x for task in tasks for x in task} for c in range(6)])
     past = tuple(c for task in tasks[:-1] for c in task)
-    specialist.context = SimpleNamespace(past_classes=past, seen_mask=seen_mask)  # type: ignore[assignment]
+    specialist.context = SimpleNamespace(past_classes=past, seen_mask=seen)  # type: ignore[assignment]
     if "empty" in case:
         return specialist, ()
     for word, batch in (("conflict", "contradicting"), ("agreeing", "agreeing")):
         if word in case:
-            return specialist, (view(GOLDEN[batch], logits=False),)
+            return specialist, (make_batch(GOLDEN[batch], logits=False),)
     return specialist, tuple(
-        view(p, specialist.stores_logits) for p in GOLDEN["pasts"][: specialist.num_replay_batches]
+        make_batch(p, specialist.stores_logits) for p in GOLDEN["pasts"][: specialist.num_replay_batches]
     )
 
 
 @pytest.mark.parametrize("case", list(GOLDEN["cases"]))
 def test_one_step_equals_the_original_code(case: str) -> None:
-    specialist, replay_batches = setting(case)
-    net, batch = network(), view(GOLDEN["now"], logits=False)
+    specialist, replay_batches = build_case(case)
+    net, batch = network(), make_batch(GOLDEN["now"], logits=False)
     losses: list[Tensor] = []
 
     def loss(inputs: StepInputs) -> Tensor:
@@ -86,14 +86,14 @@ def test_one_step_equals_the_original_code(case: str) -> None:
         after = torch.tensor(expected["after"][name], dtype=torch.float64)
         torch.testing.assert_close(value.detach(), after, rtol=0, atol=1e-8)
         moved += float((after - torch.tensor(GOLDEN["before"][name], dtype=torch.float64)).abs().sum())
-    assert moved > 0.01  # there was a step to compare
+    assert moved > 0.01  # the step changed something
 
 
 @pytest.mark.parametrize("case", ["agem", "agem, in conflict", "agem, agreeing"])
-def test_the_cases_of_agem_are_what_their_names_say(case: str) -> None:
-    """Projected where the memory's gradient points the other way, and left alone where it does not."""
-    specialist, replay_batches = setting(case)
-    net, batch = network(), view(GOLDEN["now"], logits=False)
+def test_agem_cases_project_only_in_conflict(case: str) -> None:
+    """Projected if the gradients conflict, unchanged otherwise."""
+    specialist, replay_batches = build_case(case)
+    net, batch = network(), make_batch(GOLDEN["now"], logits=False)
     loss = specialist.loss(net, batch, replay_batches)
     reference = list(specialist.memory_gradient)  # type: ignore[attr-defined]
     plain = list(torch.autograd.grad(loss, list(net.parameters())))
@@ -103,7 +103,7 @@ def test_the_cases_of_agem_are_what_their_names_say(case: str) -> None:
     assert sum((a * b).sum() for a, b in zip(projected, reference, strict=True)) >= -1e-12
 
 
-def test_the_golden_values_say_where_they_are_from() -> None:
+def test_golden_values_name_their_source() -> None:
     assert GOLDEN["repository"].startswith("https://github.com/")
     assert len(GOLDEN["commit"]) == 40
     assert {case.partition(",")[0] for case in GOLDEN["cases"]} == {"er", "der", "derpp", "agem", "er-ace"}

@@ -1,4 +1,4 @@
-"""The hooks around a specialist's loss: when they are called, and that what they change survives an interruption."""
+"""The hooks of a specialist: when they are called, and that their state survives an interruption."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from itl.specialists.model_copies import frozen_copy, grow_outputs
 from support.tiny import Teller, differing, photograph, tiny_learner, tiny_net, tiny_stream
 
 
-class NosyOptions(Options):
+class RecordingOptions(Options):
     pace: Rate = 0.5
 
 
-class Nosy(Specialist):
-    """Uses every hook there is, and notes when."""
+class RecordingSpecialist(Specialist):
+    """Implements every hook and records the calls."""
 
-    name = "nosy"
-    Options = NosyOptions
+    name = "recording"
+    Options = RecordingOptions
     num_views = 2
 
     def __init__(self, settings: Any) -> None:
@@ -38,15 +38,15 @@ class Nosy(Specialist):
         self.steps = torch.zeros(())
 
     def on_task_start(self) -> None:
-        self.calls.append(("task_starts", self.context.task, self.context.classes, self.context.past_classes))
+        self.calls.append(("on_task_start", self.context.task, self.context.classes, self.context.past_classes))
         self.model_copies["slow"] = self.model_copies.get("slow") or frozen_copy(self.context.net)
         grow_outputs(self.model_copies["slow"], self.context.net)
 
     def on_epoch_start(self, index: int) -> None:
-        self.calls.append(("epoch_starts", index))
+        self.calls.append(("on_epoch_start", index))
 
     def draw_inputs(self, rng: np.random.Generator, steps: int, first: int) -> dict[str, np.ndarray]:
-        self.calls.append(("inputs", first))
+        self.calls.append(("draw_inputs", first))
         return {"coin": rng.random((steps, 2)).astype(np.float32)}
 
     def loss(self, net: nn.Module, batch: Batch, replay_batches: tuple[Batch, ...]) -> Tensor:
@@ -100,31 +100,31 @@ class Nosy(Specialist):
 
 
 @pytest.fixture(autouse=True)
-def _nosy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(method_catalog.REGISTERED, "nosy", Nosy)
+def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(method_catalog.REGISTERED, "recording", RecordingSpecialist)
 
 
-def nosy(**settings: Any) -> Learner:
+def recording_learner(**settings: Any) -> Learner:
     own = {"generalist": "none", "memory__policy": "stratified", "specialist__momentum": 0.9, **settings}
-    return tiny_learner("er", specialist__name="nosy", **own)
+    return tiny_learner("er", specialist__name="recording", **own)
 
 
-def test_hooks_are_called_in_their_order_once_a_task_or_an_epoch() -> None:
-    learner = nosy()
+def test_hooks_are_called_in_order_once_per_task_or_epoch() -> None:
+    learner = recording_learner()
     for task in tiny_stream():
         learner.learn(task)
     assert learner.specialist.calls == [  # type: ignore[attr-defined]
-        ("task_starts", 0, (0, 1), ()),
-        ("epoch_starts", 0),
-        ("inputs", 0),
-        ("epoch_starts", 1),
-        ("inputs", 3),
+        ("on_task_start", 0, (0, 1), ()),
+        ("on_epoch_start", 0),
+        ("draw_inputs", 0),
+        ("on_epoch_start", 1),
+        ("draw_inputs", 3),
         ("on_task_end", 8),
-        ("task_starts", 1, (2, 3), (0, 1)),
-        ("epoch_starts", 0),
-        ("inputs", 12),  # 6 of the task, 6 of its closing phase
-        ("epoch_starts", 1),
-        ("inputs", 15),
+        ("on_task_start", 1, (2, 3), (0, 1)),
+        ("on_epoch_start", 0),
+        ("draw_inputs", 12),  # 6 of the task, 6 of its closing phase
+        ("on_epoch_start", 1),
+        ("draw_inputs", 15),
         ("on_task_end", 8),
     ]
     assert learner.specialist.steps == 12  # type: ignore[attr-defined]
@@ -132,14 +132,14 @@ def test_hooks_are_called_in_their_order_once_a_task_or_an_epoch() -> None:
 
 @pytest.mark.parametrize(("stage", "epoch"), [("specialist", 1), ("specialist", 2), ("closing", 1), ("closing", 2)])
 @pytest.mark.parametrize("classes", [4, None])
-def test_what_hooks_keep_survives_an_interruption(stage: str, epoch: int, classes: int | None, tmp_path: Path) -> None:
+def test_hook_state_survives_an_interruption(stage: str, epoch: int, classes: int | None, tmp_path: Path) -> None:
     def stop(event: str, learner: Learner, name: str | None, done: int) -> None:
         if (event, name, done, len(learner.tasks)) == ("on_round_end", stage, epoch, 2):
             learner.save(tmp_path)
             raise KeyboardInterrupt
 
     first, second = tiny_stream().tasks
-    whole, stopped = nosy(classes=classes), nosy(classes=classes, callback=Teller(stop))
+    whole, stopped = recording_learner(classes=classes), recording_learner(classes=classes, callback=Teller(stop))
     for learner in (whole, stopped):
         learner.learn(first)
     whole.learn(second)
@@ -152,23 +152,23 @@ def test_what_hooks_keep_survives_an_interruption(stage: str, epoch: int, classe
     assert torch.equal(again.logits(second.test), whole.logits(second.test))
 
 
-def test_the_gradient_hook_is_what_is_descended_by() -> None:
-    halved, whole = nosy(), nosy(specialist__lr=0.025)
+def test_optimizer_uses_transformed_gradients() -> None:
+    halved, whole = recording_learner(), recording_learner(specialist__lr=0.025)
     task = tiny_stream().tasks[0]
     halved.learn(task)
-    plain = Nosy.transform_gradients
+    plain = RecordingSpecialist.transform_gradients
     try:
-        Nosy.transform_gradients = Specialist.transform_gradients  # type: ignore[method-assign]
+        RecordingSpecialist.transform_gradients = Specialist.transform_gradients  # type: ignore[method-assign]
         whole.learn(task)
     finally:
-        Nosy.transform_gradients = plain  # type: ignore[method-assign]
+        RecordingSpecialist.transform_gradients = plain  # type: ignore[method-assign]
     same = zip(halved.net.parameters(), whole.net.parameters(), strict=True)
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in same)
 
 
-def test_what_is_evaluated_is_the_specialists_until_a_generalist_has_made_an_expert() -> None:
+def test_specialist_is_evaluated_until_a_generalist_trained_an_expert() -> None:
     stream = tiny_stream()
-    alone, expert = nosy(), nosy(generalist="tangent")
+    alone, expert = recording_learner(), recording_learner(generalist="tangent")
     alone.learn(stream.tasks[0])
     expert.learn(stream.tasks[0])
     x = alone.normalize(stream.tasks[0].test.pixels)
@@ -177,7 +177,7 @@ def test_what_is_evaluated_is_the_specialists_until_a_generalist_has_made_an_exp
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"specialist__options__pase": 0.1}, r"unknown setting 'specialist\.options\.pase'; did you mean .*pace"),
         ({"specialist__options__pace": -1}, r"setting specialist\.options\.pace = -1 is not valid: .*greater than 0"),
@@ -185,23 +185,23 @@ def test_what_is_evaluated_is_the_specialists_until_a_generalist_has_made_an_exp
         ({"specialist__name": "er", "specialist__options__pace": 1.0}, "has no options of its own"),
     ],
 )
-def test_a_wrong_option_is_one_line_before_anything_is_trained(settings: dict[str, Any], said: str) -> None:
-    with pytest.raises(UserError, match=said) as caught:
-        tiny_learner("er", **{"specialist__name": "nosy", **settings})
+def test_invalid_option_is_a_user_error_before_training(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message) as caught:
+        tiny_learner("er", **{"specialist__name": "recording", **settings})
     assert "\n" not in str(caught.value)
 
 
-def test_options_are_saved_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    learner = nosy()
+def test_options_are_saved_with_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    learner = recording_learner()
     learner.learn(tiny_stream().tasks[0])
     learner.save(tmp_path)
     assert learner.settings.specialist.options == {"pace": 0.5}
-    monkeypatch.setitem(NosyOptions.model_fields, "pace", NosyOptions.model_fields["pace"])
-    monkeypatch.setattr(NosyOptions.model_fields["pace"], "default", 0.9)
+    monkeypatch.setitem(RecordingOptions.model_fields, "pace", RecordingOptions.model_fields["pace"])
+    monkeypatch.setattr(RecordingOptions.model_fields["pace"], "default", 0.9)
     assert itl.load(tmp_path, device="cpu").settings.specialist.options == {"pace": 0.5}
 
 
-def test_joined_sources_are_numbered_through() -> None:
+def test_concatenated_sources_index_all_rows() -> None:
     stream = tiny_stream()
     a, b = (task.train for task in stream)
     both = torch.cat([a.pixels, b.pixels])
@@ -210,14 +210,14 @@ def test_joined_sources_are_numbered_through() -> None:
     assert ConcatImageSource([(a, len(a)), (b, len(b))]).gather(rows[:0]).shape == (0, 1, 8, 8)
 
 
-def test_balanced_rows_give_every_class_the_same_chance() -> None:
+def test_balanced_rows_draw_every_class_equally_often() -> None:
     labels = np.array([0] * 90 + [1] * 9 + [2])
     drawn = np.concatenate([labels[balanced_rows(labels, np.random.default_rng(k))] for k in range(200)])
     share = np.bincount(drawn) / len(drawn)
     assert np.abs(share - 1 / 3).max() < 0.02  # 20,000 draws: five standard deviations
 
 
-def test_a_twin_gains_the_networks_new_outputs_and_keeps_its_own() -> None:
+def test_grow_outputs_adds_new_outputs_and_keeps_old_ones() -> None:
     net, later = tiny_net(classes=2), tiny_net(classes=4, seed=1)
     old = frozen_copy(net)
     grow_outputs(old, later)

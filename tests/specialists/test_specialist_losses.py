@@ -19,7 +19,7 @@ def specialist(name: str, **settings: object):  # type: ignore[no-untyped-def]
 
 
 def ce(logits: Tensor, y: Tensor) -> list[float]:
-    """−log softmax at the label, one number a sample."""
+    """−log softmax at the label of each sample."""
     out = []
     for row, label in zip(logits.tolist(), y.tolist(), strict=True):
         top = max(row)
@@ -28,7 +28,7 @@ def ce(logits: Tensor, y: Tensor) -> list[float]:
 
 
 def squares(logits: Tensor, stored: Tensor, logit_widths: list[int] | None = None) -> list[list[float]]:
-    """(logit − stored)², a list a sample, with as many entries as the stored logits had columns."""
+    """(logit − stored)² for each sample, over the known columns of the stored logits."""
     rows = zip(logits.tolist(), stored.tolist(), logit_widths or [logits.shape[1]] * len(logits), strict=True)
     return [[(a - b) ** 2 for a, b in zip(p[:width], z[:width], strict=True)] for p, z, width in rows]
 
@@ -42,15 +42,15 @@ def net() -> nn.Module:
     return tiny_net(classes=4).train()
 
 
-def view(n: int, seed: int, logits: bool = False, logit_widths: list[int] | None = None) -> Batch:
+def make_batch(n: int, seed: int, logits: bool = False, logit_widths: list[int] | None = None) -> Batch:
     rng = torch.Generator().manual_seed(seed)
     x, y = torch.randn(n, 1, 8, 8, generator=rng), torch.randint(0, 4, (n,), generator=rng)
     stored = torch.randn(n, 4, generator=rng) if logits else None
     return Batch(x, y, stored, None if logit_widths is None else torch.tensor(logit_widths))
 
 
-def test_sgd_is_the_cross_entropy_of_the_task_alone(net: nn.Module) -> None:
-    batch = view(5, 0)
+def test_sgd_loss_is_cross_entropy_of_the_task(net: nn.Module) -> None:
+    batch = make_batch(5, 0)
     expected = mean(ce(net(batch.x), batch.y))
     assert specialist("sgd").loss(net, batch, ()).item() == pytest.approx(expected, rel=1e-5)
     assert specialist("sgd").num_replay_batches == 0
@@ -58,17 +58,17 @@ def test_sgd_is_the_cross_entropy_of_the_task_alone(net: nn.Module) -> None:
 
 
 @pytest.mark.parametrize("draws", [0, 1, 2])
-def test_er_is_one_mean_over_the_joined_batch_in_one_forward(net: nn.Module, draws: int) -> None:
-    batch, replay_batches = view(5, 0), tuple(view(3, k) for k in range(1, draws + 1))
-    together = net(torch.cat([batch.x, *(p.x for p in replay_batches)]))  # batch norm sees the mixture
-    expected = ce(together, torch.cat([batch.y, *(p.y for p in replay_batches)]))
+def test_er_loss_is_one_mean_over_the_concatenated_batch(net: nn.Module, draws: int) -> None:
+    batch, replay_batches = make_batch(5, 0), tuple(make_batch(3, k) for k in range(1, draws + 1))
+    joint_logits = net(torch.cat([batch.x, *(p.x for p in replay_batches)]))  # batch norm mixes the batches
+    expected = ce(joint_logits, torch.cat([batch.y, *(p.y for p in replay_batches)]))
     assert specialist("er").loss(net, batch, replay_batches).item() == pytest.approx(mean(expected), rel=1e-5)
     assert specialist("er", reduction="sum").loss(net, batch, replay_batches).item() == pytest.approx(
         sum(expected), rel=1e-5
     )
     if draws:
-        apart = mean(ce(net(batch.x), batch.y) + [v for p in replay_batches for v in ce(net(p.x), p.y)])
-        assert abs(apart - mean(expected)) > 1e-4  # two forwards would be another loss
+        separate = mean(ce(net(batch.x), batch.y) + [v for p in replay_batches for v in ce(net(p.x), p.y)])
+        assert abs(separate - mean(expected)) > 1e-4  # separate forward passes give another loss
 
 
 REDUCTIONS = {
@@ -81,13 +81,13 @@ REDUCTIONS = {
 @pytest.mark.parametrize("how", list(REDUCTIONS))
 @pytest.mark.parametrize("draws", [1, 2])
 @pytest.mark.parametrize("logit_widths", [None, [2, 4, 2]])
-def test_derpp_is_three_terms_each_with_its_own_forward(
+def test_derpp_loss_is_three_terms_with_separate_forward_passes(
     net: nn.Module, how: str, draws: int, logit_widths: list[int] | None
 ) -> None:
-    batch = view(5, 0)
+    batch = make_batch(5, 0)
     replay_batches = (
-        view(3, 1, logits=True, logit_widths=logit_widths),
-        view(3, 2, logits=True, logit_widths=logit_widths),
+        make_batch(3, 1, logits=True, logit_widths=logit_widths),
+        make_batch(3, 2, logits=True, logit_widths=logit_widths),
     )[:draws]
     over_samples, over_all = REDUCTIONS[how]
     expected = (
@@ -99,14 +99,14 @@ def test_derpp_is_three_terms_each_with_its_own_forward(
     assert method.loss(net, batch, replay_batches).item() == pytest.approx(expected, rel=1e-4)
 
 
-def test_derpp_on_an_empty_memory_is_plain_training(net: nn.Module) -> None:
-    batch = view(5, 0)
+def test_derpp_with_empty_memory_is_plain_training(net: nn.Module) -> None:
+    batch = make_batch(5, 0)
     expected = mean(ce(net(batch.x), batch.y))
     assert specialist("derpp", alpha=9.0, beta=9.0).loss(net, batch, ()).item() == pytest.approx(expected, rel=1e-5)
 
 
-def test_derpp_leaves_the_train_mode_logits_of_the_task_to_be_stored(net: nn.Module) -> None:
-    batch = view(5, 0)
+def test_derpp_outputs_are_detached_training_mode_logits(net: nn.Module) -> None:
+    batch = make_batch(5, 0)
     expected = net(batch.x).detach()
     specialist("derpp").loss(net, batch, ())
     assert batch.outputs is not None
@@ -114,7 +114,7 @@ def test_derpp_leaves_the_train_mode_logits_of_the_task_to_be_stored(net: nn.Mod
     torch.testing.assert_close(batch.outputs, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_no_gradient_comes_from_columns_that_the_stored_logits_did_not_have() -> None:
+def test_squared_error_ignores_columns_beyond_the_stored_width() -> None:
     logits = torch.randn(2, 4, requires_grad=True)
     squared_error(logits, torch.zeros(2, 4), "mean", torch.tensor([1, 3])).backward()
     counted = torch.tensor([[True, False, False, False], [True, True, True, False]])
@@ -122,7 +122,7 @@ def test_no_gradient_comes_from_columns_that_the_stored_logits_did_not_have() ->
     torch.testing.assert_close(logits.grad, torch.where(counted, 2 * logits.detach() / 4, 0.0))
 
 
-def test_losses_are_taken_in_float32_after_a_forward_in_less() -> None:
+def test_losses_are_computed_in_float32() -> None:
     logits, y = torch.randn(4, 3).bfloat16(), torch.tensor([0, 1, 2, 0])
     assert cross_entropy(logits, y).dtype == torch.float32
     assert squared_error(logits, logits).dtype == torch.float32

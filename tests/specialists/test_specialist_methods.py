@@ -1,4 +1,4 @@
-"""Every method learns, alone and under the tangent generalist, and goes on after a stop as if there were none."""
+"""Every method learns, with and without the tangent generalist, and resumes exactly after an interruption."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def stages(learner: Learner) -> list[str]:
 
 @pytest.mark.parametrize("method", BASELINES)
 @pytest.mark.parametrize("generalist", ["none", "tangent"])
-def test_a_method_learns_and_goes_on_exactly_where_it_was_stopped(method: str, generalist: str, tmp_path: Path) -> None:
+def test_method_resumes_exactly_within_a_task(method: str, generalist: str, tmp_path: Path) -> None:
     stream = tiny_stream()
     learner = learner_of(method, generalist=generalist, callback=keeping(tmp_path))
     for task in stream:
         learner.learn(task)
-    end, said = whole(learner), learner.logits(stream.tasks[0].test)
-    assert torch.isfinite(said).all()
+    end, logits = whole(learner), learner.logits(stream.tasks[0].test)
+    assert torch.isfinite(logits).all()
     expected = {*stages(learner), *(["tangent", "projection"] if generalist == "tangent" else [])}
     assert {place.name for place in tmp_path.iterdir()} == expected
     for stage in expected:
@@ -41,13 +41,11 @@ def test_a_method_learns_and_goes_on_exactly_where_it_was_stopped(method: str, g
         again.recall(stream.tasks[:1])
         again.learn(stream.tasks[1])
         assert differing(whole(again), end) == set(), f"stopped in {stage}"
-        assert torch.equal(again.logits(stream.tasks[0].test), said)
+        assert torch.equal(again.logits(stream.tasks[0].test), logits)
 
 
 @pytest.mark.parametrize("method", BASELINES)
-def test_a_method_learns_on_after_a_task_as_if_never_stopped_and_gives_the_same_answers(
-    method: str, tmp_path: Path
-) -> None:
+def test_method_resumes_exactly_between_tasks(method: str, tmp_path: Path) -> None:
     stream, learner = tiny_stream(), learner_of(method)
     learner.learn(stream.tasks[0])
     learner.save(tmp_path)
@@ -60,7 +58,7 @@ def test_a_method_learns_on_after_a_task_as_if_never_stopped_and_gives_the_same_
 
 
 @pytest.mark.parametrize("method", BASELINES)
-def test_an_untrained_method_answers_with_its_network(method: str) -> None:
+def test_untrained_method_predicts_with_its_network(method: str) -> None:
     stream, learner = tiny_stream(), learner_of(method)
     learner.prepare(stream.tasks[0])
     x = learner.normalize(stream.tasks[0].test.pixels)
@@ -68,7 +66,7 @@ def test_an_untrained_method_answers_with_its_network(method: str) -> None:
 
 
 @pytest.mark.parametrize("method", [m for m in BASELINES if m != "x-der"])
-def test_a_method_learns_with_a_classifier_that_grows(method: str) -> None:
+def test_method_learns_with_a_growing_classifier(method: str) -> None:
     stream, learner = tiny_stream(), learner_of(method, classes=None)
     for task in stream:
         learner.learn(task)
@@ -78,7 +76,7 @@ def test_a_method_learns_with_a_classifier_that_grows(method: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", BASELINES)
-def test_a_method_learns_something(method: str) -> None:
+def test_method_learns(method: str) -> None:
     """Twelve times as many steps as elsewhere here: the tiny world's patterns are easy."""
     many = {"specialist__epochs": 24} if method != "gdumb" else {"specialist__epochs": 62}
     own = {**SMALL.get(method, {}), **many}
@@ -94,7 +92,7 @@ def test_a_method_learns_something(method: str) -> None:
 
 
 @pytest.mark.parametrize("method", BASELINES)
-def test_how_many_views_fit_at_once_changes_no_bit_of_a_method(method: str) -> None:
+def test_chunk_size_does_not_change_a_methods_results(method: str) -> None:
     from dataclasses import replace
 
     stream, ends = tiny_stream(), []
@@ -108,7 +106,7 @@ def test_how_many_views_fit_at_once_changes_no_bit_of_a_method(method: str) -> N
     assert differing(*ends) == set()
 
 
-def test_joint_learns_from_all_tasks_so_far_and_says_so_when_they_are_not_there(tmp_path: Path) -> None:
+def test_joint_learns_from_all_tasks_and_requires_their_images(tmp_path: Path) -> None:
     stream, learner = tiny_stream(), learner_of("joint")
     shown: list[int] = []
     learner.learn(stream.tasks[0])
@@ -126,7 +124,7 @@ def test_joint_learns_from_all_tasks_so_far_and_says_so_when_they_are_not_there(
 
 
 @pytest.mark.parametrize("method", ["joint", "gdumb"])
-def test_some_methods_begin_every_task_with_a_new_network(method: str) -> None:
+def test_method_that_resets_the_network_starts_each_task_with_a_new_one(method: str) -> None:
     stream, learner = tiny_stream(), learner_of(method, specialist__lr=1e-9, specialist__momentum=0.0)
     seen = []
     for task in stream:
@@ -149,8 +147,8 @@ def test_gdumb_sees_its_memory_and_nothing_else() -> None:
     assert sorted(learner.memory.labels) == [0, 0, 1, 1, 2, 2, 3, 3]
 
 
-def test_the_generalist_starts_from_the_model_that_is_evaluated() -> None:
-    """CLS-ER's stable average, not the network that is trained; and the averages go on from the expert."""
+def test_generalist_starts_from_the_evaluated_model() -> None:
+    """CLS-ER's stable average, not the trained network; later the averages continue from the expert."""
     stream, heard = tiny_stream(), {}
 
     def tell(event: str, learner: Learner, stage: str | None, done: int) -> None:
@@ -166,7 +164,7 @@ def test_the_generalist_starts_from_the_model_that_is_evaluated() -> None:
 
 
 @pytest.mark.parametrize("method", ["lwf", "icarl", "co2l", "x-der"])
-def test_a_method_for_new_classes_refuses_to_be_taught_one_again(method: str) -> None:
+def test_method_that_requires_new_classes_refuses_a_known_class(method: str) -> None:
     learner = learner_of(method)
     images, labels = tiny_images(4)
     learner.learn(images[labels < 2], labels[labels < 2])
@@ -177,7 +175,7 @@ def test_a_method_for_new_classes_refuses_to_be_taught_one_again(method: str) ->
 
 
 @pytest.mark.parametrize(
-    ("method", "settings", "said"),
+    ("method", "settings", "message"),
     [
         ("der", {"memory__policy": "stratified"}, r"der stores logits step by step; set memory\.policy=reservoir"),
         ("der", {"memory__logits": False}, r"memory\.logits=false leaves out; set it to true"),
@@ -191,16 +189,16 @@ def test_a_method_for_new_classes_refuses_to_be_taught_one_again(method: str) ->
         ("x-der", {"memory__policy": "loss-aware"}, r"takes the present one's; set memory\.policy=stratified, herding"),
     ],
 )
-def test_what_a_method_cannot_serve_is_one_line_before_training(
-    method: str, settings: dict[str, Any], said: str
+def test_unsupported_settings_are_a_user_error_before_training(
+    method: str, settings: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(UserError, match=said) as caught:
+    with pytest.raises(UserError, match=message) as caught:
         learner_of(method, **settings).prepare(tiny_stream().tasks[0])
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("policy", ["stratified", "herding", "entropy", "coreset"])
-def test_x_der_learns_with_every_memory_that_its_refusal_names(policy: str) -> None:
+def test_x_der_learns_with_every_policy_its_error_names(policy: str) -> None:
     stream, learner = tiny_stream(), learner_of("x-der", memory__policy=policy)
     for task in stream:
         learner.learn(task)
@@ -209,7 +207,7 @@ def test_x_der_learns_with_every_memory_that_its_refusal_names(policy: str) -> N
 
 @pytest.mark.parametrize("method", BASELINES)
 @pytest.mark.parametrize("frozen", [False, True])
-def test_a_method_takes_a_network_of_ones_own_and_leaves_its_frozen_layers(method: str, frozen: bool) -> None:
+def test_method_trains_a_user_module_and_keeps_frozen_layers(method: str, frozen: bool) -> None:
     torch.manual_seed(0)
     stem, rest = nn.Conv2d(1, 6, 3), (nn.BatchNorm2d(6), nn.ReLU(), nn.Flatten(), nn.Linear(216, 4))
     own = ModuleAdapter(nn.Sequential(stem.requires_grad_(not frozen), *rest), "4", ["1"])
@@ -221,7 +219,7 @@ def test_a_method_takes_a_network_of_ones_own_and_leaves_its_frozen_layers(metho
     assert torch.isfinite(learner.logits(tiny_stream().tasks[0].test)).all()
 
 
-def test_co2l_trains_the_classifier_of_ones_own_network_in_its_probe_alone() -> None:
+def test_co2l_probe_trains_only_a_user_modules_classifier() -> None:
     layers = OrderedDict(flat=nn.Flatten(), body=nn.Linear(64, 6), out=nn.Linear(6, 4))
     own = ModuleAdapter(nn.Sequential(layers), "out", ["body"])
     settings = {**TINY, **{name.replace("__", "."): value for name, value in SMALL["co2l"].items()}}
@@ -244,7 +242,7 @@ WITHOUT_EFFECT: dict[str, tuple[Any, list[str]]] = {
 
 
 @pytest.mark.parametrize(("setting", "method"), [(s, m) for s, (_, those) in WITHOUT_EFFECT.items() for m in those])
-def test_a_setting_does_nothing_where_the_documentation_says_so(setting: str, method: str) -> None:
+def test_setting_without_effect_is_documented(setting: str, method: str) -> None:
     ends = []
     for given in ({}, {setting: WITHOUT_EFFECT[setting][0]}):
         learner = learner_of(method, augment__task=None, **{"augment__memory": None, **given})
@@ -252,11 +250,11 @@ def test_a_setting_does_nothing_where_the_documentation_says_so(setting: str, me
             learner.learn(task)
         ends.append(photograph(learner))
     assert differing(*ends) == set()
-    said = [line.split("|")[1:3] for line in SETTINGS.splitlines() if line.startswith("| `")]
-    assert any(f"`{setting.replace('__', '.')}`" in names and f"`{method}`" in those for names, those in said)
+    rows = [line.split("|")[1:3] for line in SETTINGS.splitlines() if line.startswith("| `")]
+    assert any(f"`{setting.replace('__', '.')}`" in names and f"`{method}`" in methods for names, methods in rows)
 
 
-def test_every_specialist_has_a_method_and_says_what_its_step_costs() -> None:
+def test_every_specialist_has_a_method_and_a_step_cost() -> None:
     on = (None, "seq-cifar10")
     used = {presets.settings_for(name, stream, 200).specialist.name for name in presets.METHODS for stream in on}
     assert used == set(names())

@@ -1,4 +1,4 @@
-"""Methods whose memory depends on the network, held to code and equations that are not ours."""
+"""Methods whose memory depends on the network, compared with the authors' code and equations."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ METHODS = ["gss", "er-t", "gmed", "metasp", "gcr"]
 
 
 def wave(*shape: int, k: float) -> Tensor:
-    """Numbers that both sides can make: sin(k i + k)."""
+    """Reproducible numbers: sin(k i + k)."""
     return torch.sin(torch.arange(math.prod(shape), dtype=torch.float64) * k + k).reshape(shape)
 
 
 class Small(nn.Module):
-    """The network the golden values were made with."""
+    """The network that the golden values were computed with."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class Small(nn.Module):
 # ------------------------------------------------------------------------------------------------------------- GSS
 
 
-def test_gss_chooses_scores_and_learns_like_the_benchmarks_own_code() -> None:
+def test_gss_steps_equal_the_benchmarks_code() -> None:
     """Ten steps from the same weights, batches and draws: loss and weights to 1e-8, every slot and score."""
     net, size = Small(), 6
     live = GradientSimilaritySelector(Slots.empty(size), torch.zeros(size + 1, dtype=torch.float64), CPU)
@@ -99,7 +99,7 @@ def test_gss_chooses_scores_and_learns_like_the_benchmarks_own_code() -> None:
 
 def test_gss_scores_are_the_largest_cosines_plus_one() -> None:
     each = torch.randn(7, 20, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    each[6] = 0  # a gradient of no length is near to none
+    each[6] = 0  # a zero gradient has cosine 0
     score, alone = cosine_scores(each @ each.T, 4)
     assert score.item() == pytest.approx(float(F.cosine_similarity(each[4:].mean(0), each[:4]).max()) + 1, abs=1e-12)
     cosines = F.cosine_similarity(each[4:, None], each[None, :4], 2).amax(1) + 1
@@ -109,7 +109,7 @@ def test_gss_scores_are_the_largest_cosines_plus_one() -> None:
 # ---------------------------------------------------------------------------------------------- loss-aware reservoir
 
 
-def test_chances_of_the_loss_aware_reservoir_are_those_of_the_authors_code() -> None:
+def test_loss_aware_eviction_probabilities_equal_the_authors_code() -> None:
     """aimagelab/mammoth, commit e75a491c, utils/buffer.py, LossAwareBalancedSampling.merge_scores."""
     losses = torch.tensor([0.1, 2.3, 0.7, 0.05, 1.1, 0.4, 3.0], dtype=torch.float64)
     labels = torch.tensor([0, 0, 0, 1, 2, 2, 0])
@@ -123,7 +123,7 @@ def test_chances_of_the_loss_aware_reservoir_are_those_of_the_authors_code() -> 
     assert eviction_probabilities(torch.ones(4), torch.tensor([0, 1, 2, 3])).tolist() == [0.25] * 4
 
 
-def test_a_loss_aware_memory_takes_every_sample_with_a_reservoirs_chance_where_the_scores_say() -> None:
+def test_loss_aware_memory_accepts_like_a_reservoir_and_evicts_by_score() -> None:
     rng, taken, given_up, runs = np.random.default_rng(0), 0, np.zeros(4), 600
     losses = torch.tensor([0.01, 0.02, 4.0, 5.0, 0.0], dtype=torch.float64)
     for _ in range(runs):
@@ -151,7 +151,7 @@ def trained_learner(method: str, tasks: int = 2, **settings: Any) -> Learner:
     return learner
 
 
-def test_er_ts_bias_correction_scales_and_shifts_the_last_tasks_outputs_alone() -> None:
+def test_er_t_bias_correction_affects_only_the_last_tasks_outputs() -> None:
     learner = trained_learner("er-t")
     specialist: Any = learner.specialist
     x = torch.randn(5, 1, 8, 8, generator=torch.Generator().manual_seed(0))
@@ -166,7 +166,7 @@ def test_er_ts_bias_correction_scales_and_shifts_the_last_tasks_outputs_alone() 
         assert torch.allclose(net(x), seen, atol=1e-5)
 
 
-def test_er_ts_learning_rate_decays_with_every_sample_seen() -> None:
+def test_er_t_learning_rate_decays_with_samples_seen() -> None:
     learner = trained_learner("er-t", tasks=1, specialist__options__decay=0.99)
     seen = learner.memory.slots.seen
     assert seen == 3 * 18
@@ -179,7 +179,7 @@ def test_er_ts_learning_rate_decays_with_every_sample_seen() -> None:
 # ------------------------------------------------------------------------------------------------------------ GMED
 
 
-def test_gmed_edits_by_its_equation() -> None:
+def test_gmed_edit_equals_its_equation() -> None:
     """α (∇ℓ(x; θ') - ∇ℓ(x; θ) + β ∇ℓ(x; θ)), θ' = θ - lr ∇ℓ(now), written out on plain copies of the weights."""
     net = Small()
     settings = SpecialistSettings(lr=0.2, options={"stride": 0.3, "regularise": 0.1})
@@ -205,18 +205,18 @@ def test_gmed_edits_by_its_equation() -> None:
     assert torch.allclose(edited, expected, atol=1e-6)
 
 
-def test_gmeds_edits_stay_with_their_image_and_go_with_it() -> None:
+def test_gmed_edits_follow_their_images() -> None:
     learner = trained_learner("gmed", specialist__options__stride=5.0)
     specialist: Any = learner.specialist
     slots = learner.memory.slots
     moved = specialist.edits[:7].flatten(1).abs().amax(1) > 0
     assert moved.any()
-    fresh = torch.from_numpy(slots.written == slots.step)  # written by the last step: nothing has edited them
+    fresh = torch.from_numpy(slots.written == slots.step)  # written by the last step, so not edited yet
     assert not moved[fresh].any()
 
 
 @pytest.mark.parametrize("policy", ["stratified", "herding", "entropy", "coreset"])
-def test_what_overwrites_an_edited_image_at_a_tasks_end_begins_unedited(policy: str) -> None:
+def test_gmed_image_written_at_task_end_has_no_edit(policy: str) -> None:
     edited: list[bool] = []
 
     def look(event: str, learner: Learner, stage: str | None, epoch: int) -> None:
@@ -232,10 +232,10 @@ def test_what_overwrites_an_edited_image_at_a_tasks_end_begins_unedited(policy: 
     learner = tiny_learner("gmed", 7, 6, callback=Teller(look), **options)
     for task in stream:
         learner.learn(task)
-    assert any(edited)  # what stayed
+    assert any(edited)  # of images that stayed
 
 
-def test_what_overwrites_an_edited_image_in_a_step_begins_unedited(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gmed_image_written_in_a_step_has_no_edit(monkeypatch: pytest.MonkeyPatch) -> None:
     write, lost = OnlineSelectionStep.write, []
 
     def watched(self: OnlineSelectionStep, *args: Any) -> None:
@@ -258,13 +258,13 @@ def test_what_overwrites_an_edited_image_in_a_step_begins_unedited(monkeypatch: 
 
 
 def judged_batches(dtype: torch.dtype) -> tuple[tuple[Tensor, Tensor], list[tuple[Tensor, Tensor]]]:
-    """A batch to learn from and two to judge by."""
+    """A batch to learn from and two held-out sets."""
     draw = torch.Generator().manual_seed(1)
     batches = [(torch.randn(n, 1, 8, 8, generator=draw).to(dtype), torch.arange(n) % 3) for n in (6, 4, 5)]
     return batches[0], batches[1:]
 
 
-def test_metasps_influence_is_the_derivative_through_the_tried_step() -> None:
+def test_metasp_influence_is_the_derivative_through_the_virtual_step() -> None:
     net = tiny_net(classes=3, dtype=torch.float64)
     (x, y), judges = judged_batches(torch.float64)
     ours = influences(net, (x, y), judges, 0.1)
@@ -279,7 +279,7 @@ def test_metasps_influence_is_the_derivative_through_the_tried_step() -> None:
         assert torch.allclose(influence, raw * loss.detach() / raw.norm(), rtol=1e-10, atol=1e-10)
 
 
-def test_metasps_influence_is_in_full_precision_while_the_network_wears_bf16_weights() -> None:
+def test_metasp_influence_is_computed_in_float32_with_bf16_weights() -> None:
     net, (batch, judges) = tiny_net(classes=3), judged_batches(torch.float32)
     masters = {layer: layer.weight for layer in net.modules() if isinstance(layer, nn.Conv2d | nn.Linear)}
     for layer in masters:
@@ -293,8 +293,8 @@ def test_metasps_influence_is_in_full_precision_while_the_network_wears_bf16_wei
         assert torch.equal(one, other)
 
 
-def test_a_step_tried_too_far_says_nothing_of_its_samples() -> None:
-    """In evaluation mode a step may overflow that in training mode would not: it must not stop the run."""
+def test_metasp_influence_is_zero_if_the_virtual_step_overflows() -> None:
+    """A virtual step in evaluation mode may overflow where the actual step does not; it must not stop the run."""
     net, (batch, judges) = tiny_net(classes=3), judged_batches(torch.float32)
     each = influences(net, batch, judges, 1e30)
     assert [t.tolist() for t in each] == [[0.0] * 6] * 2
@@ -302,7 +302,7 @@ def test_a_step_tried_too_far_says_nothing_of_its_samples() -> None:
     assert any(t.abs().sum() > 0 for t in influences(net, batch, judges, 0.1))
 
 
-def test_fused_influence_is_the_shortest_between_the_two() -> None:
+def test_min_norm_combination_has_the_smallest_norm() -> None:
     draw = torch.Generator().manual_seed(0)
     for _ in range(20):
         a, b = torch.randn(2, 5, generator=draw)
@@ -310,7 +310,7 @@ def test_fused_influence_is_the_shortest_between_the_two() -> None:
         assert float(min_norm_combination(a, b).norm()) == pytest.approx(shortest, abs=5e-3)
 
 
-def test_metasps_weights_sum_to_one_and_none_is_below_zero() -> None:
+def test_metasp_weights_are_nonnegative_and_sum_to_one() -> None:
     assert step_weights(torch.tensor([0.5, -0.5, 0.2, 0.8])).tolist() == pytest.approx(
         [0.5 / 3, 1.5 / 3, 0.8 / 3, 0.2 / 3]
     )
@@ -320,8 +320,8 @@ def test_metasps_weights_sum_to_one_and_none_is_below_zero() -> None:
 # ------------------------------------------------------------------------------------------------------------- GCR
 
 
-def test_gcr_chooses_what_a_slow_search_over_whole_gradients_chooses() -> None:
-    """The gradient of β CE + α MSE by a last layer's weights, from autograd, sample by sample."""
+def test_gcr_selection_equals_a_search_over_full_gradients() -> None:
+    """The reference is the gradient of β CE + α MSE w.r.t. the last layer's weights, by autograd, per sample."""
     draw = torch.Generator().manual_seed(3)
     layer = nn.Linear(4, 3, dtype=torch.float64)
     features = torch.randn(12, 4, generator=draw, dtype=torch.float64).abs()
@@ -346,7 +346,7 @@ def test_gcr_chooses_what_a_slow_search_over_whole_gradients_chooses() -> None:
     assert np.allclose(weights[: len(expected)], theirs, atol=1e-5)
 
 
-def test_gcrs_loss_weighs_replayed_samples() -> None:
+def test_gcr_loss_uses_sample_weights() -> None:
     specialist = GCR(SpecialistSettings(alpha=0.3, beta=0.6))
     net = Small().float()
     batch = Batch(wave(3, 4, k=0.3).float(), torch.tensor([0, 1, 2]))
@@ -364,7 +364,7 @@ def test_gcrs_loss_weighs_replayed_samples() -> None:
     assert torch.allclose(loss, by_hand)
 
 
-def test_gcrs_memory_keeps_only_what_the_specialist_had_right_and_balances_classes() -> None:
+def test_gcr_memory_is_balanced_and_holds_correctly_classified_samples() -> None:
     learner = trained_learner("gcr", tasks=3)
     counts = np.bincount(learner.memory.labels)
     assert counts.max() - counts.min() <= 1
@@ -373,7 +373,7 @@ def test_gcrs_memory_keeps_only_what_the_specialist_had_right_and_balances_class
 
 
 @pytest.mark.parametrize("never", [{1}, {3}, {0, 1, 2, 3}])
-def test_a_class_of_which_gcr_had_nothing_right_is_chosen_from_all_of_its_samples(
+def test_gcr_selects_from_all_samples_of_a_class_without_correct_ones(
     never: set[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream, told = tiny_stream(), []
@@ -385,9 +385,9 @@ def test_a_class_of_which_gcr_had_nothing_right_is_chosen_from_all_of_its_sample
         if event == "on_memory_update":
             held, task = learner.memory.slots, len(learner.tasks) - 1
             ours = np.flatnonzero((held.task == task) & np.isin(held.label, list(never)))
-            said = learner.logits(stream.tasks[task].train)[held.row[ours]]
+            logits = learner.logits(stream.tasks[task].train)[held.row[ours]]
             assert learner.memory.logits is not None
-            assert torch.allclose(learner.memory.logits[ours], said, atol=1e-5)
+            assert torch.allclose(learner.memory.logits[ours], logits, atol=1e-5)
             told.append(len(ours))
 
     monkeypatch.setattr(GradientCoresetCandidates, "rate", rate)
@@ -403,7 +403,7 @@ def test_a_class_of_which_gcr_had_nothing_right_is_chosen_from_all_of_its_sample
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_slots_hold_the_raw_image_they_name(method: str) -> None:
+def test_slots_hold_the_raw_image_of_their_row(method: str) -> None:
     stream = tiny_stream(classes=6, tasks=3, each=9)
     learner = trained_learner(method, tasks=3)
     slots = learner.memory.slots
@@ -416,7 +416,7 @@ def test_slots_hold_the_raw_image_they_name(method: str) -> None:
 
 
 @pytest.mark.parametrize(("method", "stage"), [*((m, "specialist") for m in METHODS), ("er-t", "generalist")])
-def test_an_interrupted_task_ends_with_the_same_weights_and_memory(method: str, stage: str, tmp_path: Path) -> None:
+def test_interrupted_task_resumes_with_equal_weights_and_memory(method: str, stage: str, tmp_path: Path) -> None:
     stream = tiny_stream(classes=6, tasks=3, each=9)
     at = ("on_round_end", "specialist", 2) if stage == "specialist" else ("on_memory_update", None, 0)
 
@@ -448,14 +448,12 @@ def test_an_interrupted_task_ends_with_the_same_weights_and_memory(method: str, 
         ("gcr", {"memory__logits": False}, r"gcr replays stored logits.*set it to true"),
     ],
 )
-def test_a_memory_that_does_not_suit_the_method_is_refused_in_a_line(
-    method: str, settings: dict[str, Any], line: str
-) -> None:
+def test_unsuitable_memory_policy_is_a_user_error(method: str, settings: dict[str, Any], line: str) -> None:
     with pytest.raises(UserError, match=line):
         tiny_learner(method, **settings).learn(tiny_stream().tasks[0])
 
 
-def test_what_lies_beside_an_image_moves_with_it_when_a_memory_is_cut_or_grown() -> None:
+def test_edits_and_weights_follow_images_when_the_memory_is_resized() -> None:
     learner = trained_learner("gmed", specialist__options__stride=5.0)
     memory = learner.memory
     assert memory.edits is not None
@@ -468,8 +466,8 @@ def test_what_lies_beside_an_image_moves_with_it_when_a_memory_is_cut_or_grown()
     assert memory.edits.shape[0] == memory.pixels.shape[0] == 5
 
 
-def test_a_step_tried_before_its_memory_is_filled_has_labels_that_a_loss_can_take() -> None:
-    """So is a step captured: the slots that it replays are those it will find, and are empty still."""
+def test_replay_from_empty_slots_has_valid_labels() -> None:
+    """The warm-up of a captured step replays slots that are still empty."""
     learner = tiny_learner("er-t", buffer=7, classes=6)
     learner.prepare(tiny_stream(classes=6, tasks=3, each=9).tasks[0])
     memory = learner.memory

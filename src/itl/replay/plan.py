@@ -1,4 +1,4 @@
-"""An epoch with replay, planned: which samples each step takes, which slots it replays, what is written where."""
+"""Planning of an epoch with replay: which samples each step takes, which slots it replays, and what it writes."""
 
 from __future__ import annotations
 
@@ -15,12 +15,21 @@ from itl.memory.slots import Slots, last_write_per_slot
 
 @dataclass(frozen=True)
 class ReplayPlan:
-    """Index arrays of one epoch; step k takes `batch[k]` task samples and, per draw, `replay[k]` slots.
+    """Index arrays of one epoch.
 
-    `rows` `[n]`: the task's rows in step order. `targets` `[n]`: the slot each is written to, the dummy (= size) for
-    nowhere. For each draw, `[sum of replay]`: `slots`, `labels`, `widths`, `weights`, and `origin`, where the slot's
-    image is found: below `size` a slot as it was when the epoch began, else `size + row` of the task. `after` is what
-    the memory knows of its slots when the epoch is over; `changed` the (slots, rows) whose images are new by then.
+    Attributes:
+        batch: Task samples of each step `[steps]`.
+        replay: Replayed samples of each step and draw `[steps]`.
+        rows: Rows of the task in the order of the steps `[n]`.
+        targets: The slot that each row is written to `[n]`; the memory's size means nowhere.
+        slots: The slots to replay, in the order of the steps; one array for each draw, like the following.
+        origin: Where the image of a replayed slot is found: values below the memory's size are slots, with their
+            contents at the start of the epoch; others are the memory's size plus a row of the task.
+        labels: Labels of the replayed samples.
+        widths: How many columns of their stored logits were known when they were stored.
+        weights: Their sample weights.
+        after: The memory's slots after the epoch.
+        changed: The slots whose images change in the epoch, and the rows of the task written there last.
     """
 
     batch: np.ndarray
@@ -50,10 +59,20 @@ def plan_epoch(
     limit: int | None = None,
     rows: np.ndarray | None = None,
 ) -> ReplayPlan:
-    """Plan one epoch over the task's `labels` `[n]` with a memory that is at `slots` now (which is left unchanged).
+    """Plan one epoch.
 
-    `online` says where the samples of every batch are written; None: the memory is frozen. `limit`: at most so many
-    steps. `rows` `[n]`: the rows to take, in order; None: all of them, shuffled.
+    Args:
+        slots: The memory's slots at the start of the epoch; not modified.
+        labels: Labels of the task `[n]`.
+        key: Key of the epoch's random draws.
+        task: Index of the task, stored with the samples written.
+        width: Number of outputs of the network, stored with the samples written.
+        batch: Batch size.
+        replay: Samples per draw from memory; fewer while the memory holds fewer.
+        draws: Number of draws from memory per step.
+        online: Plans the slot that each sample is written to; None if the memory is frozen.
+        limit: Maximum number of steps.
+        rows: The rows to take, in order; None for all of them, shuffled.
     """
     if rows is None:
         rows = generator(*key, "order").permutation(len(labels))
@@ -67,26 +86,26 @@ def plan_epoch(
     if online is not None:
         targets = online(slots, labels[rows], generator(*key, "reservoir"))
         filled = np.maximum.accumulate(np.where(targets < slots.size, targets + 1, 0))
-        held[1:] = np.maximum(held[1:], filled[starts[1:-1] - 1])  # memories are filled from the front
+        held[1:] = np.maximum(held[1:], filled[starts[1:-1] - 1])  # free slots are filled in order
         for a, b in itertools.pairwise(starts):
             targets[a:b] = last_write_per_slot(targets[a:b], slots.size)
     counts = np.minimum(replay, held) if draws else np.zeros(steps, np.int64)
-    picks = [_picks(generator(*key, "replay", d), held, counts) for d in range(draws)]
+    picks = [_draw_slots(generator(*key, "replay", d), held, counts) for d in range(draws)]
     after = slots.copy()
     after.seen += len(rows) if online is not None else 0
-    return _follow(slots, after, labels, rows, targets, starts, counts, picks, task, width)
+    return _track_slots(slots, after, labels, rows, targets, starts, counts, picks, task, width)
 
 
 def balanced_rows(labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """As many rows as there are labels `[n]`, drawn with replacement so that every class has the same chance."""
+    """n rows drawn with replacement so that all classes among the labels `[n]` are equally likely."""
     _, inverse, counts = np.unique(labels, return_inverse=True, return_counts=True)
     chance = 1.0 / counts[inverse]
     return rng.choice(len(labels), len(labels), p=chance / chance.sum())
 
 
-def _picks(rng: np.random.Generator, held: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """The slots every step replays, drawn without replacement from those held then; consecutive equals in one go."""
-    cuts = np.flatnonzero(np.diff(held)) + 1
+def _draw_slots(rng: np.random.Generator, held: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """The slots that every step replays, drawn without replacement from the `held[k]` slots filled at step k."""
+    cuts = np.flatnonzero(np.diff(held)) + 1  # runs of steps with equally many filled slots share one draw
     out = []
     for run in np.split(np.arange(len(held)), cuts):
         if counts[run[0]]:
@@ -94,7 +113,7 @@ def _picks(rng: np.random.Generator, held: np.ndarray, counts: np.ndarray) -> np
     return np.concatenate(out) if out else np.zeros(0, np.int64)
 
 
-def _follow(
+def _track_slots(
     slots: Slots,
     after: Slots,
     labels: np.ndarray,
@@ -106,7 +125,7 @@ def _follow(
     task: int,
     width: int,
 ) -> ReplayPlan:
-    """Follow the memory's slots through the epoch: what each holds at the step that replays it."""
+    """Complete the plan by tracking the slots' contents through the epoch, up to the step that replays each."""
     origin = np.arange(slots.size)
     found: list[list[list[np.ndarray]]] = [[[], [], [], []] for _ in picks]
     begins = np.concatenate([[0], np.cumsum(counts)])
@@ -114,28 +133,28 @@ def _follow(
     cursor = 0
     for k in range(len(counts)):
         for d, pick in enumerate(picks):
-            context = pick[begins[k] : begins[k + 1]]
+            replayed = pick[begins[k] : begins[k + 1]]
             for column, array in zip(found[d], (origin, after.label, after.width, after.weight), strict=True):
-                column.append(array[context])
+                column.append(array[replayed])
         after.step += 1
         stop = cursor + np.searchsorted(written[cursor:], starts[k + 1])
         if stop > cursor:
-            at = written[cursor:stop]
-            after.write(targets[at], labels[rows[at]], task, rows[at], width)
-            origin[targets[at]] = slots.size + rows[at]
+            samples = written[cursor:stop]
+            after.write(targets[samples], labels[rows[samples]], task, rows[samples], width)
+            origin[targets[samples]] = slots.size + rows[samples]
             cursor = stop
     new = np.flatnonzero(origin >= slots.size)
-    flat = [[np.concatenate(column) for column in one] for one in found]
+    by_draw = [[np.concatenate(column) for column in columns] for columns in found]
     return ReplayPlan(
         batch=np.diff(starts),
         replay=counts,
         rows=rows,
         targets=targets,
         slots=picks,
-        origin=[one[0] for one in flat],
-        labels=[one[1] for one in flat],
-        widths=[one[2] for one in flat],
-        weights=[one[3] for one in flat],
+        origin=[columns[0] for columns in by_draw],
+        labels=[columns[1] for columns in by_draw],
+        widths=[columns[2] for columns in by_draw],
+        weights=[columns[3] for columns in by_draw],
         after=after,
         changed=(new, origin[new] - slots.size),
     )

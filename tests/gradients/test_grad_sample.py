@@ -1,6 +1,4 @@
-"""Inner products of the gradients of single samples, with one another and with directions, held to one backward pass a
-sample.
-"""
+"""Per-sample gradients: Gram matrix and directional derivatives, compared with one backward pass per sample."""
 
 from __future__ import annotations
 
@@ -23,8 +21,8 @@ def images(count: int, channels: int = 3, side: int = 8) -> tuple[Tensor, Tensor
     return torch.randn(count, channels, side, side, generator=draw, dtype=torch.float64), torch.arange(count) % 3
 
 
-def slowly(net: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    """Each sample's gradient by all weights, one after another: `[n, weights]`."""
+def explicit_gradients(net: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """Gradients of each sample w.r.t. all weights, one backward pass per sample: `[n, weights]`."""
     frozen = [p for p in net.parameters() if not p.requires_grad]
     for p in frozen:
         p.requires_grad_()
@@ -39,7 +37,7 @@ def slowly(net: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 
 
 class Odd(nn.Module):
-    """Layers used in every way that a user's network may use them."""
+    """A network that uses layers in unusual ways."""
 
     def __init__(self, aside: bool) -> None:
         super().__init__()
@@ -50,12 +48,12 @@ class Odd(nn.Module):
         self.twice = nn.Conv2d(6, 6, 3, padding="same", padding_mode="reflect")
         self.same = nn.Conv2d(6, 6, 3, padding="same")
         self.mirrored = nn.Conv2d(6, 4, 3, padding=1, padding_mode="reflect", bias=False)
-        self.read = nn.Conv2d(4, 4, 1)  # its weight is also taken by itself
+        self.read = nn.Conv2d(4, 4, 1)  # its weight is also used directly
         self.scale = nn.Parameter(torch.tensor([0.5, -1.0, 2.0, 1.5]))
         self.hidden = nn.Linear(4, 5)
         self.flat = nn.BatchNorm1d(5)
         self.unread = nn.Linear(5, 5)
-        self.tokens = nn.Linear(1, 2)  # of three axes
+        self.tokens = nn.Linear(1, 2)  # input with three axes
         self.out = nn.Linear(10, 3, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -73,7 +71,7 @@ class Odd(nn.Module):
 
 
 def odd(aside: bool = True) -> Odd:
-    """`aside`: a part of it has no gradient, which forward mode would not know."""
+    """`aside`: includes a part without gradient, which forward mode does not support."""
     torch.manual_seed(0)
     net = Odd(aside).double()
     with torch.no_grad():
@@ -89,7 +87,7 @@ def odd(aside: bool = True) -> Odd:
 
 
 class Attends(nn.Module):
-    """Pixels that attend to one another."""
+    """Self-attention over pixels."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -102,7 +100,7 @@ class Attends(nn.Module):
 
 
 def half_silent(net: nn.Module) -> nn.Module:
-    """With every other batch-norm weight 0."""
+    """Sets every other batch-norm weight to 0."""
     with torch.no_grad():
         for layer in net.modules():
             if isinstance(layer, nn.BatchNorm2d):
@@ -110,11 +108,11 @@ def half_silent(net: nn.Module) -> nn.Module:
     return net
 
 
-def test_a_networks_inner_products_and_cosines_are_those_of_one_backward_a_sample() -> None:
+def test_gram_and_cosines_equal_those_of_explicit_gradients() -> None:
     net, (x, y) = half_silent(tiny_net(classes=3, channels=3, dtype=torch.float64)), images(9)
     with torch.no_grad():
         ours = gradient_gram(net, x, y)
-    slow = slowly(net, x, y)
+    slow = explicit_gradients(net, x, y)
     assert torch.allclose(ours, slow @ slow.T, rtol=1e-10, atol=1e-10)
     score, alone = cosine_scores(ours, 5)
     cosines = F.cosine_similarity(slow[5:, None], slow[None, :5], 2).amax(1)
@@ -124,53 +122,53 @@ def test_a_networks_inner_products_and_cosines_are_those_of_one_backward_a_sampl
 
 @pytest.mark.parametrize("strided", [False, True])
 @pytest.mark.parametrize("name", ["resnet8", "resnet18", "resnet50"])
-def test_no_weight_of_the_projects_own_networks_is_differentiated_sample_by_sample(name: str, strided: bool) -> None:
+def test_all_weights_of_built_in_networks_are_recordable(name: str, strided: bool) -> None:
     net = nets.build(name, 3, width=2, strided=strided, generator=torch.Generator().manual_seed(0)).double().eval()
     x, y = images(3, side=16)
     assert recordable_weights(net, x) == set(dict(net.named_parameters()))
-    slow = slowly(net, x, y)
+    slow = explicit_gradients(net, x, y)
     assert torch.allclose(gradient_gram(net, x, y), slow @ slow.T, rtol=1e-10, atol=1e-10)
 
 
-def test_the_inner_products_of_a_users_odd_network_are_those_of_one_backward_a_sample() -> None:
+def test_gram_of_an_unusual_network_equals_that_of_explicit_gradients() -> None:
     net, (x, y) = nets.ModuleAdapter(odd(), "out").eval(), images(6)
-    slow = slowly(net, x, y)
+    slow = explicit_gradients(net, x, y)
     assert torch.allclose(gradient_gram(net, x, y), slow @ slow.T, rtol=1e-10, atol=1e-10)
     layers = {name.split(".")[1] for name in recordable_weights(net, x)}
-    assert layers == {"first", "norm", "mirrored", "flat", "out"}  # all that are used once, in a way that is known
+    assert layers == {"first", "norm", "mirrored", "flat", "out"}  # those used once, by a known layer
     assert all(p.grad is None for p in net.parameters())
     frozen = [name for name, p in net.named_parameters() if not p.requires_grad]
     assert frozen == ["module.first.weight", "module.first.bias"]
 
 
 @pytest.mark.parametrize("kind", ["ours", "odd", "attends"])
-def test_derivatives_along_directions_and_the_whole_gradient_are_those_of_one_backward_a_sample(kind: str) -> None:
+def test_directional_derivatives_and_total_equal_those_of_explicit_gradients(kind: str) -> None:
     torch.manual_seed(0)
     net: nn.Module = half_silent(tiny_net(classes=3, channels=3, dtype=torch.float64))
     if kind != "ours":
         net = nets.ModuleAdapter(odd(aside=False) if kind == "odd" else Attends().double(), "out").eval()
     x, y = images(6)
-    here = per_sample_gradients(net, detached_weights(net), x, y)
+    gradients = per_sample_gradients(net, detached_weights(net), x, y)
     ways = [{name: torch.randn_like(p) for name, p in net.named_parameters()} for _ in range(3)]
-    slow = slowly(net, x, y)
+    slow = explicit_gradients(net, x, y)
     flat = torch.stack([torch.cat([t.flatten() for t in way.values()]) for way in ways])
-    assert torch.allclose(here.along(ways), flat @ slow.T, rtol=1e-10, atol=1e-10)
-    whole = torch.cat([g.flatten() for g in here.total.values()])
+    assert torch.allclose(gradients.along(ways), flat @ slow.T, rtol=1e-10, atol=1e-10)
+    whole = torch.cat([g.flatten() for g in gradients.total.values()])
     assert torch.allclose(whole, slow.sum(0), rtol=1e-10, atol=1e-10)
-    assert not here.along(ways).requires_grad
+    assert not gradients.along(ways).requires_grad
 
 
-def test_a_norm_by_the_batchs_own_statistics_sees_each_sample_alone() -> None:
+def test_norm_with_batch_statistics_is_differentiated_sample_by_sample() -> None:
     torch.manual_seed(0)
     norm = nn.BatchNorm2d(4, track_running_stats=False)
     net = nn.Sequential(nn.Conv2d(3, 4, 3), norm, nn.ReLU(), nn.Flatten(), nn.Linear(144, 3)).double().eval()
     x, y = images(4)
-    slow = slowly(net, x, y)
+    slow = explicit_gradients(net, x, y)
     assert torch.allclose(gradient_gram(net, x, y), slow @ slow.T, rtol=1e-10, atol=1e-10)
     assert not recordable_weights(net, x)
 
 
-def test_an_input_that_is_overwritten_after_its_layer_is_not_relied_on() -> None:
+def test_layer_with_overwritten_input_is_not_recordable() -> None:
     class Overwrites(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -186,7 +184,7 @@ def test_an_input_that_is_overwritten_after_its_layer_is_not_relied_on() -> None
     assert recordable_weights(net, x) == {"out.weight", "out.bias"}
 
 
-def test_both_ways_to_take_inner_products_give_them() -> None:
+def test_factored_gram_is_correct_for_both_orders_of_computation() -> None:
     draw = torch.Generator().manual_seed(0)
     for places, o, k in ((1, 6, 40), (3, 50, 60), (30, 3, 4)):
         g = torch.randn(5, o, places, generator=draw, dtype=torch.float64)
@@ -195,7 +193,7 @@ def test_both_ways_to_take_inner_products_give_them() -> None:
         assert torch.allclose(factored_gram(g, a), each @ each.T, rtol=1e-10, atol=1e-10)
 
 
-def test_a_network_is_looked_over_once_an_image_shape(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recordable_weights_are_found_once_per_image_shape(monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[torch.Size] = []
     real = layer_recorder._find_recordable
 
