@@ -24,7 +24,7 @@ from itl.experiments.search.sweep import Backend, sweep
 from itl.experiments.search.sweep_jobs import SweepJobs
 from itl.results import RunFolder
 
-RESULT = Path(__file__).parent / "results" / "scaling.json"
+RESULT = Path(__file__).parent / "results" / "speed" / "scaling.json"
 SETTINGS = {"specialist.epochs": 2, "tangent.epochs": 8, "projection.epochs": 8}
 RUNS = 24
 
