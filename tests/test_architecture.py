@@ -1,4 +1,4 @@
-"""Imports go one way: the table of rooms in docs/architecture.md is what the code does."""
+"""Imports between packages follow the table in docs/architecture.md."""
 
 from __future__ import annotations
 
@@ -10,91 +10,111 @@ from pathlib import Path
 
 import pytest
 
-HOME = Path(__file__).parents[1]
-SOURCE = HOME / "src" / "itl"
-PAGE = HOME / "docs" / "architecture.md"
-ROOMS = sorted(p.stem for p in SOURCE.iterdir() if (p / "__init__.py").exists() or p.suffix == ".py")
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "itl"
+PAGE = ROOT / "docs" / "architecture.md"
+TABLE_HEADER = "| package | what it is | may import |"
+# Packages and top-level modules of itl.
+PACKAGES = sorted(path.stem for path in SOURCE.iterdir() if (path / "__init__.py").exists() or path.suffix == ".py")
 
 
 @dataclass(frozen=True)
 class Rule:
+    """Packages that a package may import, and whether type annotations may use any package."""
+
     allowed: set[str]
-    types_are_free: bool
+    any_annotation: bool
 
 
-def rules() -> dict[str, Rule]:
-    """The table's rows `| room | what it is | may import |`."""
-    out = {}
-    for room, free, allowed in re.findall(r"^\| `(\w+)`(°?) \| [^|]+ \|([^|]*)\|$", PAGE.read_text(), re.MULTILINE):
-        named = set(re.findall(r"`(\w+)`", allowed))
-        out[room] = Rule(set(ROOMS) if "any package" in allowed else named, bool(free))
-    return out
+@dataclass(frozen=True)
+class Import:
+    """An import of one of this package's packages."""
+
+    package: str
+    type_checking: bool
+    line: int
 
 
-RULES = rules()
+def read_rules() -> dict[str, Rule]:
+    """The rules in the table of the page; ° marks packages with free annotations."""
+    rules = {}
+    table = PAGE.read_text().partition(TABLE_HEADER)[2].partition("\n\n")[0]
+    rows = re.findall(r"^\| `(\w+)`(°?) \| [^|]+ \|([^|]*)\|$", table, re.MULTILINE)
+    for package, mark, allowed in rows:
+        names = set(re.findall(r"`(\w+)`", allowed))
+        rules[package] = Rule(set(PACKAGES) if "any package" in allowed else names, bool(mark))
+    return rules
 
 
-def files(room: str) -> list[Path]:
-    return sorted((SOURCE / room).rglob("*.py")) or [SOURCE / f"{room}.py"]
+RULES = read_rules()
 
 
-def imports(tree: ast.AST, types: bool = False) -> Iterator[tuple[str, bool, int]]:
-    """(room, only for the type checker, line) of every import of this package's, wherever it stands."""
+def source_files(package: str) -> list[Path]:
+    return sorted((SOURCE / package).rglob("*.py")) or [SOURCE / f"{package}.py"]
+
+
+def find_imports(tree: ast.AST, type_checking: bool = False) -> Iterator[Import]:
+    """Imports of itl's packages anywhere in a module, those inside functions included."""
     for node in ast.iter_child_nodes(tree):
-        here = types or (isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"))
         if isinstance(node, ast.Import):
-            yield from ((room, here, node.lineno) for alias in node.names for room in _room(alias.name))
+            paths = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, "imports are written in full"
-            paths = [f"itl.{a.name}" for a in node.names] if node.module == "itl" else [node.module or ""]
-            yield from ((room, here, node.lineno) for path in paths for room in _room(path))
+            assert node.level == 0, "relative imports are not used in this code base"
+            paths = [f"itl.{alias.name}" for alias in node.names] if node.module == "itl" else [node.module or ""]
         else:
-            yield from imports(node, here)
+            guard = isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
+            yield from find_imports(node, type_checking or guard)
+            continue
+        for path in paths:
+            top, _, rest = path.partition(".")
+            package = rest.split(".")[0]
+            if top == "itl" and package in PACKAGES:
+                yield Import(package, type_checking, node.lineno)
 
 
-def _room(path: str) -> list[str]:
-    top, _, rest = path.partition(".")
-    return [rest.split(".")[0]] if top == "itl" and rest.split(".")[0] in ROOMS else []
+def test_table_lists_every_package() -> None:
+    assert set(RULES) == set(PACKAGES) - {"__init__", "__main__"}, "update the table in docs/architecture.md"
+    for package, rule in RULES.items():
+        assert rule.allowed <= set(PACKAGES), f"{package} may import a package that does not exist"
 
 
-def test_every_room_is_in_the_table_and_every_row_is_a_room() -> None:
-    assert set(RULES) == set(ROOMS) - {"__init__", "__main__"}, "write the room into the table of docs/architecture.md"
-    for room, rule in RULES.items():
-        assert rule.allowed <= set(ROOMS), f"{room} may import a room that does not exist"
-
-
-@pytest.mark.parametrize("room", RULES)
-def test_a_room_imports_only_what_it_may(room: str) -> None:
-    rule = RULES[room]
-    wrong = [
-        f"{path.relative_to(SOURCE)}:{line} imports itl.{other}"
-        for path in files(room)
-        for other, types, line in imports(ast.parse(path.read_text()))
-        if other not in rule.allowed | {room} and not (types and rule.types_are_free)
+@pytest.mark.parametrize("package", RULES)
+def test_package_imports_only_what_the_table_allows(package: str) -> None:
+    rule = RULES[package]
+    violations = [
+        f"{path.relative_to(SOURCE)}:{found.line} imports itl.{found.package}"
+        for path in source_files(package)
+        for found in find_imports(ast.parse(path.read_text()))
+        if found.package not in rule.allowed | {package} and not (found.type_checking and rule.any_annotation)
     ]
-    assert not wrong, f"docs/architecture.md does not allow this: {'; '.join(wrong)}"
+    assert not violations, f"not allowed by docs/architecture.md: {'; '.join(violations)}"
 
 
-def test_the_table_allows_nothing_that_is_not_needed() -> None:
-    for room, rule in RULES.items():
-        if rule.allowed != set(ROOMS):
-            needed = {other for path in files(room) for other, *_ in imports(ast.parse(path.read_text()))}
-            assert rule.allowed - {"errors"} <= needed, f"{room} does not import {rule.allowed - needed}"
+def test_table_lists_no_unused_import() -> None:
+    for package, rule in RULES.items():
+        if rule.allowed != set(PACKAGES):
+            used = {
+                found.package for path in source_files(package) for found in find_imports(ast.parse(path.read_text()))
+            }
+            assert rule.allowed - {"errors"} <= used, f"{package} does not import {rule.allowed - used}"
 
 
-def test_rooms_form_an_order() -> None:
-    """There is no circle of imports."""
-    waiting = {room: rule.allowed - {room} for room, rule in RULES.items()}
-    while waiting:
-        free = {room for room, others in waiting.items() if not others & set(waiting)}
-        assert free, f"these rooms import one another: {sorted(waiting)}"
-        waiting = {room: others for room, others in waiting.items() if room not in free}
+def test_imports_have_no_cycle() -> None:
+    remaining = {package: rule.allowed - {package} for package, rule in RULES.items()}
+    while remaining:
+        leaves = {package for package, imported in remaining.items() if not imported & set(remaining)}
+        assert leaves, f"these packages import each other: {sorted(remaining)}"
+        remaining = {package: imported for package, imported in remaining.items() if package not in leaves}
 
 
-def test_a_wrong_import_is_found_wherever_it_hides() -> None:
+def test_imports_are_found_in_functions_and_type_checking_blocks() -> None:
     code = (
         "from typing import TYPE_CHECKING\nimport itl.experiments.run\nfrom itl import streams, UserError\n"
         "if TYPE_CHECKING:\n    from itl.learner import Learner\n\ndef f():\n    from itl.replay.plan import plan\n"
     )
-    found = list(imports(ast.parse(code)))
-    assert found == [("experiments", False, 2), ("streams", False, 3), ("learner", True, 5), ("replay", False, 8)]
+    assert list(find_imports(ast.parse(code))) == [
+        Import("experiments", False, 2),
+        Import("streams", False, 3),
+        Import("learner", True, 5),
+        Import("replay", False, 8),
+    ]
