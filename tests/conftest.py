@@ -1,6 +1,6 @@
-"""What every test shares: one thread, no random state left over from the test before, torch's own deprecations.
+"""Configuration of all tests: one thread, a fixed random seed, no warnings from inside torch.
 
-Without a GPU Triton's kernels, where a test launches them, run in its interpreter.
+Without a GPU, Triton kernels run in Triton's interpreter.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ if not torch.cuda.is_available():
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    torch.set_num_threads(1)  # tensors this small only lose by being shared out
-    # torch builds its forward-mode decompositions with its own deprecated torch.jit.script when jvp is first called.
+    torch.set_num_threads(1)  # threads only add overhead to tensors this small
+    # The first call of jvp makes torch use its own deprecated torch.jit.script.
     config.addinivalue_line("filterwarnings", "ignore:`torch.jit:DeprecationWarning")
 
 
 @pytest.fixture(autouse=True)
-def fresh_random_state() -> None:
+def fixed_random_seed() -> None:
+    """Seed torch's global generator before every test."""
     torch.manual_seed(0)

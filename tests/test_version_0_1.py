@@ -22,7 +22,7 @@ from itl.experiments.refine import refine
 from itl.experiments.run import run
 from itl.results import RunFolder, read_config
 from itl.streams import Images
-from support.tiny import photograph, tiny_images, tiny_stream
+from support.tiny import learner_snapshot, tiny_images, tiny_stream
 
 ARCHIVES = Path(__file__).parent / "fixtures" / "version-0.1"
 
@@ -54,7 +54,7 @@ def test_learner_folder_resumes_to_the_recorded_state(unpacked: Path) -> None:
     if learner.position[0] != "done":
         learner.learn(stream.tasks[1])
     logits = learner.logits(Images.join([task.test for task in stream]))
-    check_expected(unpacked, {**photograph(learner), "test_logits": logits})
+    check_expected(unpacked, {**learner_snapshot(learner), "test_logits": logits})
 
 
 @pytest.mark.parametrize("unpacked", ["run-finished"], indirect=True)
@@ -63,7 +63,7 @@ def test_finished_run_is_read_and_refined(unpacked: Path) -> None:
     config = Config.from_dict(read_config(folder))
     stream = config.load_stream("data")
     assert run(config, stream, folder, device="cpu", resume=True) == RunFolder(folder).read("result.json")
-    check_expected(unpacked, photograph(itl.load(folder / "model", device="cpu")))
+    check_expected(unpacked, learner_snapshot(itl.load(folder / "model", device="cpu")))
     expected = RunFolder(folder).read("result.json")["class_il"]
     assert refine(folder, stream, 2, device="cpu")["stages"]["expert"]["class_il"] == pytest.approx(expected, abs=0.5)
 
@@ -78,7 +78,7 @@ def test_interrupted_run_resumes_to_the_recorded_result(unpacked: Path) -> None:
         assert result[key] == expected[key]
     for key in ("class_il", "task_il", "average_incremental"):
         assert result[key] == pytest.approx(expected[key], abs=0.5)
-    check_expected(unpacked, photograph(itl.load(folder / "model", device="cpu")))
+    check_expected(unpacked, learner_snapshot(itl.load(folder / "model", device="cpu")))
 
 
 @pytest.mark.parametrize("unpacked", ["model"], indirect=True)
@@ -89,7 +89,7 @@ def test_model_folder_predicts_as_recorded(unpacked: Path) -> None:
     assert [entry["what"] for entry in model.history] == expected["history"]
     images = torch.from_numpy(tiny_images(4, 6, channels=3, seed=1)[0])
     probabilities = torch.from_numpy(model.predict_proba(images))
-    check_expected(unpacked, {**photograph(model.learner), "test_probabilities": probabilities})
+    check_expected(unpacked, {**learner_snapshot(model.learner), "test_probabilities": probabilities})
     model.save()
     assert Model.open(unpacked / "model", device="cpu").classes == expected["classes"]
 

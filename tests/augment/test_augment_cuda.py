@@ -10,7 +10,7 @@ import torch
 
 from itl.augment import OPS, Augment, fused, policies
 from itl.augment.policy import magnitudes
-from support.pillow_reference import pictures
+from support.pillow_reference import sample_images
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -25,7 +25,7 @@ def deterministic() -> Iterator[None]:
 @pytest.mark.parametrize("name", OPS)
 @pytest.mark.parametrize("shape", [(3, 32, 32), (1, 17, 29), (3, 224, 160)], ids=str)
 def test_operation_is_bit_equal_on_cuda(name: str, shape: tuple[int, int, int]) -> None:
-    images = pictures(*shape)
+    images = sample_images(*shape)
     for strength in magnitudes(name, *shape[1:]).tolist():
         per_sample = torch.full((len(images),), strength, dtype=torch.float64)
         assert torch.equal(OPS[name](images.cuda(), per_sample).cpu(), OPS[name](images, per_sample))
@@ -34,7 +34,7 @@ def test_operation_is_bit_equal_on_cuda(name: str, shape: tuple[int, int, int]) 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 @pytest.mark.parametrize("policy", [None, *policies()])
 def test_views_are_bit_equal_and_never_block_the_host(policy: str | None) -> None:
-    images = pictures(3, 32, 32).repeat(100, 1, 1, 1)
+    images = sample_images(3, 32, 32).repeat(100, 1, 1, 1)
     augment = Augment(policy=policy)
     draws, there = augment.draw(np.random.default_rng(0), len(images)), images.cuda()
     augment(there, draws)  # the first call may load kernels, which waits
@@ -48,7 +48,7 @@ def test_views_are_bit_equal_and_never_block_the_host(policy: str | None) -> Non
 
 @pytest.mark.usefixtures("deterministic")
 def test_deterministic_mode_is_bit_equal() -> None:
-    images = pictures(3, 32, 32).repeat(20, 1, 1, 1)
+    images = sample_images(3, 32, 32).repeat(20, 1, 1, 1)
     augment = Augment(policy="imagenet")
     draws = augment.draw(np.random.default_rng(0), len(images))
     assert torch.equal(augment(images.cuda(), draws).cpu(), augment(images, draws))

@@ -11,7 +11,7 @@ from itl.augment.blend import _blend_table
 from itl.augment.geometry import GEOMETRY, coefficients
 from itl.augment.ops import geometric
 from itl.augment.policy import SIGNED, magnitudes
-from support.pillow_reference import from_pillow, pictures, pillow_op, to_pillow
+from support.pillow_reference import from_pillow, pillow_op, sample_images, to_pillow
 
 SHAPES = [(3, 32, 32), (1, 32, 32), (3, 17, 29), (1, 40, 8), (3, 64, 48)]
 
@@ -27,7 +27,7 @@ def strengths(name: str, height: int, width: int) -> list[float]:
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("name", OPS)
 def test_every_magnitude_equals_pillow(name: str, shape: tuple[int, int, int]) -> None:
-    images = pictures(*shape)
+    images = sample_images(*shape)
     # All magnitudes in one batch: a sample must not see its neighbour's.
     each = torch.tensor(strengths(name, *shape[1:]), dtype=torch.float64)
     batch, per_sample = images.repeat(len(each), 1, 1, 1), each.repeat_interleave(len(images))
@@ -41,7 +41,7 @@ def test_every_magnitude_equals_pillow(name: str, shape: tuple[int, int, int]) -
 
 @pytest.mark.parametrize("name", GEOMETRY)
 def test_large_images_and_fill_equal_pillow(name: str) -> None:
-    images = pictures(3, 224, 160)[::5]
+    images = sample_images(3, 224, 160)[::5]
     for strength in strengths(name, 224, 160)[::3]:
         got = geometric(name, images, torch.full((len(images),), strength, dtype=torch.float64), fill=128)
         expected = torch.stack([from_pillow(pillow_op(to_pillow(x), name, strength, fill=128)) for x in images])
@@ -50,7 +50,7 @@ def test_large_images_and_fill_equal_pillow(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["Equalize", "AutoContrast", "Contrast", "Sharpness"])
 def test_image_statistics_of_large_images_equal_pillow(name: str) -> None:
-    images = pictures(3, 224, 160)
+    images = sample_images(3, 224, 160)
     got = OPS[name](images, torch.full((len(images),), 0.6, dtype=torch.float64))
     assert torch.equal(got, torch.stack([from_pillow(pillow_op(to_pillow(x), name, 0.6)) for x in images]))
 
@@ -84,13 +84,13 @@ def test_blend_is_float32_with_or_without_fused_multiply_add() -> None:
 
 
 def test_color_leaves_grayscale_images_unchanged() -> None:
-    images = pictures(1, 20, 20)
+    images = sample_images(1, 20, 20)
     assert torch.equal(OPS["Color"](images, torch.full((len(images),), 0.9, dtype=torch.float64)), images)
 
 
 @pytest.mark.parametrize("name", sorted(SIGNED))
 def test_magnitude_zero_changes_nothing(name: str) -> None:
-    images = pictures(3, 24, 31)
+    images = sample_images(3, 24, 31)
     assert torch.equal(OPS[name](images, torch.zeros(len(images), dtype=torch.float64)), images)
 
 
@@ -104,7 +104,7 @@ def test_fixed_point_uses_16_bits_at_pixel_centers() -> None:
 
 @pytest.mark.parametrize("name", OPS)
 def test_operation_keeps_its_input_and_accepts_strided_tensors(name: str) -> None:
-    images = pictures(3, 16, 12)
+    images = sample_images(3, 16, 12)
     before, strided = images.clone(), images.repeat_interleave(2, dim=3)[..., ::2]
     strength = torch.full((len(images),), 4.0 if name == "Posterize" else 0.3, dtype=torch.float64)
     assert torch.equal(OPS[name](strided, strength), OPS[name](images, strength))

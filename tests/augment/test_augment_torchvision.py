@@ -7,7 +7,7 @@ import torch
 
 from itl.augment import OPS
 from itl.augment.policy import NAMES, POLICIES, SIGNED, magnitudes
-from support.pillow_reference import from_pillow, pictures, to_pillow
+from support.pillow_reference import from_pillow, sample_images, to_pillow
 
 pytest.importorskip("torchvision")
 from torchvision.transforms import InterpolationMode, autoaugment
@@ -34,7 +34,7 @@ def test_magnitudes_equal_torchvision(height: int, width: int) -> None:
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("name", OPS)
 def test_operation_equals_torchvision_on_pil_images(name: str, channels: int, height: int, width: int) -> None:
-    images = pictures(channels, height, width)[::2]
+    images = sample_images(channels, height, width)[::2]
     bins = magnitudes(name, height, width).tolist()
     for strength in [*bins, *(-b for b in bins)] if name in SIGNED else bins:
         got = OPS[name](images, torch.full((len(images),), strength, dtype=torch.float64))

@@ -11,7 +11,7 @@ import torch
 from itl.augment import Augment, Draws, policies, view
 from itl.augment.policy import NAMES, POLICIES, SIGNED
 from itl.errors import UserError
-from support.pillow_reference import photographs, pictures, pillow_views
+from support.pillow_reference import photo_crops, pillow_views, sample_images
 
 ALL = [Augment(), Augment(policy="cifar10"), Augment(policy="imagenet", padding=0, fill=128)]
 
@@ -38,7 +38,7 @@ def test_crop_and_flip_equal_slices_of_the_padded_image(height: int, width: int,
 @pytest.mark.parametrize("policy", policies())
 @pytest.mark.parametrize("shape", [(3, 32, 32), (1, 28, 28), (3, 19, 33)], ids=str)
 def test_complete_view_equals_pillow_for_the_same_draw(policy: str, shape: tuple[int, int, int]) -> None:
-    images = torch.cat([photographs(300, *shape), pictures(*shape)])
+    images = torch.cat([photo_crops(300, *shape), sample_images(*shape)])
     augment = Augment(policy=policy, fill=77)
     draws = augment.draw(np.random.default_rng(3), len(images))
     assert torch.equal(augment(images, draws), pillow_views(augment, images, draws))
@@ -46,7 +46,7 @@ def test_complete_view_equals_pillow_for_the_same_draw(policy: str, shape: tuple
 
 @pytest.mark.parametrize("augment", ALL, ids=lambda a: str(a.policy))
 def test_chunk_size_does_not_change_the_result(augment: Augment, monkeypatch: pytest.MonkeyPatch) -> None:
-    images = photographs(100, 3, 16, 16)
+    images = photo_crops(100, 3, 16, 16)
     draws = augment.draw(np.random.default_rng(0), 100)
     whole = augment(images, draws)
     assert torch.equal(torch.cat([augment(images[i : i + 1], draws[i : i + 1]) for i in range(100)]), whole)
@@ -59,7 +59,7 @@ def test_chunk_size_does_not_change_the_result(augment: Augment, monkeypatch: py
 
 
 def test_view_does_not_depend_on_other_samples() -> None:
-    augment, images = Augment(policy="cifar10"), photographs(60, 3, 16, 16)
+    augment, images = Augment(policy="cifar10"), photo_crops(60, 3, 16, 16)
     draws, order = augment.draw(np.random.default_rng(1), 60), torch.randperm(60)
     mixed = Draws(draws.shift[order], draws.flip[order], draws.ops[order], draws.levels[order])
     assert torch.equal(augment(images[order], mixed), augment(images, draws)[order])
@@ -67,7 +67,7 @@ def test_view_does_not_depend_on_other_samples() -> None:
 
 @pytest.mark.parametrize("augment", [*ALL, Augment(padding=0, flip=False)], ids=str)
 def test_output_is_uint8_and_input_is_unchanged(augment: Augment) -> None:
-    images = photographs(20, 3, 12, 16)
+    images = photo_crops(20, 3, 12, 16)
     before = images.clone()
     out = augment(images, augment.draw(np.random.default_rng(0), 20))
     assert (out.dtype, out.shape, out.device) == (images.dtype, images.shape, images.device)
@@ -77,7 +77,7 @@ def test_output_is_uint8_and_input_is_unchanged(augment: Augment) -> None:
 
 
 def test_strided_images_give_the_same_views() -> None:
-    augment, images = Augment(policy="cifar10", padding=0, flip=False), photographs(20, 3, 12, 16)
+    augment, images = Augment(policy="cifar10", padding=0, flip=False), photo_crops(20, 3, 12, 16)
     draws = augment.draw(np.random.default_rng(0), 20)
     channels_last = images.to(memory_format=torch.channels_last)
     assert torch.equal(augment(channels_last, draws), augment(images, draws))

@@ -12,7 +12,7 @@ import pytest
 from itl import UserError
 from itl.callbacks.tensorboard import TensorBoardCallback, scalars
 from itl.experiments.run import Config, run
-from support.tiny import TINY, Teller, tiny_stream
+from support.tiny import TINY, LambdaCallback, tiny_stream
 
 accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
 
@@ -59,7 +59,7 @@ def test_a_resumed_run_has_every_number_once(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setenv("ITL_SAVE_EVERY", "0")
     with pytest.raises(Halt), TensorBoardCallback(tmp_path) as events:
-        run(config(), tiny_stream(), tmp_path, device="cpu", callbacks=[events, Teller(halt)])
+        run(config(), tiny_stream(), tmp_path, device="cpu", callbacks=[events, LambdaCallback(halt)])
     with TensorBoardCallback(tmp_path) as events:
         run(config(), tiny_stream(), tmp_path, device="cpu", callbacks=[events], resume=True)
     assert read(tmp_path).keys() == expected(tmp_path).keys()

@@ -17,7 +17,7 @@ import itl
 from itl import Learner, UserError, presets
 from itl.callbacks.base import Callback
 from itl.checkpoint.store import point, read, seal, write
-from support.tiny import Teller, differing, photograph, tiny_images, tiny_learner, tiny_stream
+from support.tiny import LambdaCallback, differing_keys, learner_snapshot, tiny_images, tiny_learner, tiny_stream
 
 METHODS = ["itl", "itl-l", "b+hp+ff+pd"]
 STAGES = {
@@ -51,7 +51,7 @@ def uninterrupted(saved: Path) -> dict[str, dict[str, torch.Tensor]]:
         learner.learn(first)
         learner.save(saved / method)
         learner.learn(second)
-        out[method] = photograph(learner)
+        out[method] = learner_snapshot(learner)
     return out
 
 
@@ -63,7 +63,7 @@ def test_what_is_loaded_gives_the_same_answers(method: str, tmp_path: Path) -> N
     learner.save(tmp_path / "model")
     again = itl.load(tmp_path / "model", device="cpu")
     assert torch.equal(again.logits(stream.tasks[0].test), learner.logits(stream.tasks[0].test))
-    assert differing(photograph(again), photograph(learner)) == set()
+    assert differing_keys(learner_snapshot(again), learner_snapshot(learner)) == set()
     assert again.tasks == learner.tasks
     assert again.settings == learner.settings
     images = tiny_images(4, 3)[0]
@@ -76,7 +76,7 @@ def test_learning_goes_on_after_a_task_as_if_never_stopped(
 ) -> None:
     again = itl.load(saved / method, device="cpu")
     again.learn(tiny_stream().tasks[1])
-    assert differing(photograph(again), uninterrupted[method]) == set()
+    assert differing_keys(learner_snapshot(again), uninterrupted[method]) == set()
 
 
 def cases() -> list[tuple[str, str, int]]:
@@ -95,17 +95,17 @@ def test_learning_goes_on_from_the_middle_of_any_stage_as_if_never_stopped(
             raise Interrupted
 
     task = tiny_stream().tasks[1]
-    learner = itl.load(saved / method, device="cpu", callback=Teller(stop))
+    learner = itl.load(saved / method, device="cpu", callback=LambdaCallback(stop))
     with pytest.raises(Interrupted):
         learner.learn(task)
     again = itl.load(tmp_path, device="cpu")
     assert again.position[1] == epoch
     assert torch.equal(again.logits(task.test), learner.logits(task.test))  # of the model that was learning
     again.learn(task)
-    assert differing(photograph(again), uninterrupted[method]) == set()
+    assert differing_keys(learner_snapshot(again), uninterrupted[method]) == set()
     learner.callback = Callback()
     learner.learn(task)  # and so does the learner that was stopped itself
-    assert differing(photograph(learner), uninterrupted[method]) == set()
+    assert differing_keys(learner_snapshot(learner), uninterrupted[method]) == set()
 
 
 @pytest.mark.parametrize("method", ["itl", "b+hp+ff+pd"])
@@ -121,7 +121,7 @@ def test_what_was_saved_before_anything_was_projected_answers_as_the_generalist(
             raise Interrupted
 
     with pytest.raises(Interrupted):
-        tiny_learner(method, callback=Teller(stop)).learn(task)
+        tiny_learner(method, callback=LambdaCallback(stop)).learn(task)
     again = itl.load(tmp_path, device="cpu")
     assert again.position == ("projection", 0)
     assert torch.equal(again.logits(task.test), told[-1])
@@ -133,7 +133,7 @@ def test_an_unfinished_task_must_be_finished_before_another(tmp_path: Path) -> N
             raise Interrupted
 
     first, second = tiny_stream().tasks
-    learner = tiny_learner("itl", callback=Teller(stop))
+    learner = tiny_learner("itl", callback=LambdaCallback(stop))
     with pytest.raises(Interrupted):
         learner.learn(first)
     with pytest.raises(UserError, match="unfinished"):
@@ -150,13 +150,13 @@ def test_tangent_without_projection_still_ends_at_the_specialist_when_stopped(
             raise Interrupted
 
     task = tiny_stream().tasks[0]
-    whole, stopped = tiny_learner(project=False), tiny_learner(project=False, callback=Teller(stop))
+    whole, stopped = tiny_learner(project=False), tiny_learner(project=False, callback=LambdaCallback(stop))
     whole.learn(task)
     with pytest.raises(Interrupted):
         stopped.learn(task)
     again = itl.load(tmp_path, device="cpu")
     again.learn(task)
-    assert differing(photograph(again), photograph(whole)) == set()
+    assert differing_keys(learner_snapshot(again), learner_snapshot(whole)) == set()
 
 
 def test_settings_given_at_loading_win_over_the_saved_ones(tmp_path: Path) -> None:
@@ -227,7 +227,7 @@ def test_saving_again_replaces_the_generation(folder: Path) -> None:
 
 def test_a_write_that_fails_leaves_the_old_state(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     learner = itl.load(folder, device="cpu")
-    before = photograph(learner)
+    before = learner_snapshot(learner)
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
@@ -237,7 +237,7 @@ def test_a_write_that_fails_leaves_the_old_state(folder: Path, monkeypatch: pyte
             patch.setattr(f"itl.checkpoint.store.{broken}", full)
             with pytest.raises(UserError, match="No space left on device"):
                 learner.save(folder)
-        assert differing(photograph(itl.load(folder, device="cpu")), before) == set()
+        assert differing_keys(learner_snapshot(itl.load(folder, device="cpu")), before) == set()
 
 
 def test_truncated_tensors_are_noticed(folder: Path) -> None:

@@ -105,13 +105,14 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_run_does_not_overwrite_an_existing_run(itl, kept):
-    before = contents(kept)
-    assert_user_error(itl("run", *tiny(), "--out", kept), "already contains a run", "--out", "--resume")
+def test_run_does_not_overwrite_an_existing_run(itl, finished_run):
+    before = contents(finished_run)
+    assert_user_error(itl("run", *tiny(), "--out", finished_run), "already contains a run", "--out", "--resume")
     assert_user_error(
-        itl("run", *tiny("tangent.lr=0.5"), "--keep-specialists", "--out", kept, "--resume"), "different settings"
+        itl("run", *tiny("tangent.lr=0.5"), "--keep-specialists", "--out", finished_run, "--resume"),
+        "different settings",
     )
-    assert contents(kept) == before
+    assert contents(finished_run) == before
 
 
 def test_run_refuses_an_out_that_is_a_file(itl, tmp_path):
@@ -141,25 +142,25 @@ REFINEMENTS = {
 
 
 @pytest.mark.parametrize("name", REFINEMENTS)
-def test_refine_with_a_wrong_option_fails_and_writes_nothing(itl, tmp_path, kept, name):
+def test_refine_with_a_wrong_option_fails_and_writes_nothing(itl, tmp_path, finished_run, name):
     args, *words = REFINEMENTS[name]
     (tmp_path / "mine.json").write_text("mine")
-    before = contents(kept)
-    assert_user_error(itl("refine", kept, *args), *words)
-    assert contents(kept) == before
+    before = contents(finished_run)
+    assert_user_error(itl("refine", finished_run, *args), *words)
+    assert contents(finished_run) == before
     assert contents(tmp_path) == {"mine.json": b"mine"}
 
 
-def test_refine_needs_a_run_with_saved_specialists(itl, tmp_path, kept):
+def test_refine_needs_a_run_with_saved_specialists(itl, tmp_path, finished_run):
     (tmp_path / "empty").mkdir()
     assert_user_error(itl("refine", "empty"), "no config.json", "run")
     assert_user_error(itl("refine", "nowhere"), "no config.json")
-    shutil.copytree(kept, tmp_path / "bare", ignore=shutil.ignore_patterns("specialists"))
+    shutil.copytree(finished_run, tmp_path / "bare", ignore=shutil.ignore_patterns("specialists"))
     assert_user_error(itl("refine", "bare"), "--keep-specialists")
 
 
-def test_refine_refuses_a_damaged_specialist(itl, tmp_path, kept):
-    shutil.copytree(kept, tmp_path / "run")
+def test_refine_refuses_a_damaged_specialist(itl, tmp_path, finished_run):
+    shutil.copytree(finished_run, tmp_path / "run")
     (tensors,) = (tmp_path / "run/specialists/task-02").rglob("tensors.safetensors")
     tensors.write_bytes(tensors.read_bytes()[:-9])
     assert_user_error(itl("refine", "run"), "damaged", "checksum")

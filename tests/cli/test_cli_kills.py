@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from itl.checkpoint import store
-from support.cli_process import Nursery
-from support.image_folders import SMALL, as_options, write_pictures
+from support.cli_process import ForkServer
+from support.image_folders import IMAGE_SETTINGS, as_options, write_images
 
 MIN_KILLS = 30  # per command
 SAVE_EVERY_ROUND = {"ITL_SAVE_EVERY": "0", "ITL_CACHE": "off"}
@@ -24,7 +24,7 @@ STAGES = {"specialist", "generalist", "projection", "done"}
 KILLED = -9
 
 RUN = {**MOMENTA, "net.width": 4, "specialist.epochs": 3, "tangent.epochs": 16, "projection.epochs": 16}
-LEARN = {**SMALL, **MOMENTA, "specialist.epochs": 8, "tangent.epochs": 16, "projection.epochs": 16}
+LEARN = {**IMAGE_SETTINGS, **MOMENTA, "specialist.epochs": 8, "tangent.epochs": 16, "projection.epochs": 16}
 COMMANDS = {
     "run itl": ["run", "--resume", "--quiet", "--out", "out", "--tasks", "2", *as_options(RUN)],
     "run itl-l": ["run", "--resume", "--quiet", "--out", "out", "--method", "itl-l", "--tasks", "2", *as_options(RUN)],
@@ -34,8 +34,8 @@ COMMANDS = {
 
 def image_folders(folder: Path) -> Path:
     """A new folder with images to learn."""
-    write_pictures(folder / "one", "ant", "bee", each=12)
-    write_pictures(folder / "two", "cat", "dog", each=12)
+    write_images(folder / "one", "ant", "bee", each=12)
+    write_images(folder / "two", "cat", "dog", each=12)
     return folder
 
 
@@ -68,7 +68,9 @@ def without_times(value: Any) -> Any:
     return [without_times(part) for part in value] if isinstance(value, list) else value
 
 
-def kill_until_done(nursery: Nursery, words: list[str], root: Path, longest: float) -> Iterator[tuple[Path, list[str]]]:
+def kill_until_done(
+    fork_server: ForkServer, words: list[str], root: Path, longest: float
+) -> Iterator[tuple[Path, list[str]]]:
     """Repeat the command, killing it at random times, until it finishes; do so in new folders.
 
     Yields:
@@ -79,7 +81,7 @@ def kill_until_done(nursery: Nursery, words: list[str], root: Path, longest: flo
         folder = image_folders(root / str(number))
         hits = []
         while True:
-            done = nursery.run(words, folder, kill=float(rng.uniform(0.01, longest)), env=SAVE_EVERY_ROUND)
+            done = fork_server.run(words, folder, kill_after=float(rng.uniform(0.01, longest)), env=SAVE_EVERY_ROUND)
             if done.code == 0:
                 break
             assert done.code == KILLED, done.err
@@ -98,17 +100,19 @@ def position(folder: Path) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", COMMANDS)
-def test_a_command_killed_thirty_times_ends_with_the_same_bits(nursery: Nursery, tmp_path: Path, what: str) -> None:
+def test_a_command_killed_thirty_times_ends_with_the_same_bits(
+    fork_server: ForkServer, tmp_path: Path, what: str
+) -> None:
     words = COMMANDS[what]
     image_folders(tmp_path / "uninterrupted")
     began = time.monotonic()
-    done = nursery.run(words, tmp_path / "uninterrupted", env=SAVE_EVERY_ROUND)
+    done = fork_server.run(words, tmp_path / "uninterrupted", env=SAVE_EVERY_ROUND)
     seconds = time.monotonic() - began
     assert done.code == 0, done.err
     expected = result(tmp_path / "uninterrupted")
     assert len(expected) > 20
     hits: Counter[str] = Counter()
-    for folder, where in kill_until_done(nursery, words, tmp_path, longest=0.5 * seconds):
+    for folder, where in kill_until_done(fork_server, words, tmp_path, longest=0.5 * seconds):
         ended = result(folder)
         assert ended.keys() == expected.keys()
         assert [name for name in ended if ended[name] != expected[name]] == []

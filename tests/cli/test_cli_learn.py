@@ -13,19 +13,19 @@ import pytest
 from itl.apps.model import Model
 from itl.checkpoint.lock import lock
 from support.cli_process import interrupt_when
-from support.image_folders import SMALL, as_options, write_pictures
-from support.tiny import differing, photograph
+from support.image_folders import IMAGE_SETTINGS, as_options, write_images
+from support.tiny import differing_keys, learner_snapshot
 
-QUICK = ["--device", "cpu", *as_options(SMALL)]
+QUICK = ["--device", "cpu", *as_options(IMAGE_SETTINGS)]
 NEW = ["--size", "8", "--buffer", "12", *QUICK]
 
 
 @pytest.fixture(autouse=True)
 def days(tmp_path: Path) -> Path:
     """Three folders: two with new classes, one with a known and a new class. All too small to be cached."""
-    write_pictures(tmp_path / "monday", "ant", "bee")
-    write_pictures(tmp_path / "tuesday", "cat")
-    write_pictures(tmp_path / "friday", "bee", "dog", seed=1)
+    write_images(tmp_path / "monday", "ant", "bee")
+    write_images(tmp_path / "tuesday", "cat")
+    write_images(tmp_path / "friday", "bee", "dog", seed=1)
     return tmp_path
 
 
@@ -64,7 +64,7 @@ def test_learn_quiet_prints_only_the_folder(itl):
 
 
 def test_learn_dry_run_learns_nothing(itl, tmp_path):
-    write_pictures(tmp_path / "monday", "ant", each=20, seed=9)
+    write_images(tmp_path / "monday", "ant", each=20, seed=9)
     done = itl("learn", "m", "monday", "tuesday", "--dry-run", *NEW)
     assert (done.code, done.err) == (0, "")
     assert "the largest class has" in done.out
@@ -153,7 +153,7 @@ def test_learn_continues_after_ctrl_c_and_ends_with_the_same_weights(itl, tmp_pa
     assert [lesson["learned"] for lesson in done.json["lessons"]] == [False, True]
     itl("learn", "uninterrupted", *command[2:])
     models = [Model.open(tmp_path / name, device="cpu").learner for name in ("m", "uninterrupted")]
-    assert not differing(*map(photograph, models))
+    assert not differing_keys(*map(learner_snapshot, models))
     again = itl(*command, "--json").json["lessons"]
     assert ["already learned" in lesson["why_not"] for lesson in again] == [True, True]
 

@@ -16,7 +16,7 @@ from itl.cli.display.eta import EtaEstimator, estimate_run
 from itl.cli.display.formatting import format_duration
 from itl.learner.stage_estimate import StageEstimate
 from support.cli_process import tiny
-from support.image_folders import SMALL, as_options, write_pictures
+from support.image_folders import IMAGE_SETTINGS, as_options, write_images
 
 
 def run_on_terminal(args: list[str], folder) -> str:
@@ -79,9 +79,11 @@ def test_run_display_restores_the_cursor_before_the_summary(shown):
 
 
 def test_learn_display_shows_stage_and_remaining_time(tmp_path):
-    write_pictures(tmp_path / "monday", "ant", "bee")
+    write_images(tmp_path / "monday", "ant", "bee")
     words = ["learn", "m", "monday", "--size", "8", "--buffer", "12", "--device", "cpu"]
-    shown = run_on_terminal([*words, *as_options({**SMALL, "specialist.epochs": 40, "tangent.steps": 80})], tmp_path)
+    shown = run_on_terminal(
+        [*words, *as_options({**IMAGE_SETTINGS, "specialist.epochs": 40, "tangent.steps": 80})], tmp_path
+    )
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown)
     assert "m: learning monday" in plain
     assert re.search(r"specialist, epoch \d+ of 40", plain)

@@ -23,9 +23,9 @@ from itl.checkpoint.lock import lock
 from itl.cli.app import cli
 from itl.learner import Learner
 from support.cli_process import Outcome
-from support.image_folders import SMALL
+from support.image_folders import IMAGE_SETTINGS
 from support.tiny import tiny_images
-from support.tiny_model import NAMES, taught, tiny_task
+from support.tiny_model import NAMES, tiny_task, trained_model
 
 Itl = Callable[..., Outcome]
 
@@ -34,7 +34,7 @@ Itl = Callable[..., Outcome]
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a model `m` and a folder `pictures` of images that the model has not learned."""
     root = tmp_path_factory.mktemp("made")
-    taught(root / "m")
+    trained_model(root / "m")
     pixels, labels = tiny_task(*NAMES, each=6, seed=1)
     for k, (image, name) in enumerate(zip(pixels.numpy(), labels, strict=True)):
         (root / "pictures" / name).mkdir(parents=True, exist_ok=True)
@@ -135,7 +135,7 @@ def test_info_shows_classes_memory_and_history(itl: Itl, world: Path) -> None:
 
 
 def test_info_of_a_plain_learner_shows_the_size_of_its_pixels(itl: Itl, tmp_path: Path) -> None:
-    learner = Learner("er", 8, settings=SMALL, device="cpu")
+    learner = Learner("er", 8, settings=IMAGE_SETTINGS, device="cpu")
     learner.learn(*tiny_images(classes=2, channels=3))
     learner.save(tmp_path / "plain")
     assert "8 of 8 images, 1.5 KiB (reservoir)" in itl("info", str(tmp_path / "plain")).out  # 8 x 3 x 8 x 8 bytes

@@ -14,7 +14,7 @@ from PIL import Image
 from itl import Learner, streams
 from itl.apps.images import read_images
 from itl.apps.model import Model
-from support.cli_process import Nursery, Outcome
+from support.cli_process import ForkServer, Outcome
 from support.image_folders import as_options
 
 SETTINGS = {
@@ -52,11 +52,11 @@ def home(tmp_path_factory: pytest.TempPathFactory, stream: streams.Stream) -> Pa
 
 
 @pytest.fixture(scope="module")
-def learned(home: Path, nursery: Nursery) -> Callable[..., Outcome]:
+def learned(home: Path, fork_server: ForkServer) -> Callable[..., Outcome]:
     """Runs `itl` in the folder of the model `m`, which has learned the digits in five processes."""
 
     def itl(*words: str) -> Outcome:
-        done = nursery.run(list(words), home)
+        done = fork_server.run(list(words), home)
         assert done.code == 0, done.err
         return done
 

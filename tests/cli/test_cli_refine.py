@@ -9,8 +9,8 @@ import pytest
 
 
 @pytest.fixture
-def run(kept, tmp_path):
-    return shutil.copytree(kept, tmp_path / "run")
+def run(finished_run, tmp_path):
+    return shutil.copytree(finished_run, tmp_path / "run")
 
 
 def test_refine_without_changes_reproduces_the_run_exactly(itl, run):

@@ -66,19 +66,19 @@ def test_a_resumed_run_equals_an_uninterrupted_one(itl, tmp_path, interrupted):
     assert metrics(tmp_path / "runs" / NAME) == metrics(tmp_path / "uninterrupted")
 
 
-def test_resume_continues_the_newest_unfinished_run(itl, tmp_path, kept):
+def test_resume_continues_the_newest_unfinished_run(itl, tmp_path, finished_run):
     for name in (NAME, f"{NAME}-2", f"{NAME}-3"):
-        shutil.copytree(kept, tmp_path / "runs" / name)
+        shutil.copytree(finished_run, tmp_path / "runs" / name)
     for name in (f"{NAME}-2", f"{NAME}-3"):
         (tmp_path / "runs" / name / "result.json").unlink()
     os.utime(tmp_path / "runs" / f"{NAME}-2" / "config.json", (1, 1))
     done = itl("run", *tiny(), "--keep-specialists", "--resume", "--quiet")
     assert (done.code, done.out) == (0, f"runs/{NAME}-3\n")
-    assert result(tmp_path / "runs" / f"{NAME}-3") == result(kept)
+    assert result(tmp_path / "runs" / f"{NAME}-3") == result(finished_run)
 
 
-def test_resume_of_a_finished_run_shows_it_again(itl, tmp_path, kept):
-    shutil.copytree(kept, tmp_path / "runs" / NAME)
+def test_resume_of_a_finished_run_shows_it_again(itl, tmp_path, finished_run):
+    shutil.copytree(finished_run, tmp_path / "runs" / NAME)
     before = (tmp_path / "runs" / NAME / "result.json").read_bytes()
     done = itl("run", *tiny(), "--keep-specialists", "--resume", "--json")
     assert done.json == json.loads(before)

@@ -115,8 +115,8 @@ def test_several_seeds_have_one_folder_each_and_a_summary(itl, tmp_path):
     assert [read(tmp_path / folder / "result.json") for folder in folders] == results
 
 
-def test_an_existing_run_among_several_seeds_is_refused_before_the_first_starts(itl, tmp_path, kept):
-    shutil.copytree(kept, tmp_path / "all/seq-digits-itl-20-seed1")
+def test_an_existing_run_among_several_seeds_is_refused_before_the_first_starts(itl, tmp_path, finished_run):
+    shutil.copytree(finished_run, tmp_path / "all/seq-digits-itl-20-seed1")
     done = itl("run", *tiny(), "--seeds", "0,1", "--out", "all")
     assert done.code == 2
     assert "seed1 already contains a run" in done.err

@@ -77,16 +77,16 @@ def test_sweep_and_search_with_a_wrong_option_start_nothing(itl, tmp_path, name)
     assert list(tmp_path.rglob("result.json")) == []
 
 
-def test_search_refuses_a_run_trained_on_the_validation_images(itl, kept):
-    done = itl("search", "--space", "paper", "--from", kept)
+def test_search_refuses_a_run_trained_on_the_validation_images(itl, finished_run):
+    done = itl("search", "--space", "paper", "--from", finished_run)
     assert done.code == 2
     assert "--split validation" in done.err
 
 
-def test_search_refuses_runs_with_different_buffers(itl, kept, tmp_path):
+def test_search_refuses_runs_with_different_buffers(itl, finished_run, tmp_path):
     for name, buffer in (("a", 20), ("b", 50)):
-        shutil.copytree(kept, tmp_path / name)
-        config = json.loads((kept / "config.json").read_text())
+        shutil.copytree(finished_run, tmp_path / name)
+        config = json.loads((finished_run / "config.json").read_text())
         (tmp_path / name / "config.json").write_text(json.dumps({**config, "split": "validation", "buffer": buffer}))
     done = itl("search", "--space", "paper", "--from", "a", "--from", "b")
     assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)

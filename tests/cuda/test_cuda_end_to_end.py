@@ -23,7 +23,7 @@ from itl.experiments.search.local_backend import LocalBackend
 from itl.experiments.search.progress import ProgressTracker
 from itl.experiments.search.sweep import sweep
 from itl.experiments.search.sweep_jobs import SweepJobs
-from support.image_folders import SMALL, as_options, write_pictures
+from support.image_folders import IMAGE_SETTINGS, as_options, write_images
 
 DEVICE = "cuda"
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
@@ -39,14 +39,14 @@ RUN = ["run", "--resume", "--quiet", "--out", "out", "--tasks", "2", "--curves",
 LEARN = ["learn", "out", "one", "two", "--quiet", "--size", "8", "--buffer", "12", "--device", DEVICE]
 COMMANDS = {
     "run": [*RUN, *as_options({**LONG, "net.width": 8})],
-    "learn": [*LEARN, *as_options({**SMALL, **LONG})],
+    "learn": [*LEARN, *as_options({**IMAGE_SETTINGS, **LONG})],
 }
 STAGES = ("specialist", "generalist", "projection")
 
 
 def world(folder: Path) -> Path:
-    write_pictures(folder / "one", "ant", "bee", each=12)
-    write_pictures(folder / "two", "cat", "dog", each=12)
+    write_images(folder / "one", "ant", "bee", each=12)
+    write_images(folder / "two", "cat", "dog", each=12)
     return folder
 
 
@@ -104,7 +104,7 @@ def test_out_of_memory_is_one_line_and_leaves_the_model_unchanged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(world(tmp_path))
-    small = as_options({**SMALL, "specialist.epochs": 1})
+    small = as_options({**IMAGE_SETTINGS, "specialist.epochs": 1})
     with pytest.raises(SystemExit) as done:
         main(["learn", "out", "one", "--quiet", "--size", "8", "--buffer", "12", "--device", DEVICE, *small])
     assert done.value.code == 0

@@ -13,7 +13,7 @@ from itl.engine.batches import batch_sizes, num_batches, num_samples
 from itl.engine.stage import Stage
 from itl.learner import Learner, load_learner
 from itl.learner.stage_estimate import GENERALIST, estimate_stages
-from support.tiny import differing, photograph, tiny_learner, tiny_stream
+from support.tiny import differing_keys, learner_snapshot, tiny_learner, tiny_stream
 
 
 def test_small_remainders_join_the_previous_batch() -> None:
@@ -97,4 +97,4 @@ def test_resuming_a_task_with_a_merged_last_batch_is_exact(tmp_path: Path) -> No
     for path in stops:
         again = load_learner(path, device="cpu")
         again.learn(stream.tasks[0])
-        assert differing(photograph(again), photograph(learner)) == set()
+        assert differing_keys(learner_snapshot(again), learner_snapshot(learner)) == set()

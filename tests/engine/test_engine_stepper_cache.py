@@ -13,7 +13,7 @@ import torch
 from itl import Learner
 from itl.callbacks.base import Callback
 from itl.errors import UserError
-from support.tiny import Teller, differing, photograph, tiny_learner, tiny_stream
+from support.tiny import LambdaCallback, differing_keys, learner_snapshot, tiny_learner, tiny_stream
 
 CASES: dict[str, dict[str, Any]] = {
     "itl": {},
@@ -42,7 +42,10 @@ def taught(case: str, forget: bool) -> Learner:
 
 @pytest.mark.parametrize("case", list(CASES))
 def test_cached_stepper_trains_bit_equal_to_a_new_one(case: str) -> None:
-    assert differing(photograph(taught(case, forget=False)), photograph(taught(case, forget=True))) == set()
+    assert (
+        differing_keys(learner_snapshot(taught(case, forget=False)), learner_snapshot(taught(case, forget=True)))
+        == set()
+    )
 
 
 @pytest.mark.parametrize(("case", "kept"), [("itl", True), ("itl, growing", False)])
@@ -56,7 +59,7 @@ def test_stepper_is_cached_as_long_as_its_tensors_stay(case: str, kept: bool) ->
             steppers.append((id(learner._stepper_cache["tangent"]), id(learner._stepper_cache["projection"])))
 
     held: list[Any] = []  # so that no two of them are at one place
-    learner = tiny_learner("itl", callback=Teller(listen), **{"classes": 6, **CASES[case]})
+    learner = tiny_learner("itl", callback=LambdaCallback(listen), **{"classes": 6, **CASES[case]})
     for task in tiny_stream(classes=6, tasks=3):
         learner.learn(task)
     assert len(set(steppers)) == (1 if kept else 3)
@@ -128,7 +131,7 @@ def test_learner_with_cached_steppers_can_be_pickled() -> None:
     twin = pickle.loads(pickle.dumps(learner))
     learner.learn(second)
     twin.learn(second)
-    assert differing(photograph(learner), photograph(twin)) == set()
+    assert differing_keys(learner_snapshot(learner), learner_snapshot(twin)) == set()
 
 
 def test_training_on_a_cpu_does_not_touch_cuda(monkeypatch: pytest.MonkeyPatch) -> None:

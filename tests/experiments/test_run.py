@@ -16,7 +16,7 @@ from itl import Learner, UserError
 from itl.experiments import recorder
 from itl.experiments.run import Config, fresh_folder, run
 from itl.settings import parse
-from support.tiny import TINY, Teller, tiny_learner, tiny_stream
+from support.tiny import TINY, LambdaCallback, tiny_learner, tiny_stream
 
 METHODS = ["itl", "itl-l", "er", "sgd", "b+hp+ff+pd"]
 STREAM = {"classes": 6, "tasks": 3}
@@ -212,10 +212,10 @@ def test_a_stopped_run_goes_on_to_the_same_record(
 
     stream = tiny_stream(**STREAM)
     with pytest.raises(Interrupted):
-        run(config(), stream, tmp_path, device="cpu", callbacks=[Teller(stop)])
+        run(config(), stream, tmp_path, device="cpu", callbacks=[LambdaCallback(stop)])
     assert not (tmp_path / "result.json").exists()
     stopping = False
-    result = run(config(), stream, tmp_path, device="cpu", callbacks=[Teller(stop)], resume=True)
+    result = run(config(), stream, tmp_path, device="cpu", callbacks=[LambdaCallback(stop)], resume=True)
     assert without_times(result) == without_times(result_of(folders["itl"]))
     assert lines_of(tmp_path) == lines_of(folders["itl"])
     with np.load(tmp_path / "predictions.npz") as a, np.load(folders["itl"] / "predictions.npz") as b:
@@ -228,7 +228,7 @@ def test_a_line_cut_short_by_a_crash_is_passed_over(folders: dict[str, Path], tm
             raise Interrupted
 
     with pytest.raises(Interrupted):
-        run(config(), tiny_stream(**STREAM), tmp_path, device="cpu", callbacks=[Teller(stop)])
+        run(config(), tiny_stream(**STREAM), tmp_path, device="cpu", callbacks=[LambdaCallback(stop)])
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write('{"kind": "cur')
     run(config(), tiny_stream(**STREAM), tmp_path, device="cpu", resume=True)
@@ -243,7 +243,7 @@ def test_a_record_that_lost_lines_is_not_gone_on_with(tmp_path: Path) -> None:
             raise Interrupted
 
     with pytest.raises(Interrupted):
-        run(config(), tiny_stream(**STREAM), tmp_path, device="cpu", callbacks=[Teller(stop)])
+        run(config(), tiny_stream(**STREAM), tmp_path, device="cpu", callbacks=[LambdaCallback(stop)])
     metrics = tmp_path / "metrics.jsonl"
     every = metrics.read_text().splitlines(keepends=True)
     expert = max(i for i, line in enumerate(every) if '"kind": "expert"' in line)

@@ -19,7 +19,7 @@ from itl.generalists import TangentModel
 from itl.generalists.learning import memory_loss
 from itl.settings import TangentSettings, build
 from itl.specialists.losses import squared_error
-from support.tiny import Teller, tiny_learner, tiny_stream
+from support.tiny import LambdaCallback, tiny_learner, tiny_stream
 
 
 def test_projection_reaches_the_tangent_models_outputs() -> None:
@@ -38,7 +38,7 @@ def test_projection_reaches_the_tangent_models_outputs() -> None:
             distance.append(F.mse_loss(logits, learner.notes["target"]).item())
 
     learner = tiny_learner(
-        callback=Teller(listen),
+        callback=LambdaCallback(listen),
         augment__padding=0,
         tangent__epochs=30,
         tangent__lr=0.1,
@@ -60,7 +60,7 @@ def test_tangent_learning_fits_the_memory() -> None:
             assert learner._generalist is not None
             logits[event] = learner._generalist.logits(learner.normalize(learner.memory.pixels[:8]))
 
-    learner = tiny_learner(callback=Teller(listen), augment__padding=0, tangent__epochs=60, tangent__lr=0.1)
+    learner = tiny_learner(callback=LambdaCallback(listen), augment__padding=0, tangent__epochs=60, tangent__lr=0.1)
     learner.learn(tiny_stream().tasks[0])
     labels = torch.from_numpy(learner.memory.labels)
     before, after = (F.cross_entropy(logits[e], labels).item() for e in ("on_stage_start", "on_stage_end"))
@@ -77,7 +77,7 @@ def test_tangent_learning_step_is_gradient_descent_on_w() -> None:
             learned.update(learner._generalist.tensors())  # type: ignore[union-attr]
 
     learner = tiny_learner(
-        callback=Teller(listen), augment__padding=0, tangent__epochs=1, tangent__lr=0.2, tangent__l2=0.3
+        callback=LambdaCallback(listen), augment__padding=0, tangent__epochs=1, tangent__lr=0.2, tangent__l2=0.3
     )
     learner.learn(tiny_stream().tasks[0])
     anchor = tiny_learner(augment__padding=0)
@@ -109,7 +109,11 @@ def test_projection_step_is_gradient_descent_on_the_squared_error() -> None:
             kept["start"] = copy.deepcopy(learner.net)
 
     learner = tiny_learner(
-        callback=Teller(listen), augment__padding=0, projection__epochs=1, projection__lr=0.1, projection__l2=0.02
+        callback=LambdaCallback(listen),
+        augment__padding=0,
+        projection__epochs=1,
+        projection__lr=0.1,
+        projection__l2=0.02,
     )
     learner.learn(tiny_stream().tasks[0])
     net, teacher = kept["start"].train(), kept["teacher"]
@@ -166,7 +170,7 @@ def test_itl_l_learns_from_stored_logits() -> None:
 
     learner = tiny_learner(
         "itl-l",
-        callback=Teller(listen),
+        callback=LambdaCallback(listen),
         augment__padding=0,
         tangent__beta=0.0,
         tangent__alpha=1.0,

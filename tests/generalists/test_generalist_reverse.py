@@ -11,7 +11,7 @@ import torch
 import itl
 from itl import Learner, UserError
 from itl.generalists import TangentModel
-from support.tiny import Teller, differing, photograph, tiny_learner, tiny_stream
+from support.tiny import LambdaCallback, differing_keys, learner_snapshot, tiny_learner, tiny_stream
 
 
 def reverse(**settings: Any) -> Learner:
@@ -25,10 +25,10 @@ def test_specialist_changes_only_w_and_projection_the_network() -> None:
 
     def take(event: str, learner: Learner, stage: str | None, epoch: int) -> None:
         if event in ("on_stage_start", "on_stage_end") and len(learner.tasks) == 2:
-            at[f"{event} {stage}"] = photograph(learner)
+            at[f"{event} {stage}"] = learner_snapshot(learner)
             logits[f"{event} {stage}"] = learner.logits(test)
 
-    learner = reverse(callback=Teller(take))
+    learner = reverse(callback=LambdaCallback(take))
     for task in tiny_stream():
         learner.learn(task)
     assert [key for key in at if key.startswith("on_stage_end")] == [
@@ -36,9 +36,11 @@ def test_specialist_changes_only_w_and_projection_the_network() -> None:
         "on_stage_end closing",
         "on_stage_end full",
     ]
-    assert differing(at["on_stage_start specialist"], at["on_stage_end specialist"]) == {"counters"}  # θ is unchanged
+    assert differing_keys(at["on_stage_start specialist"], at["on_stage_end specialist"]) == {
+        "counters"
+    }  # θ is unchanged
     assert not torch.equal(logits["on_stage_start specialist"], logits["on_stage_end specialist"])  # w changed
-    assert "net.stem.conv.weight" in differing(at["on_stage_start closing"], at["on_stage_end closing"])
+    assert "net.stem.conv.weight" in differing_keys(at["on_stage_start closing"], at["on_stage_end closing"])
     assert len(learner.memory) == 8
 
 
@@ -51,7 +53,7 @@ def test_specialist_learns_the_task_on_the_tangent_plane() -> None:
             task = stream.tasks[1].train
             accuracy[f"{event} {stage}"] = float((learner.logits(task).argmax(1) == task.labels).float().mean())
 
-    learner = reverse(callback=Teller(score), specialist__epochs=10, tangent__lr=0.05)
+    learner = reverse(callback=LambdaCallback(score), specialist__epochs=10, tangent__lr=0.05)
     for task in stream:
         learner.learn(task)
     assert accuracy["on_stage_end specialist"] > 0.85 > accuracy["on_stage_start specialist"]
@@ -80,12 +82,12 @@ def test_interrupted_task_resumes_exactly(stage: str, epoch: int, tmp_path: Path
         if (event, name, at, len(learner.tasks)) == ("on_round_end", stage, epoch, 2):
             learner.save(tmp_path)
 
-    whole = reverse(callback=Teller(keep))
+    whole = reverse(callback=LambdaCallback(keep))
     for task in stream:
         whole.learn(task)
     again = itl.load(tmp_path, device="cpu")
     again.learn(stream.tasks[1])
-    assert not differing(photograph(whole), photograph(again))
+    assert not differing_keys(learner_snapshot(whole), learner_snapshot(again))
 
 
 def test_reverse_design_rejects_a_half_pipe() -> None:

@@ -15,7 +15,7 @@ from itl.augment import fused
 from itl.engine import fused_sgd
 from itl.generalists import epochs
 from itl.nets import conv, frozen, jvp_rules, norm, pooled_classifier
-from support.tiny import counted, differing, photograph, tiny_learner, tiny_stream
+from support.tiny import count_calls, differing_keys, learner_snapshot, tiny_learner, tiny_stream
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="tests/cuda shows it there")
 
@@ -30,7 +30,7 @@ def taught(method: str, capture: bool, **own: Any) -> dict[str, Tensor]:
     )
     for task in stream:
         learner.learn(task)
-    return {**photograph(learner), "predicted": learner.logits(stream.tasks[0].test)}
+    return {**learner_snapshot(learner), "predicted": learner.logits(stream.tasks[0].test)}
 
 
 @pytest.mark.parametrize("method", ["er", "derpp", "itl", "itl-l", "b+ff", "b+lf", "b+hp+ff+pd", "agem", "co2l"])
@@ -39,7 +39,7 @@ def test_captured_steps_are_bit_equal_and_leave_no_trace(method: str, captures: 
     captured = taught(method, capture=True)
     assert captures
     made = len(captures)
-    assert differing(captured, taught(method, capture=False)) == set()
+    assert differing_keys(captured, taught(method, capture=False)) == set()
     assert len(captures) == made
 
 
@@ -65,11 +65,11 @@ def test_captured_steps_with_gpu_kernels_are_bit_equal(
 ) -> None:
     for room, name, value in LARGE:
         monkeypatch.setattr(room, name, value)
-    gone = [counted(*way, monkeypatch) for way in WAYS]
+    gone = [count_calls(*way, monkeypatch) for way in WAYS]
     captured = taught("itl", capture=True)
     assert captures
     assert all(gone)
-    assert differing(captured, taught("itl", capture=False)) == set()
+    assert differing_keys(captured, taught("itl", capture=False)) == set()
 
 
 def test_short_first_chunks_reuse_the_stage_graphs(captures: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,9 +78,9 @@ def test_short_first_chunks_reuse_the_stage_graphs(captures: list[int], monkeypa
     for soon in ((), (1, 3)):
         monkeypatch.setattr(epochs, "FIRST_CHUNK_EPOCHS", soon)
         captures.clear()
-        chunks = counted(epochs.SampleRoundPlanner, "_chunk", monkeypatch)
+        chunks = count_calls(epochs.SampleRoundPlanner, "_chunk", monkeypatch)
         outcomes.append(taught("itl", capture=True, **{"tangent.epochs": 80, "projection.epochs": 80}))
         made.append((len(captures), len(chunks)))
     assert made[0][0] == made[1][0]
     assert made[1][1] == made[0][1] + 8  # two more in each of two stages of two tasks
-    assert differing(*outcomes) == set()
+    assert differing_keys(*outcomes) == set()

@@ -9,7 +9,7 @@ from torch import Tensor
 from itl import nets
 from itl.generalists.tangent_model import TangentModel
 from itl.nets import frozen
-from support.tiny import counted
+from support.tiny import count_calls
 
 LAST = torch.channels_last
 
@@ -66,7 +66,7 @@ def test_frozen_network_equals_evaluation_mode(
     monkeypatch.setattr(frozen, "USE_CUDNN_FUSION", way == "cudnn")
     if way == "plain":
         monkeypatch.setattr(frozen, "fused_kernels_for", lambda *_: None)
-    taken = counted(frozen, "apply_norm", monkeypatch)
+    taken = count_calls(frozen, "apply_norm", monkeypatch)
     assert frozen.supports(trunk)
     assert away(frozen.FrozenTrunk(trunk, torch.float32)(x), expected) < 1e-5
     before = len(taken)

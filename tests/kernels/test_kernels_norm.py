@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from itl import nets
 from itl.generalists.tangent_model import TangentModel
 from itl.nets import jvp_rules, norm, pooled_classifier
-from support.tiny import counted
+from support.tiny import count_calls
 
 LAST = torch.channels_last
 BIG = [(1, 64, 64, 32, True), (3, 128, 96, 16, True), (2, 256, 64, 8, True), (1, 512, 16, 4, False)]
@@ -110,7 +110,7 @@ def test_fused_derivative_equals_forward_mode(
     monkeypatch.setattr(norm, "fusable", lambda x, bn: False)
     features = model.features(x)
     launched, closed = (
-        counted(function, "apply", monkeypatch)
+        count_calls(function, "apply", monkeypatch)
         for function in (jvp_rules.NormJVP, pooled_classifier.PooledClassifierJVP)
     )
     ours = moved_along(model, w, features, ahead)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from itl.augment import Augment, Draws, fused
 from itl.augment.policy import BINS, NAMES, SIGNED
-from support.pillow_reference import pictures
+from support.pillow_reference import sample_images
 
 SIDES = [(32, 32), (64, 64), (28, 28), (8, 8), (5, 2), (100, 90)]
 SHAPES = [(channels, *sides, fill) for channels in (1, 3) for sides in SIDES for fill in (0, 200)]
@@ -23,7 +23,7 @@ def test_every_operation_at_every_level_in_both_steps(
 ) -> None:
     """One kernel for small images; the interpreter runs only the extreme levels and the middle one."""
     steps = every_step(range(1 - BINS, BINS) if device.type == "cuda" else (1 - BINS, 0, BINS - 1))
-    some = pictures(channels, height, width)
+    some = sample_images(channels, height, width)
     images = some[torch.arange(len(steps)) % len(some)]
     n = len(images)
     shift = torch.arange(2 * n).view(n, 2) % 9

@@ -14,7 +14,7 @@ from itl import Learner, UserError
 from itl.callbacks.base import Callback
 from itl.specialists.losses import squared_error
 from itl.streams import Images
-from support.tiny import TINY, Teller, differing, photograph, tiny_images, tiny_learner, tiny_stream
+from support.tiny import TINY, LambdaCallback, differing_keys, learner_snapshot, tiny_images, tiny_learner, tiny_stream
 
 GROWING = ["itl", "er", "derpp", "itl-l", "b+hp+ff+pd", "sgd"]
 
@@ -51,7 +51,7 @@ def test_old_outputs_keep_their_weights_when_new_classes_come() -> None:
         if event in ("on_task_end", "on_stage_start"):
             kept.append(learner.net.classifier.weight.detach().clone())
 
-    learner = tiny_learner("er", classes=None, callback=Teller(listen))
+    learner = tiny_learner("er", classes=None, callback=LambdaCallback(listen))
     learner.learn(*part([0, 1]))
     learner.learn(*part([2, 3]))
     before, after = kept[1], kept[2]
@@ -75,8 +75,8 @@ def test_stored_logits_count_only_on_the_columns_they_had(method: str, monkeypat
 
         learner.memory.grow_logits = grow_dirty  # type: ignore[method-assign]
         learner.learn(*part([2, 3]))
-        ends.append({n: t for n, t in photograph(learner).items() if n.startswith("net.")})
-    assert differing(*ends) == set()
+        ends.append({n: t for n, t in learner_snapshot(learner).items() if n.startswith("net.")})
+    assert differing_keys(*ends) == set()
 
 
 def test_derpps_replay_of_narrow_logits_is_the_loss_on_their_columns(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,18 +123,18 @@ def test_arrays_and_a_streams_tasks_teach_the_same() -> None:
     for images, y in forms:
         learner = tiny_learner("er", classes=4)
         learner.learn(images, y)
-        ends.append(photograph(learner))
-    assert [differing(ends[0], end) for end in ends[1:]] == [set()] * 3
+        ends.append(learner_snapshot(learner))
+    assert [differing_keys(ends[0], end) for end in ends[1:]] == [set()] * 3
 
 
 def test_seeds_differ_and_a_seed_repeats() -> None:
     def taught(seed: int) -> dict[str, torch.Tensor]:
         learner = tiny_learner("itl", seed=seed)
         learner.learn(tiny_stream().tasks[0])
-        return photograph(learner)
+        return learner_snapshot(learner)
 
-    assert differing(taught(0), taught(0)) == set()
-    assert "net.classifier.weight" in differing(taught(0), taught(1))
+    assert differing_keys(taught(0), taught(0)) == set()
+    assert "net.classifier.weight" in differing_keys(taught(0), taught(1))
 
 
 def test_a_learner_learns() -> None:
@@ -151,11 +151,14 @@ def test_a_learner_learns() -> None:
 
 def test_evaluating_changes_nothing() -> None:
     stream = tiny_stream()
-    one, other = tiny_learner(callback=Teller(lambda e, lr, s, k: lr.logits(stream.tasks[0].test))), tiny_learner()
+    one, other = (
+        tiny_learner(callback=LambdaCallback(lambda e, lr, s, k: lr.logits(stream.tasks[0].test))),
+        tiny_learner(),
+    )
     for task in stream:
         one.learn(task)
         other.learn(task)
-    assert differing(photograph(one), photograph(other)) == set()
+    assert differing_keys(learner_snapshot(one), learner_snapshot(other)) == set()
     before = one.net.training
     one.evaluate(stream)
     assert one.net.training == before
@@ -209,10 +212,10 @@ def test_bad_lessons_are_refused_in_one_line(images: Any, labels: Any, said: str
 def test_images_of_another_shape_are_refused() -> None:
     learner = tiny_learner()
     learner.learn(*tiny_images(2))
-    before = photograph(learner)
+    before = learner_snapshot(learner)
     with pytest.raises(UserError, match=r"\[1, 9, 9\], the learner's are \[1, 8, 8\]"):
         learner.learn(np.zeros((4, 9, 9), np.uint8), [2, 3, 2, 3])
-    assert differing(photograph(learner), before) == set()
+    assert differing_keys(learner_snapshot(learner), before) == set()
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from itl import UserError
-from support.tiny import differing, photograph, tiny_images, tiny_learner
+from support.tiny import differing_keys, learner_snapshot, tiny_images, tiny_learner
 
 
 class Pairs(torch.utils.data.Dataset[Any]):
@@ -45,7 +45,7 @@ def test_pillow_images_and_datasets_are_learned_as_arrays_are(channels: int) -> 
         learners.append(learner)
         expected = learners[0].predict_proba(pixels)
         np.testing.assert_array_equal(learner.predict_proba(given[0]), expected)
-    assert not any(differing(photograph(learners[0]), photograph(other)) for other in learners[1:])
+    assert not any(differing_keys(learner_snapshot(learners[0]), learner_snapshot(other)) for other in learners[1:])
 
 
 def test_modes_are_mixed_as_colours() -> None:

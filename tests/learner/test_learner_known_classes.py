@@ -13,7 +13,7 @@ from itl.engine.keyed_random import generator
 from itl.memory import Slots
 from itl.memory.policies.reservoir import Reservoir, reservoir
 from itl.replay.plan import plan_epoch
-from support.tiny import Teller, differing, photograph, tiny_images, tiny_learner
+from support.tiny import LambdaCallback, differing_keys, learner_snapshot, tiny_images, tiny_learner
 
 NEW_ONLY = {"co2l", "icarl", "lwf"}  # by their papers, tasks have classes of their own
 FIXED = {"x-der"}  # it must know the number of classes from the start
@@ -71,7 +71,7 @@ def test_a_memory_grows_with_the_classes_where_it_may(method: str, tmp_path: Pat
         assert len(learner.memory) == learner.memory.size
     assert sizes == [(4, 4), (9, 9), (15, 15)]
     learner.save(tmp_path)
-    assert not differing(photograph(learner), photograph(itl.load(tmp_path, device="cpu")))
+    assert not differing_keys(learner_snapshot(learner), learner_snapshot(itl.load(tmp_path, device="cpu")))
 
 
 @pytest.mark.parametrize("method", ["itl", "itl-l"])
@@ -80,12 +80,12 @@ def test_a_learner_interrupted_after_its_memory_has_grown_goes_on_exactly(method
         if event == "on_round_end" and (stage, epoch) == ("specialist", 1) and len(learner.tasks) == 2:
             learner.save(tmp_path)
 
-    learner = tiny_learner(method, 2, None, callback=Teller(keep), memory__outgrown="grow", memory__least=2)
+    learner = tiny_learner(method, 2, None, callback=LambdaCallback(keep), memory__outgrown="grow", memory__least=2)
     for classes in ([0, 1], [2, 3]):
         learner.learn(*part(classes))
     again = itl.load(tmp_path, device="cpu")
     again.learn(*part([2, 3]))
-    assert not differing(photograph(learner), photograph(again))
+    assert not differing_keys(learner_snapshot(learner), learner_snapshot(again))
 
 
 def test_a_memory_made_smaller_keeps_what_its_policy_knows() -> None:

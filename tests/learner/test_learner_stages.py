@@ -10,7 +10,7 @@ from torch import Tensor
 
 from itl import Learner, nets
 from itl.engine.keyed_random import torch_generator
-from support.tiny import Teller, differing, photograph, tiny_learner, tiny_net, tiny_stream
+from support.tiny import LambdaCallback, differing_keys, learner_snapshot, tiny_learner, tiny_net, tiny_stream
 
 NET = nets.build("resnet8", 4, channels=1, width=4)
 PARAMETERS = {f"net.{name}" for name, _ in NET.named_parameters()}
@@ -27,7 +27,7 @@ class Album:
         self.events: list[tuple[str, str | None]] = []
         self.photographs: list[dict[str, Tensor]] = []
         stream = tiny_stream()
-        self.learner = tiny_learner(method, callback=Teller(self.take), **settings)
+        self.learner = tiny_learner(method, callback=LambdaCallback(self.take), **settings)
         self.learner.learn(stream.tasks[0])
         self.events, self.photographs = [], []
         self.learner.learn(stream.tasks[1])
@@ -35,16 +35,16 @@ class Album:
     def take(self, event: str, learner: Learner, stage: str | None, epoch: int) -> None:
         if event != "on_round_end":
             self.events.append((event, stage))
-            self.photographs.append(photograph(learner))
+            self.photographs.append(learner_snapshot(learner))
 
     def at(self, event: str, stage: str | None = None) -> dict[str, Tensor]:
         return self.photographs[self.events.index((event, stage))]
 
     def changed(self, stage: str) -> set[str]:
-        return differing(self.at("on_stage_start", stage), self.at("on_stage_end", stage))
+        return differing_keys(self.at("on_stage_start", stage), self.at("on_stage_end", stage))
 
     def between(self, first: tuple[str, str | None], last: tuple[str, str | None]) -> set[str]:
-        return differing(self.at(*first), self.at(*last))
+        return differing_keys(self.at(*first), self.at(*last))
 
 
 SPECIALIST = PARAMETERS | STATISTICS | {"counters"}
@@ -109,7 +109,7 @@ def test_tangent_without_projection_reports_itself_and_leaves_the_specialist(hal
         if event in ("on_stage_end", "on_memory_update", "on_task_end"):
             said[stage or event] = learner.logits(stream.tasks[0].test)
 
-    learner = tiny_learner("itl", project=False, half_pipe=half_pipe, callback=Teller(listen))
+    learner = tiny_learner("itl", project=False, half_pipe=half_pipe, callback=LambdaCallback(listen))
     learner.learn(stream.tasks[0])
     assert torch.equal(said["on_task_end"], said["on_memory_update"])
     assert torch.equal(said["on_task_end"], said["specialist"])
@@ -127,7 +127,7 @@ def test_the_tangent_stage_speaks_for_the_tangent_model() -> None:
             said[event] = learner.logits(stream.tasks[0].test)
             said[f"{event}, net"] = learner.net.eval()(learner.normalize(stream.tasks[0].test.pixels)).detach()
 
-    tiny_learner("itl", callback=Teller(listen)).learn(stream.tasks[0])
+    tiny_learner("itl", callback=LambdaCallback(listen)).learn(stream.tasks[0])
     torch.testing.assert_close(said["on_stage_start"], said["on_stage_start, net"], rtol=1e-5, atol=1e-6)
     assert torch.equal(said["on_stage_start, net"], said["on_stage_end, net"])
     assert not torch.allclose(said["on_stage_end"], said["on_stage_start"], atol=1e-3)
@@ -135,7 +135,9 @@ def test_the_tangent_stage_speaks_for_the_tangent_model() -> None:
 
 def test_a_linear_generalist_sees_the_trunk_in_evaluation_mode() -> None:
     modes: list[bool] = []
-    learner = tiny_learner("b+lf", callback=Teller(lambda e, lr, s, _: s == "linear" and modes.append(lr.net.training)))
+    learner = tiny_learner(
+        "b+lf", callback=LambdaCallback(lambda e, lr, s, _: s == "linear" and modes.append(lr.net.training))
+    )
     learner.learn(tiny_stream().tasks[0])
     assert modes
     assert not any(modes)
@@ -159,7 +161,7 @@ def test_momentum_is_carried_neither_from_stage_to_stage_nor_from_task_to_task()
         if event == "on_stage_start":
             begins.append((str(stage), list(learner.stage_state.momentum)))
 
-    one, other = (tiny_learner("itl", callback=Teller(listen), **settings) for _ in range(2))
+    one, other = (tiny_learner("itl", callback=LambdaCallback(listen), **settings) for _ in range(2))
     one.learn(stream.tasks[0])
     other.prepare(stream.tasks[0])
     other.net.load_state_dict(one.net.state_dict())
@@ -167,7 +169,7 @@ def test_momentum_is_carried_neither_from_stage_to_stage_nor_from_task_to_task()
     other.memory.slots, other.tasks = one.memory.slots.copy(), list(one.tasks)
     for learner in (one, other):
         learner.learn(stream.tasks[1])
-    assert differing(photograph(one), photograph(other)) == set()
+    assert differing_keys(learner_snapshot(one), learner_snapshot(other)) == set()
     assert begins
     assert all(names == [] for _, names in begins)
 
@@ -183,14 +185,14 @@ def test_the_first_step_of_every_stage_is_plain_gradient_descent() -> None:
         )
         for task in stream:
             learner.learn(task)
-        weights.append(photograph(learner))
-    assert differing(*weights) == set()
+        weights.append(learner_snapshot(learner))
+    assert differing_keys(*weights) == set()
 
 
 def test_projection_over_the_task_looks_at_the_task() -> None:
     stream, sizes = tiny_stream(), {}
 
-    class Sizes(Teller):
+    class Sizes(LambdaCallback):
         def on_stage_start(self, learner: Learner, stage: Any) -> None:
             sizes[stage.name] = getattr(stage.planner, "size", None)
 

@@ -16,7 +16,7 @@ from itl.memory.greedy_selection import herding
 from itl.replay.epochs import ReplayRoundPlanner
 from itl.specialists import Batch
 from itl.specialists.er import ER
-from support.tiny import Teller, differing, photograph, tiny_learner, tiny_stream
+from support.tiny import LambdaCallback, differing_keys, learner_snapshot, tiny_learner, tiny_stream
 
 POLICIES: dict[str, dict[str, Any]] = {
     "ring": {},
@@ -64,12 +64,12 @@ def test_interrupted_task_ends_with_the_same_memory(policy: str, epoch: int, tmp
         if (event, stage, at, len(learner.tasks)) == ("on_round_end", "specialist", epoch, 2):
             learner.save(tmp_path)
 
-    whole = learner_with(policy, callback=Teller(keep))
+    whole = learner_with(policy, callback=LambdaCallback(keep))
     for task in stream.tasks[:2]:
         whole.learn(task)
     again = itl.load(tmp_path, device="cpu")
     again.learn(stream.tasks[1])
-    assert not differing(photograph(whole), photograph(again))
+    assert not differing_keys(learner_snapshot(whole), learner_snapshot(again))
 
 
 def test_herding_uses_the_specialists_features() -> None:
@@ -187,7 +187,7 @@ def test_reverse_design_stores_logits_of_the_projected_specialist() -> None:
             assert torch.allclose(learner.memory.logits[ours], said, atol=1e-5)
             seen.append(len(ours))
 
-    learner = tiny_learner("itl-l", design="reverse", memory__policy="stratified", callback=Teller(look))
+    learner = tiny_learner("itl-l", design="reverse", memory__policy="stratified", callback=LambdaCallback(look))
     for task in stream:
         learner.learn(task)
     assert seen == [8, 4]

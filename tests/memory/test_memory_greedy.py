@@ -13,7 +13,7 @@ from torch import Tensor
 from itl.memory import greedy_selection
 from itl.memory.greedy_selection import facility_location, herding, matching_pursuit
 from itl.memory.policies.coreset import coreset_weights
-from support.matching_pursuit import slow_pursuit
+from support.matching_pursuit import reference_pursuit
 
 
 def cloud(n: int, d: int, seed: int) -> Tensor:
@@ -94,7 +94,7 @@ def test_matching_pursuit_equals_a_reference_over_full_gradients(seed: int) -> N
     gradients = (errors[:, :, None] * inputs[:, None, :]).flatten(1)
     target = (gradients * mass[:, None]).sum(0)
     chosen, weights = matching_pursuit(errors, inputs, mass, 9, 0.5)
-    expected, expected_weights = slow_pursuit(gradients.numpy(), target.numpy(), 9, 0.5)
+    expected, expected_weights = reference_pursuit(gradients.numpy(), target.numpy(), 9, 0.5)
     assert chosen.tolist() == expected
     assert np.allclose(weights.numpy(), expected_weights, atol=1e-7)
     assert (weights >= 0).all()

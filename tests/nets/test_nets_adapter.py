@@ -16,7 +16,7 @@ import itl
 from itl import Learner, UserError
 from itl.generalists.tangent_model import TangentModel
 from itl.nets import ModuleAdapter, with_new_classifier
-from support.tiny import TINY, Teller, differing, photograph, tiny_images, tiny_net, tiny_stream
+from support.tiny import TINY, LambdaCallback, differing_keys, learner_snapshot, tiny_images, tiny_net, tiny_stream
 
 
 class Block(nn.Module):
@@ -129,7 +129,7 @@ def test_without_projection_it_ends_with_the_specialists_classifier(name: str) -
         if event == "on_memory_update":
             kept.update({n: t.clone() for n, t in learner.net.state_dict().items()})
 
-    mine = learner(name, settings={"project": False}, callback=Teller(take))
+    mine = learner(name, settings={"project": False}, callback=LambdaCallback(take))
     mine.learn(tiny_stream().tasks[0])
     assert [n for n, t in mine.net.state_dict().items() if not torch.equal(t, kept[n])] == []
 
@@ -147,15 +147,15 @@ def test_interrupted_training_with_dropout_resumes_to_the_same_bits(name: str, s
     for task in (first, second):
         whole.learn(task)
     stopped.learn(first)
-    stopped.callback = Teller(stop)
+    stopped.callback = LambdaCallback(stop)
     with pytest.raises(KeyboardInterrupt):
         stopped.learn(second)
     torch.manual_seed(99)  # the global random state must not matter
     again = itl.load(tmp_path, device="cpu", net=type(MADE[name]().module)())
     wrapped = itl.load(tmp_path, device="cpu", net=MADE[name]())  # as an adapter, as the learner got it
-    assert not differing(photograph(wrapped), photograph(again))
+    assert not differing_keys(learner_snapshot(wrapped), learner_snapshot(again))
     again.learn(second)
-    assert differing(photograph(again), photograph(whole)) == set()
+    assert differing_keys(learner_snapshot(again), learner_snapshot(whole)) == set()
 
 
 @pytest.mark.parametrize("module", [TinyViT, Encoder, Backbone])

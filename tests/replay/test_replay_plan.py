@@ -18,7 +18,7 @@ from itl.engine.keyed_random import generator, sample_without_replacement
 from itl.engine.pool import ImagePool
 from itl.learner.builder import build_augment
 from itl.streams import Task
-from support.tiny import differing, photograph, tiny_learner, tiny_stream
+from support.tiny import differing_keys, learner_snapshot, tiny_learner, tiny_stream
 
 CASES: dict[str, dict[str, Any]] = {
     "er": {"specialist__momentum": 0.9},
@@ -185,7 +185,7 @@ def test_offline_er_is_bit_equal_to_a_plain_loop_over_a_frozen_memory(specialist
     learner = tiny_learner("b", buffer=10, specialist__name=specialist)
     learner.learn(stream.tasks[0])
     loop = PlainLoop(learner)
-    before = photograph(learner)["pixels"]
+    before = learner_snapshot(learner)["pixels"]
     held: list[Tensor] = []
     learner.callback.on_round_end = lambda told, *_: held.append(told.memory.pixels[:10].clone())  # type: ignore[method-assign]
     learner.learn(stream.tasks[1])
@@ -205,8 +205,8 @@ def test_chunk_size_does_not_change_results(method: str, buffer: int) -> None:
         learner.engine = replace(learner.engine, input_bytes=budget, resident_bytes=resident)
         for task in stream:
             learner.learn(task)
-        photographs.append(photograph(learner))
-    assert [differing(photographs[0], other) for other in photographs[1:]] == [set()] * 3
+        photographs.append(learner_snapshot(learner))
+    assert [differing_keys(photographs[0], other) for other in photographs[1:]] == [set()] * 3
 
 
 def test_epoch_contains_every_image_once() -> None:

@@ -21,7 +21,7 @@ from itl.specialists.losses import distillation, supervised_contrast
 from itl.specialists.model_copies import frozen_copy
 from itl.specialists.x_der import graft, hinge
 from support.tiny import tiny_net, tiny_stream
-from support.tiny_methods import learner_of
+from support.tiny_methods import baseline_learner
 
 C = 6  # outputs; classes 0, 1 are past, 2, 3 present, 4, 5 to come
 
@@ -171,7 +171,7 @@ def test_icarl_targets_are_labels_for_new_classes_and_old_outputs_for_old_ones(n
 @pytest.mark.parametrize("classes", [4, None])
 def test_icarl_loss_and_gradient_equal_the_benchmarks(classes: int | None) -> None:
     """aimagelab/mammoth, models/icarl.py, get_loss: the first `ac` outputs and targets, `pc` of them past."""
-    stream, learner, compared = tiny_stream(), learner_of("icarl", classes=classes), []
+    stream, learner, compared = tiny_stream(), baseline_learner("icarl", classes=classes), []
     learner.prepare(stream.tasks[0])
     loss = learner.specialist.loss
 
@@ -198,7 +198,7 @@ def test_icarl_loss_and_gradient_equal_the_benchmarks(classes: int | None) -> No
 
 @pytest.mark.parametrize("flip", [False, True])
 def test_icarl_predicts_the_class_of_the_nearest_mean(flip: bool) -> None:
-    stream, learner = tiny_stream(), learner_of("icarl", augment__flip=flip)
+    stream, learner = tiny_stream(), baseline_learner("icarl", augment__flip=flip)
     for task in stream:
         learner.learn(task)
     net = learner.net.eval()
@@ -430,7 +430,7 @@ def test_x_der_updates_logits_with_decreasing_probability_and_once_per_step(net:
 
 
 def test_x_der_stores_bounded_logits_at_task_end() -> None:
-    stream, learner = tiny_stream(), learner_of("x-der")
+    stream, learner = tiny_stream(), baseline_learner("x-der")
     for task in stream:
         learner.learn(task)
     memory = learner.memory

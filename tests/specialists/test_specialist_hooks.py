@@ -18,7 +18,7 @@ from itl.settings import Rate
 from itl.specialists import Batch, Options, Phase, Specialist
 from itl.specialists.losses import cross_entropy
 from itl.specialists.model_copies import frozen_copy, grow_outputs
-from support.tiny import Teller, differing, photograph, tiny_learner, tiny_net, tiny_stream
+from support.tiny import LambdaCallback, differing_keys, learner_snapshot, tiny_learner, tiny_net, tiny_stream
 
 
 class RecordingOptions(Options):
@@ -139,7 +139,10 @@ def test_hook_state_survives_an_interruption(stage: str, epoch: int, classes: in
             raise KeyboardInterrupt
 
     first, second = tiny_stream().tasks
-    whole, stopped = recording_learner(classes=classes), recording_learner(classes=classes, callback=Teller(stop))
+    whole, stopped = (
+        recording_learner(classes=classes),
+        recording_learner(classes=classes, callback=LambdaCallback(stop)),
+    )
     for learner in (whole, stopped):
         learner.learn(first)
     whole.learn(second)
@@ -147,8 +150,8 @@ def test_hook_state_survives_an_interruption(stage: str, epoch: int, classes: in
         stopped.learn(second)
     again = itl.load(tmp_path, device="cpu")
     again.learn(second)
-    assert differing(photograph(again), photograph(whole)) == set()
-    assert differing(again.specialist.state_dict(), whole.specialist.state_dict()) == set()
+    assert differing_keys(learner_snapshot(again), learner_snapshot(whole)) == set()
+    assert differing_keys(again.specialist.state_dict(), whole.specialist.state_dict()) == set()
     assert torch.equal(again.logits(second.test), whole.logits(second.test))
 
 

@@ -15,8 +15,8 @@ from itl import Learner, UserError, presets
 from itl.nets import ModuleAdapter
 from itl.settings import SpecialistSettings
 from itl.specialists import build, names
-from support.tiny import TINY, Teller, differing, photograph, tiny_images, tiny_learner, tiny_stream
-from support.tiny_methods import BASELINES, SMALL, keeping, learner_of, whole
+from support.tiny import TINY, LambdaCallback, differing_keys, learner_snapshot, tiny_images, tiny_learner, tiny_stream
+from support.tiny_methods import BASELINE_SETTINGS, BASELINES, baseline_learner, full_snapshot, save_each_stage
 
 SETTINGS = (Path(__file__).parents[2] / "docs" / "settings.md").read_text().partition("## Settings that do nothing")[2]
 
@@ -29,10 +29,10 @@ def stages(learner: Learner) -> list[str]:
 @pytest.mark.parametrize("generalist", ["none", "tangent"])
 def test_method_resumes_exactly_within_a_task(method: str, generalist: str, tmp_path: Path) -> None:
     stream = tiny_stream()
-    learner = learner_of(method, generalist=generalist, callback=keeping(tmp_path))
+    learner = baseline_learner(method, generalist=generalist, callback=save_each_stage(tmp_path))
     for task in stream:
         learner.learn(task)
-    end, logits = whole(learner), learner.logits(stream.tasks[0].test)
+    end, logits = full_snapshot(learner), learner.logits(stream.tasks[0].test)
     assert torch.isfinite(logits).all()
     expected = {*stages(learner), *(["tangent", "projection"] if generalist == "tangent" else [])}
     assert {place.name for place in tmp_path.iterdir()} == expected
@@ -40,13 +40,13 @@ def test_method_resumes_exactly_within_a_task(method: str, generalist: str, tmp_
         again = itl.load(tmp_path / stage, device="cpu")
         again.recall(stream.tasks[:1])
         again.learn(stream.tasks[1])
-        assert differing(whole(again), end) == set(), f"stopped in {stage}"
+        assert differing_keys(full_snapshot(again), end) == set(), f"stopped in {stage}"
         assert torch.equal(again.logits(stream.tasks[0].test), logits)
 
 
 @pytest.mark.parametrize("method", BASELINES)
 def test_method_resumes_exactly_between_tasks(method: str, tmp_path: Path) -> None:
-    stream, learner = tiny_stream(), learner_of(method)
+    stream, learner = tiny_stream(), baseline_learner(method)
     learner.learn(stream.tasks[0])
     learner.save(tmp_path)
     again = itl.load(tmp_path, device="cpu")
@@ -54,12 +54,12 @@ def test_method_resumes_exactly_between_tasks(method: str, tmp_path: Path) -> No
     again.recall(stream.tasks[:1])
     for one in (learner, again):
         one.learn(stream.tasks[1])
-    assert differing(whole(again), whole(learner)) == set()
+    assert differing_keys(full_snapshot(again), full_snapshot(learner)) == set()
 
 
 @pytest.mark.parametrize("method", BASELINES)
 def test_untrained_method_predicts_with_its_network(method: str) -> None:
-    stream, learner = tiny_stream(), learner_of(method)
+    stream, learner = tiny_stream(), baseline_learner(method)
     learner.prepare(stream.tasks[0])
     x = learner.normalize(stream.tasks[0].test.pixels)
     assert torch.equal(learner.logits(stream.tasks[0].test), learner.net.eval()(x))
@@ -67,7 +67,7 @@ def test_untrained_method_predicts_with_its_network(method: str) -> None:
 
 @pytest.mark.parametrize("method", [m for m in BASELINES if m != "x-der"])
 def test_method_learns_with_a_growing_classifier(method: str) -> None:
-    stream, learner = tiny_stream(), learner_of(method, classes=None)
+    stream, learner = tiny_stream(), baseline_learner(method, classes=None)
     for task in stream:
         learner.learn(task)
     assert learner.logits(stream.tasks[1].test).shape == (12, 4)
@@ -79,7 +79,7 @@ def test_method_learns_with_a_growing_classifier(method: str) -> None:
 def test_method_learns(method: str) -> None:
     """Twelve times as many steps as elsewhere here: the tiny world's patterns are easy."""
     many = {"specialist__epochs": 24} if method != "gdumb" else {"specialist__epochs": 62}
-    own = {**SMALL.get(method, {}), **many}
+    own = {**BASELINE_SETTINGS.get(method, {}), **many}
     if method == "co2l":
         own |= {"specialist__options__first_epochs": 24, "specialist__options__probe_epochs": 24}
     stream, learner = tiny_stream(), tiny_learner(method, buffer=16, **own)
@@ -97,17 +97,17 @@ def test_chunk_size_does_not_change_a_methods_results(method: str) -> None:
 
     stream, ends = tiny_stream(), []
     for size in (256 << 20, 1):
-        learner = learner_of(method)
+        learner = baseline_learner(method)
         learner.prepare(stream.tasks[0])
         learner.engine = replace(learner.engine, input_bytes=size)
         for task in stream:
             learner.learn(task)
-        ends.append(whole(learner))
-    assert differing(*ends) == set()
+        ends.append(full_snapshot(learner))
+    assert differing_keys(*ends) == set()
 
 
 def test_joint_learns_from_all_tasks_and_requires_their_images(tmp_path: Path) -> None:
-    stream, learner = tiny_stream(), learner_of("joint")
+    stream, learner = tiny_stream(), baseline_learner("joint")
     shown: list[int] = []
     learner.learn(stream.tasks[0])
     learner.save(tmp_path)
@@ -125,7 +125,7 @@ def test_joint_learns_from_all_tasks_and_requires_their_images(tmp_path: Path) -
 
 @pytest.mark.parametrize("method", ["joint", "gdumb"])
 def test_method_that_resets_the_network_starts_each_task_with_a_new_one(method: str) -> None:
-    stream, learner = tiny_stream(), learner_of(method, specialist__lr=1e-9, specialist__momentum=0.0)
+    stream, learner = tiny_stream(), baseline_learner(method, specialist__lr=1e-9, specialist__momentum=0.0)
     seen = []
     for task in stream:
         learner.learn(task)
@@ -134,7 +134,7 @@ def test_method_that_resets_the_network_starts_each_task_with_a_new_one(method: 
 
 
 def test_gdumb_sees_its_memory_and_nothing_else() -> None:
-    stream, learner = tiny_stream(), learner_of("gdumb")
+    stream, learner = tiny_stream(), baseline_learner("gdumb")
     learner.prepare(stream.tasks[0])
     shown: list[int] = []
     loss = learner.specialist.loss
@@ -156,7 +156,7 @@ def test_generalist_starts_from_the_evaluated_model() -> None:
             heard["features"] = {n: t.clone() for n, t in learner.net.state_dict().items() if "classifier" not in n}
             heard["stable"] = {n: t.clone() for n, t in learner.specialist.model_copies["stable"].state_dict().items()}
 
-    learner = learner_of("cls-er", generalist="tangent", callback=Teller(tell))
+    learner = baseline_learner("cls-er", generalist="tangent", callback=LambdaCallback(tell))
     learner.learn(stream.tasks[0])
     assert all(torch.equal(t, heard["stable"][n]) for n, t in heard["features"].items())
     for average in learner.specialist.model_copies.values():
@@ -165,13 +165,13 @@ def test_generalist_starts_from_the_evaluated_model() -> None:
 
 @pytest.mark.parametrize("method", ["lwf", "icarl", "co2l", "x-der"])
 def test_method_that_requires_new_classes_refuses_a_known_class(method: str) -> None:
-    learner = learner_of(method)
+    learner = baseline_learner(method)
     images, labels = tiny_images(4)
     learner.learn(images[labels < 2], labels[labels < 2])
-    before = whole(learner)
+    before = full_snapshot(learner)
     with pytest.raises(UserError, match=rf"{method} needs tasks of new classes, and class 1 was taught before"):
         learner.learn(images[labels > 0], labels[labels > 0])
-    assert differing(whole(learner), before) == set()
+    assert differing_keys(full_snapshot(learner), before) == set()
 
 
 @pytest.mark.parametrize(
@@ -193,13 +193,13 @@ def test_unsupported_settings_are_a_user_error_before_training(
     method: str, settings: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(UserError, match=message) as caught:
-        learner_of(method, **settings).prepare(tiny_stream().tasks[0])
+        baseline_learner(method, **settings).prepare(tiny_stream().tasks[0])
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("policy", ["stratified", "herding", "entropy", "coreset"])
 def test_x_der_learns_with_every_policy_its_error_names(policy: str) -> None:
-    stream, learner = tiny_stream(), learner_of("x-der", memory__policy=policy)
+    stream, learner = tiny_stream(), baseline_learner("x-der", memory__policy=policy)
     for task in stream:
         learner.learn(task)
     assert torch.isfinite(learner.logits(stream.tasks[0].test)).all()
@@ -211,7 +211,7 @@ def test_method_trains_a_user_module_and_keeps_frozen_layers(method: str, frozen
     torch.manual_seed(0)
     stem, rest = nn.Conv2d(1, 6, 3), (nn.BatchNorm2d(6), nn.ReLU(), nn.Flatten(), nn.Linear(216, 4))
     own = ModuleAdapter(nn.Sequential(stem.requires_grad_(not frozen), *rest), "4", ["1"])
-    given = {name.replace("__", "."): value for name, value in SMALL.get(method, {}).items()}
+    given = {name.replace("__", "."): value for name, value in BASELINE_SETTINGS.get(method, {}).items()}
     learner = Learner(method, 8, 0, 4, settings={**TINY, **given}, device="cpu", net=own)
     for task in tiny_stream():
         learner.learn(task)
@@ -222,7 +222,7 @@ def test_method_trains_a_user_module_and_keeps_frozen_layers(method: str, frozen
 def test_co2l_probe_trains_only_a_user_modules_classifier() -> None:
     layers = OrderedDict(flat=nn.Flatten(), body=nn.Linear(64, 6), out=nn.Linear(6, 4))
     own = ModuleAdapter(nn.Sequential(layers), "out", ["body"])
-    settings = {**TINY, **{name.replace("__", "."): value for name, value in SMALL["co2l"].items()}}
+    settings = {**TINY, **{name.replace("__", "."): value for name, value in BASELINE_SETTINGS["co2l"].items()}}
     learner = Learner("co2l", 8, 0, 4, settings=settings, device="cpu", net=own)
     learner.learn(tiny_stream().tasks[0])
     phase, closing_phase = learner.specialist.training_phase(), learner.specialist.closing_phase()
@@ -245,11 +245,11 @@ WITHOUT_EFFECT: dict[str, tuple[Any, list[str]]] = {
 def test_setting_without_effect_is_documented(setting: str, method: str) -> None:
     ends = []
     for given in ({}, {setting: WITHOUT_EFFECT[setting][0]}):
-        learner = learner_of(method, augment__task=None, **{"augment__memory": None, **given})
+        learner = baseline_learner(method, augment__task=None, **{"augment__memory": None, **given})
         for task in tiny_stream():
             learner.learn(task)
-        ends.append(photograph(learner))
-    assert differing(*ends) == set()
+        ends.append(learner_snapshot(learner))
+    assert differing_keys(*ends) == set()
     rows = [line.split("|")[1:3] for line in SETTINGS.splitlines() if line.startswith("| `")]
     assert any(f"`{setting.replace('__', '.')}`" in names and f"`{method}`" in methods for names, methods in rows)
 

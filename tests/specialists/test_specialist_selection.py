@@ -31,8 +31,8 @@ from itl.specialists.gcr import GCR
 from itl.specialists.gmed import GMED
 from itl.specialists.gss import INITIAL_SCORE, cosine_scores
 from itl.specialists.metasp import influences, min_norm_combination, step_weights
-from support.matching_pursuit import slow_pursuit
-from support.tiny import Teller, differing, photograph, tiny_learner, tiny_net, tiny_stream
+from support.matching_pursuit import reference_pursuit
+from support.tiny import LambdaCallback, differing_keys, learner_snapshot, tiny_learner, tiny_net, tiny_stream
 
 CPU = Engine(torch.device("cpu"))
 GOLDEN = json.loads((Path(__file__).parent / "gss_golden.json").read_text())
@@ -229,7 +229,7 @@ def test_gmed_image_written_at_task_end_has_no_edit(policy: str) -> None:
 
     stream = tiny_stream(classes=6, tasks=3, each=9)
     options = {"memory__policy": policy, "specialist__options__stride": 5.0}
-    learner = tiny_learner("gmed", 7, 6, callback=Teller(look), **options)
+    learner = tiny_learner("gmed", 7, 6, callback=LambdaCallback(look), **options)
     for task in stream:
         learner.learn(task)
     assert any(edited)  # of images that stayed
@@ -341,7 +341,7 @@ def test_gcr_selection_equals_a_search_over_full_gradients() -> None:
     errors, inputs = held._gradient(seen, 1, stored, None)
     assert np.allclose((errors[:, :, None] * inputs[:, None]).flatten(1).numpy(), gradient)
     chosen, weights = select_and_weight(errors, inputs, mass, 5)
-    expected, theirs = slow_pursuit(gradient, (gradient * mass[:, None].numpy()).sum(0), 5, 0.5)
+    expected, theirs = reference_pursuit(gradient, (gradient * mass[:, None].numpy()).sum(0), 5, 0.5)
     assert chosen[: len(expected)].tolist() == expected
     assert np.allclose(weights[: len(expected)], theirs, atol=1e-5)
 
@@ -391,7 +391,7 @@ def test_gcr_selects_from_all_samples_of_a_class_without_correct_ones(
             told.append(len(ours))
 
     monkeypatch.setattr(GradientCoresetCandidates, "rate", rate)
-    learner = tiny_learner("gcr", buffer=8, classes=4, callback=Teller(look))
+    learner = tiny_learner("gcr", buffer=8, classes=4, callback=LambdaCallback(look))
     for task in stream:
         learner.learn(task)
     assert any(told)
@@ -427,15 +427,15 @@ def test_interrupted_task_resumes_with_equal_weights_and_memory(method: str, sta
     settings: dict[str, Any] = {"specialist__epochs": 3, "generalist": "tangent"}
     if method == "er-t":
         settings["specialist__options__bias_epochs"] = 3
-    whole = tiny_learner(method, buffer=7, classes=6, callback=Teller(keep), **settings)
+    whole = tiny_learner(method, buffer=7, classes=6, callback=LambdaCallback(keep), **settings)
     for task in stream.tasks[:2]:
         whole.learn(task)
     again = itl.load(tmp_path, device="cpu")
     again.learn(stream.tasks[1])
-    assert not differing(photograph(whole), photograph(again))
+    assert not differing_keys(learner_snapshot(whole), learner_snapshot(again))
     again.learn(stream.tasks[2])
     whole.learn(stream.tasks[2])
-    assert not differing(photograph(whole), photograph(again))
+    assert not differing_keys(learner_snapshot(whole), learner_snapshot(again))
 
 
 @pytest.mark.parametrize(

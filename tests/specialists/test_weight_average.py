@@ -12,8 +12,8 @@ from torch import Tensor
 
 import itl
 from itl import Learner, UserError
-from support.tiny import Teller, differing, tiny_stream
-from support.tiny_methods import keeping, learner_of, whole
+from support.tiny import LambdaCallback, differing_keys, tiny_stream
+from support.tiny_methods import baseline_learner, full_snapshot, save_each_stage
 
 AVERAGE = 0.8  # averages about five steps; a task has nine
 MEANS = ["itl", "itl-l", "derpp", "gcr"]  # er-separate's and DER++'s
@@ -22,7 +22,7 @@ State = dict[str, Tensor]
 
 def averaging(method: str, average: float = AVERAGE, **settings: Any) -> Learner:
     own = {"specialist__name": "er-separate"} if method == "itl" else {}
-    return learner_of(method, specialist__epochs=3, specialist__options={"average": average}, **own, **settings)
+    return baseline_learner(method, specialist__epochs=3, specialist__options={"average": average}, **own, **settings)
 
 
 def floats(state: State) -> State:
@@ -69,7 +69,7 @@ def test_average_covers_the_tasks_steps(method: str, average: float) -> None:
                 (floats(learner.specialist.model_copies["mean"].state_dict()), expected_average(seen, average))
             )
 
-    stream, learner = tiny_stream(), averaging(method, average, callback=Teller(tell))
+    stream, learner = tiny_stream(), averaging(method, average, callback=LambdaCallback(tell))
     learner.prepare(stream.tasks[0])
     seen = record_states(learner)
     for task in stream:
@@ -99,7 +99,7 @@ def test_generalist_starts_from_the_average_which_is_then_discarded(method: str)
         if (event, stage) == ("on_stage_start", "tangent"):
             heard["features"] = {n: t for n, t in floats(learner.net.state_dict()).items() if "classifier" not in n}
 
-    stream, learner = tiny_stream(), averaging(method, callback=Teller(tell))
+    stream, learner = tiny_stream(), averaging(method, callback=LambdaCallback(tell))
     learner.learn(stream.tasks[0])
     assert torch.equal(heard["evaluated"], heard["says"])
     assert all(torch.equal(t, heard["mean"][n]) for n, t in heard["features"].items())
@@ -112,7 +112,7 @@ def test_generalist_starts_from_the_average_which_is_then_discarded(method: str)
 @pytest.mark.parametrize("method", MEANS)
 @pytest.mark.parametrize("classes", [4, None])
 def test_average_resumes_exactly(method: str, classes: int | None, tmp_path: Path) -> None:
-    stream, learner = tiny_stream(), averaging(method, classes=classes, callback=keeping(tmp_path))
+    stream, learner = tiny_stream(), averaging(method, classes=classes, callback=save_each_stage(tmp_path))
     for task in stream:
         learner.learn(task)
     logits = learner.logits(stream.tasks[0].test)
@@ -121,7 +121,7 @@ def test_average_resumes_exactly(method: str, classes: int | None, tmp_path: Pat
     for place in places:
         again = itl.load(place, device="cpu")
         again.learn(stream.tasks[1])
-        assert differing(whole(again), whole(learner)) == set(), place.name
+        assert differing_keys(full_snapshot(again), full_snapshot(learner)) == set(), place.name
         assert torch.equal(again.logits(stream.tasks[0].test), logits)
 
 
@@ -164,6 +164,6 @@ def test_average_is_an_option_of_the_specialist_of_the_stream() -> None:
 def test_reverse_design_has_no_average() -> None:
     with pytest.raises(UserError, match="average': design=reverse has no options of its own"):
         averaging("itl", design="reverse")
-    learner = learner_of("itl", specialist__name="er-separate", design="reverse")
+    learner = baseline_learner("itl", specialist__name="er-separate", design="reverse")
     learner.learn(tiny_stream().tasks[0])
     assert learner.settings.specialist.options == {}

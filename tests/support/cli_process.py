@@ -1,7 +1,7 @@
-"""Real processes for command lines, without three seconds of imports each.
+"""A fork server that runs command lines in separate processes without three seconds of imports each.
 
-One process imports everything and does nothing else; for every request (a JSON line with args and a folder) it forks a
-child that runs `itl`, and answers with the child's exit code and output.
+The server process imports everything once. For every request, a JSON line, it forks a child that runs `itl` and replies
+with the child's exit code and output.
 """
 
 from __future__ import annotations
@@ -23,17 +23,20 @@ from typing import Any, NoReturn
 
 @dataclass(frozen=True)
 class Outcome:
+    """Exit code and output of a command."""
+
     code: int
     out: str
     err: str
 
     @property
     def json(self) -> Any:
+        """The standard output, parsed as JSON."""
         return json.loads(self.out)
 
 
-class Nursery:
-    """Runs command lines, each in a process of its own. No GPU is visible to them, and no terminal."""
+class ForkServer:
+    """Runs each command line in a separate process that sees neither a GPU nor a terminal."""
 
     def __init__(self) -> None:
         env = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "COLUMNS": "80"}
@@ -42,17 +45,18 @@ class Nursery:
         )
 
     def run(
-        self, args: list[str], folder: Path, *, kill: float | None = None, env: dict[str, str] | None = None
+        self, args: list[str], folder: Path, *, kill_after: float | None = None, env: dict[str, str] | None = None
     ) -> Outcome:
-        """Run a command line; with `kill`, end it by SIGKILL after so many seconds if it still runs then."""
+        """Run `itl` with `args` in `folder`; send SIGKILL if it still runs after `kill_after` seconds."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        request = {"args": args, "folder": str(folder), "kill": kill, "env": env or {}}
+        request = {"args": args, "folder": str(folder), "kill_after": kill_after, "env": env or {}}
         self.process.stdin.write(json.dumps(request) + "\n")
         self.process.stdin.flush()
         return Outcome(**json.loads(self.process.stdout.readline()))
 
     def close(self) -> None:
+        """End the server process."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.close()
@@ -60,9 +64,9 @@ class Nursery:
         self.process.stdout.close()
 
 
-def tiny(*more: str) -> list[str]:
-    """Options that make a run of two tasks last a second."""
-    pairs = ("net.width=4", "specialist.steps=4", "tangent.steps=3", "projection.steps=3", *more)
+def tiny(*settings: str) -> list[str]:
+    """Options for a run of two tasks that takes a second, plus `settings` (`NAME=VALUE`)."""
+    pairs = ("net.width=4", "specialist.steps=4", "tangent.steps=3", "projection.steps=3", *settings)
     return ["--tasks", "2", *(word for pair in pairs for word in ("--set", pair))]
 
 
@@ -74,7 +78,7 @@ def interrupt_when(process: subprocess.Popen[str], ready: Callable[[], bool], se
     """
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        assert process.poll() is None, "the process has ended before it could be interrupted"
+        assert process.poll() is None, "the process ended before it could be interrupted"
         process.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
         interrupt = ready()
@@ -88,8 +92,8 @@ def interrupt_when(process: subprocess.Popen[str], ready: Callable[[], bool], se
     raise TimeoutError(f"not ready to be interrupted after {seconds} s")
 
 
-def _become(main: Callable[[list[str]], Any], args: list[str]) -> NoReturn:
-    """Run `main` and end with its exit code, at once: a second of tidying up after torch would tell nothing."""
+def _run_and_exit(main: Callable[[list[str]], Any], args: list[str]) -> NoReturn:
+    """Run `main` and exit with its code, skipping the second that torch takes to shut down."""
     try:
         main(args)
         code = 0
@@ -104,13 +108,13 @@ def _become(main: Callable[[list[str]], Any], args: list[str]) -> NoReturn:
 
 
 def _wait(child: int, seconds: float | None) -> int:
-    """The exit status of a child, which is killed where it takes longer than `seconds`."""
-    until = time.monotonic() + (seconds or 0)
+    """Wait for a child, kill it after `seconds`, and return its exit status."""
+    deadline = time.monotonic() + (seconds or 0)
     while seconds is not None:
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:
             return status
-        if time.monotonic() >= until:
+        if time.monotonic() >= deadline:
             os.kill(child, signal.SIGKILL)
             break
         time.sleep(0.0005)
@@ -118,12 +122,13 @@ def _wait(child: int, seconds: float | None) -> int:
 
 
 def serve() -> None:
+    """Answer requests from standard input until it is closed."""
     import sklearn.datasets  # noqa: F401
-    import torch._dynamo  # noqa: F401  # the first optimiser imports it
+    import torch._dynamo  # noqa: F401  # imported when the first optimizer is created
 
     from itl.cli import main
 
-    gc.freeze()  # what is shared with the children stays shared
+    gc.freeze()  # keep the memory pages shared with the children
     for line in sys.stdin:
         request = json.loads(line)
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
@@ -135,8 +140,8 @@ def serve() -> None:
                     os.dup2(file.fileno(), number)
                 os.close(0)
                 sys.stdin = open(os.devnull)  # noqa: SIM115
-                _become(main, request["args"])
-            code = os.waitstatus_to_exitcode(_wait(child, request["kill"]))
+                _run_and_exit(main, request["args"])
+            code = os.waitstatus_to_exitcode(_wait(child, request["kill_after"]))
             texts = []
             for file in (out, err):
                 file.seek(0)

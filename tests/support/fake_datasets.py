@@ -1,4 +1,4 @@
-"""Small fakes of the datasets: the same layout as the official ones, a few images each."""
+"""Small fake datasets: the layout of the official ones with a few images each."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ PER_FILE = 20  # images in a fake CIFAR file
 
 
 def fake_batch(seed: int, classes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Pixels uint8 [20,3072] and labels [20] in which every class of 10 appears."""
+    """Pixels, uint8 [20, 3072], and labels [20] of ten different classes."""
     rng = np.random.default_rng(seed)
     return rng.integers(0, 256, (PER_FILE, 3072), dtype=np.uint8), np.arange(PER_FILE) * (classes // 10) % classes
 
 
 def member_bytes(form: Distribution, seed: int, classes: int) -> bytes:
-    """One fake data file in the form's own format."""
+    """A fake data file in the format of the distribution `form`."""
     pixels, labels = fake_batch(seed, classes)
     if isinstance(form.label, str):
         return pickle.dumps({"data": pixels, form.label: labels.tolist()}, protocol=2)
@@ -35,6 +35,7 @@ def member_bytes(form: Distribution, seed: int, classes: int) -> bytes:
 
 
 def make_archive(path: Path, contents: dict[str, bytes]) -> None:
+    """Write a `.tar.gz` archive of named files."""
     with tarfile.open(path, "w:gz") as archive:
         for name, data in contents.items():
             entry = tarfile.TarInfo(name)
@@ -43,7 +44,7 @@ def make_archive(path: Path, contents: dict[str, bytes]) -> None:
 
 
 class FakeCifar:
-    """Fake files of one stream in every form, whose md5 table says they are the official ones."""
+    """Fake files of one stream in every distribution, with matching MD5 sums registered."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, stream: str) -> None:
         classes = {"seq-cifar10": 10, "seq-cifar100": 100}[stream]
@@ -61,6 +62,7 @@ class FakeCifar:
         monkeypatch.setitem(cifar.DISTRIBUTIONS, stream, tuple(forms))
 
     def folder(self, root: Path, name: str) -> Path:
+        """Write the files of a distribution into `root/name`."""
         folder = root / name
         folder.mkdir(parents=True)
         for member, data in self.contents[name].items():
@@ -68,6 +70,7 @@ class FakeCifar:
         return folder
 
     def archive(self, root: Path, name: str) -> Path:
+        """Write the archive of a distribution into `root`."""
         path = root / self.forms[name].archive
         make_archive(path, {f"{name}/{member}": data for member, data in self.contents[name].items()})
         return path
@@ -77,6 +80,7 @@ WNIDS = ["n03", "n01", "n04", "n02"]  # not sorted, as in the real wnids.txt
 
 
 def jpeg(value: int, size: int = 64, mode: str = "RGB") -> bytes:
+    """A JPEG file of one uniform color."""
     file = io.BytesIO()
     Image.new(mode, (size, size), value if mode == "L" else (value, value, value)).save(file, "JPEG", quality=95)
     return file.getvalue()

@@ -1,4 +1,4 @@
-"""Folders of small pictures: every class its own pattern, with noise."""
+"""Folders of small images: one pattern per class, with noise."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from PIL import Image
 from support.tiny import TINY, tiny_images
 
 NAMES = ("ant", "bee", "cat", "dog", "eel", "fox")
-SMALL = {**TINY, "net.strided": False}
+IMAGE_SETTINGS = {**TINY, "net.strided": False}
 
 
-def write_pictures(folder: Path, *classes: str, each: int = 10, seed: int = 0, suffix: str = "png") -> Path:
-    """`each` pictures of 8 x 8 of every class, `folder/class/000.png` and on."""
+def write_images(folder: Path, *classes: str, each: int = 10, seed: int = 0, suffix: str = "png") -> Path:
+    """Write `each` 8x8 images per class as `folder/CLASS/<seed><number>.<suffix>`."""
     images, labels = tiny_images(len(NAMES), each, channels=3, seed=seed)
     for name in classes:
         (folder / name).mkdir(parents=True, exist_ok=True)
@@ -25,5 +25,5 @@ def write_pictures(folder: Path, *classes: str, each: int = 10, seed: int = 0, s
 
 
 def as_options(settings: dict[str, object]) -> Sequence[str]:
-    """Settings as words of a command line."""
+    """Settings as command-line options."""
     return [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]

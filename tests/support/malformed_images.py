@@ -1,4 +1,4 @@
-"""Three hundred files that somebody might have among his pictures, and what is to become of each."""
+"""Three hundred files that may occur in a folder of images: damaged, unusual, or no images at all."""
 
 from __future__ import annotations
 
@@ -14,37 +14,42 @@ from PIL import Image
 
 GOOD, BAD, EITHER = "good", "bad", "either"
 KINDS = ("jpg", "png", "webp", "bmp", "gif", "tiff", "ppm")
-Case = tuple[str, str, Callable[[Path], object]]  # name, what is to become of it, how to write it
+Case = tuple[str, str, Callable[[Path], object]]  # file name, expected result, function that writes the file
 
 
-def picture(width: int = 24, height: int = 20) -> Image.Image:
+def pattern_image(width: int = 24, height: int = 20) -> Image.Image:
+    """An RGB image with a deterministic pattern."""
     y, x = np.mgrid[:height, :width]
     planes = np.stack([7 * x + 3 * y, 5 * x * y % 251, 255 - 9 * y + x], -1)
     return Image.fromarray((planes % 256).astype(np.uint8))
 
 
-def encoded(kind: str, image: Image.Image | None = None, **options: object) -> bytes:
+def encode(kind: str, image: Image.Image | None = None, **options: object) -> bytes:
+    """The bytes of an image file in the format `kind`."""
     out = io.BytesIO()
-    (image or picture()).save(out, {"jpg": "JPEG"}.get(kind, kind.upper()), **options)
+    (image or pattern_image()).save(out, {"jpg": "JPEG"}.get(kind, kind.upper()), **options)
     return out.getvalue()
 
 
-def bytes_of(data: bytes) -> Callable[[Path], object]:
+def byte_writer(data: bytes) -> Callable[[Path], object]:
+    """A function that writes `data` to a path."""
     return lambda path: path.write_bytes(data)
 
 
-def bomb(width: int, height: int) -> bytes:
-    """A PNG of a few bytes that claims to be so large."""
-    data = encoded("png", Image.new("1", (8, 8)))
+def decompression_bomb(width: int, height: int) -> bytes:
+    """A PNG file of a few bytes whose header claims the given size."""
+    data = encode("png", Image.new("1", (8, 8)))
     head = struct.pack(">II", width, height) + data[24:29]
     return data[:16] + head + struct.pack(">I", zlib.crc32(b"IHDR" + head)) + data[33:]
 
 
 def png_chunk(kind: bytes, data: bytes) -> bytes:
+    """A PNG chunk with its length and checksum."""
     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
 
 def cases() -> Iterator[Case]:
+    """All cases."""
     yield from damaged()
     yield from odd_but_good()
     yield from not_images()
@@ -52,43 +57,45 @@ def cases() -> Iterator[Case]:
 
 
 def damaged() -> Iterator[Case]:
+    """Intact, empty, truncated and corrupted files of every format."""
     for kind in KINDS:
-        data = encoded(kind)
-        yield f"whole.{kind}", GOOD, bytes_of(data)
-        yield f"zero.{kind}", BAD, bytes_of(b"")
-        yield f"noise.{kind}", BAD, bytes_of(np.random.default_rng(1).bytes(500))
-        yield f"text.{kind}", BAD, bytes_of(b"this is no picture\n" * 20)
-        yield f"magic-only.{kind}", BAD, bytes_of(data[:4])
-        yield f"magic-and-noise.{kind}", BAD, bytes_of(data[:8] + np.random.default_rng(2).bytes(300))
-        yield f"magic-and-zeros.{kind}", BAD, bytes_of(data[:8] + bytes(300))
-        yield f"tail.{kind}", GOOD, bytes_of(data + b"something behind it" * 5)
+        data = encode(kind)
+        yield f"whole.{kind}", GOOD, byte_writer(data)
+        yield f"zero.{kind}", BAD, byte_writer(b"")
+        yield f"noise.{kind}", BAD, byte_writer(np.random.default_rng(1).bytes(500))
+        yield f"text.{kind}", BAD, byte_writer(b"this is not an image\n" * 20)
+        yield f"magic-only.{kind}", BAD, byte_writer(data[:4])
+        yield f"magic-and-noise.{kind}", BAD, byte_writer(data[:8] + np.random.default_rng(2).bytes(300))
+        yield f"magic-and-zeros.{kind}", BAD, byte_writer(data[:8] + bytes(300))
+        yield f"tail.{kind}", GOOD, byte_writer(data + b"something behind it" * 5)
         for tenth in range(1, 10):
-            # Of a cut GIF or TIFF the pixels may be whole.
+            # A truncated GIF or TIFF may still contain all pixels.
             yield (
                 f"cut-{tenth}.{kind}",
                 EITHER if kind in ("gif", "tiff") else BAD,
-                bytes_of(data[: len(data) * tenth // 10]),
+                byte_writer(data[: len(data) * tenth // 10]),
             )
         rng = np.random.default_rng(3)
         for number in range(14):
-            harmed = bytearray(data)
-            for place in rng.integers(4, len(data), 3):
-                harmed[place] ^= 1 << rng.integers(8)
-            yield f"flip-{number}.{kind}", BAD if kind == "png" else EITHER, bytes_of(bytes(harmed))
+            corrupted = bytearray(data)
+            for position in rng.integers(4, len(data), 3):
+                corrupted[position] ^= 1 << rng.integers(8)
+            yield f"flip-{number}.{kind}", BAD if kind == "png" else EITHER, byte_writer(bytes(corrupted))
 
 
 def odd_but_good() -> Iterator[Case]:
+    """Readable images with unusual suffixes, sizes, modes, metadata or names."""
     for kind in KINDS:
         for other in KINDS[:3]:
             if other != kind:
-                yield f"is-a-{kind}.{other}", GOOD, bytes_of(encoded(kind))
-    yield "no-suffix", GOOD, bytes_of(encoded("png"))
+                yield f"is-a-{kind}.{other}", GOOD, byte_writer(encode(kind))
+    yield "no-suffix", GOOD, byte_writer(encode("png"))
     for kind in ("jpg", "png", "webp", "gif"):
         for width, height in ((1, 1), (2, 3), (1, 300), (16000 if kind == "webp" else 20000, 1), (1, 15000)):
             yield (
                 f"{width}x{height}.{kind}",
                 GOOD,
-                bytes_of(encoded(kind, Image.new("RGB", (width, height), (9, 99, 199)))),
+                byte_writer(encode(kind, Image.new("RGB", (width, height), (9, 99, 199)))),
             )
     for mode, kinds in {
         "1": ("png", "tiff", "bmp"),
@@ -103,15 +110,19 @@ def odd_but_good() -> Iterator[Case]:
         "I;16": ("png", "tiff"),
     }.items():
         for kind in kinds:
-            image = picture().convert("L").convert("I").convert(mode) if mode == "I;16" else picture().convert(mode)
-            yield f"mode-{mode.replace(';', '-')}.{kind}", GOOD, bytes_of(encoded(kind, image))
-    frames = [picture(), picture(24, 20).rotate(90), picture(24, 20).rotate(180)]
+            image = (
+                pattern_image().convert("L").convert("I").convert(mode)
+                if mode == "I;16"
+                else pattern_image().convert(mode)
+            )
+            yield f"mode-{mode.replace(';', '-')}.{kind}", GOOD, byte_writer(encode(kind, image))
+    frames = [pattern_image(), pattern_image(24, 20).rotate(90), pattern_image(24, 20).rotate(180)]
     for kind in ("gif", "webp", "png", "tiff"):
-        yield f"animated.{kind}", GOOD, bytes_of(encoded(kind, frames[0], save_all=True, append_images=frames[1:]))
-    broken = encoded("jpg", exif=b"Exif\0\0II*\0\xff\xff\xff\xff\xff\xff")
-    yield "broken-exif.jpg", GOOD, bytes_of(broken)
-    icc = encoded("png", icc_profile=b"no profile at all")
-    yield "broken-profile.png", GOOD, bytes_of(icc)
+        yield f"animated.{kind}", GOOD, byte_writer(encode(kind, frames[0], save_all=True, append_images=frames[1:]))
+    broken = encode("jpg", exif=b"Exif\0\0II*\0\xff\xff\xff\xff\xff\xff")
+    yield "broken-exif.jpg", GOOD, byte_writer(broken)
+    icc = encode("png", icc_profile=b"no profile at all")
+    yield "broken-profile.png", GOOD, byte_writer(icc)
     for name in (
         "name with spaces.png",
         "-rf.png",
@@ -126,23 +137,24 @@ def odd_but_good() -> Iterator[Case]:
         os.fsdecode(b"latin-caf\xe9.png"),
         "\x1b[31mred.png",
     ):
-        yield name, GOOD, bytes_of(encoded("png"))
+        yield name, GOOD, byte_writer(encode("png"))
 
 
 def not_images() -> Iterator[Case]:
+    """Decompression bombs and files of other types."""
     for width, height in ((20000, 20000), (1 << 27, 2), (1 << 30, 1 << 30), (12000, 12000), (1 << 31 - 1, 1)):
-        yield f"bomb-{width}x{height}.png", BAD, bytes_of(bomb(width, height))
-    gif = bytearray(encoded("gif"))
+        yield f"bomb-{width}x{height}.png", BAD, byte_writer(decompression_bomb(width, height))
+    gif = bytearray(encode("gif"))
     gif[6:10] = struct.pack("<HH", 65535, 65535)
-    yield "bomb.gif", BAD, bytes_of(bytes(gif))
-    bmp = bytearray(encoded("bmp"))
+    yield "bomb.gif", BAD, byte_writer(bytes(gif))
+    bmp = bytearray(encode("bmp"))
     bmp[18:26] = struct.pack("<ii", 1 << 20, 1 << 20)
-    yield "bomb.bmp", BAD, bytes_of(bytes(bmp))
+    yield "bomb.bmp", BAD, byte_writer(bytes(bmp))
     text = png_chunk(b"zTXt", b"comment\0\0" + zlib.compress(bytes(80_000_000), 9))
-    whole = encoded("png")
-    yield "bomb-in-a-comment.png", BAD, bytes_of(whole[:33] + text + whole[33:])
-    yield "no-pixels.ppm", BAD, bytes_of(b"P6\n0 0\n255\n")
-    yield "negative.bmp", EITHER, bytes_of(encoded("bmp")[:18] + struct.pack("<ii", -24, -20) + encoded("bmp")[26:])
+    whole = encode("png")
+    yield "bomb-in-a-comment.png", BAD, byte_writer(whole[:33] + text + whole[33:])
+    yield "no-pixels.ppm", BAD, byte_writer(b"P6\n0 0\n255\n")
+    yield "negative.bmp", EITHER, byte_writer(encode("bmp")[:18] + struct.pack("<ii", -24, -20) + encode("bmp")[26:])
     for name, data in {
         "page.html": b"<html><img src=x></html>",
         "drawing.svg": b"<svg xmlns='http://www.w3.org/2000/svg'/>",
@@ -155,10 +167,11 @@ def not_images() -> Iterator[Case]:
         "script.png": b"#!/bin/sh\necho no\n",
         "utf16.txt": "no picture".encode("utf-16"),
     }.items():
-        yield name, BAD, bytes_of(data)
+        yield name, BAD, byte_writer(data)
 
 
 def not_files() -> Iterator[Case]:
+    """Symbolic links and named pipes."""
     yield "circle.png", BAD, lambda path: path.symlink_to(path.name)
     yield "circle-a.png", BAD, lambda path: path.symlink_to("circle-b.png")
     yield "circle-b.png", BAD, lambda path: path.symlink_to("circle-a.png")

@@ -1,14 +1,14 @@
-"""Matching pursuit without any cleverness, to hold ours to."""
+"""A straightforward implementation of matching pursuit, as a reference."""
 
 from __future__ import annotations
 
 import numpy as np
 
 
-def slow_pursuit(gradients: np.ndarray, target: np.ndarray, count: int, l2: float) -> tuple[list[int], np.ndarray]:
-    """Matching pursuit as it is told: whole gradients, least squares by the normal equations."""
+def reference_pursuit(gradients: np.ndarray, target: np.ndarray, count: int, l2: float) -> tuple[list[int], np.ndarray]:
+    """Orthogonal matching pursuit with nonnegative weights, using full gradients and the normal equations."""
     chosen: list[int] = []
-    gone: set[int] = set()
+    tried: set[int] = set()
     weights = np.zeros(0)
 
     def fit() -> np.ndarray:
@@ -18,12 +18,12 @@ def slow_pursuit(gradients: np.ndarray, target: np.ndarray, count: int, l2: floa
     while len(chosen) < count:
         residual = target - weights @ gradients[chosen] if chosen else target
         score = gradients @ residual
-        score[list(gone)] = -np.inf
+        score[list(tried)] = -np.inf
         best = int(score.argmax())
         if score[best] <= 1e-9:
             break
         chosen.append(best)
-        gone.add(best)
+        tried.add(best)
         weights = fit()
         while (weights < 0).any():
             chosen.pop(int(weights.argmin()))

@@ -1,4 +1,4 @@
-"""The reference: the same views made by Pillow, one image at a time (as the benchmark does it)."""
+"""Reference augmentation: the same views made by Pillow, one image at a time, as in the benchmark."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from itl.augment.policy import NAMES, magnitudes
 
 
 def _benchmark() -> ModuleType:
+    """Import `benchmarks/augment.py`."""
     path = Path(__file__).parents[2] / "benchmarks" / "augment.py"
     spec = importlib.util.spec_from_file_location("benchmark_augment", path)
     assert spec is not None
@@ -32,17 +33,18 @@ pillow_op = benchmark.pillow_op
 
 
 def to_pillow(pixels: Tensor) -> Image.Image:
-    """Uint8 [C, H, W] -> mode L or RGB."""
+    """Convert uint8 [C, H, W] to a Pillow image of mode L or RGB."""
     return Image.fromarray(pixels[0].numpy() if len(pixels) == 1 else pixels.permute(1, 2, 0).contiguous().numpy())
 
 
 def from_pillow(image: Image.Image) -> Tensor:
+    """Convert a Pillow image to uint8 [C, H, W]."""
     pixels = torch.from_numpy(np.array(image))
     return pixels[None] if pixels.ndim == 2 else pixels.permute(2, 0, 1)
 
 
 def pillow_views(augment: Augment, images: Tensor, draws: Draws) -> Tensor:
-    """What `augment(images, draws)` must be: pad, cut, mirror, then the drawn operations, all by Pillow."""
+    """Expected result of `augment(images, draws)`: pad, crop, flip and the drawn operations, all by Pillow."""
     views = []
     for i, pixels in enumerate(images):
         (top, left), flip = draws.shift[i].tolist(), bool(draws.flip[i])
@@ -60,8 +62,8 @@ def _photographs() -> list[np.ndarray]:
     return load_sample_images().images
 
 
-def photographs(n: int, channels: int, height: int, width: int) -> Tensor:
-    """Pieces of scikit-learn's two photographs, some dark, some pale, some flat: uint8 [n, C, H, W]."""
+def photo_crops(n: int, channels: int, height: int, width: int) -> Tensor:
+    """Crops of scikit-learn's two photographs, some of them darkened: uint8 [n, C, H, W]."""
     rng = np.random.default_rng(7)
     pieces = []
     for i in range(n):
@@ -74,11 +76,11 @@ def photographs(n: int, channels: int, height: int, width: int) -> Tensor:
     return pixels[:, :channels].contiguous()
 
 
-def pictures(channels: int, height: int, width: int) -> Tensor:
-    """Photographs, noise over all levels, noise over few levels, and flat images: uint8 [16, C, H, W]."""
+def sample_images(channels: int, height: int, width: int) -> Tensor:
+    """Photographs, noise with many and with few gray levels, and uniform images: uint8 [16, C, H, W]."""
     generator = torch.Generator().manual_seed(channels * height + width)
     noise = torch.randint(0, 256, (4, channels, height, width), generator=generator)
-    few = torch.randint(0, 3, (3, channels, height, width), generator=generator) * 40 + 30
-    flat = torch.tensor([0, 255, 77]).view(3, 1, 1, 1).expand(3, channels, height, width)
-    made = torch.cat([noise, few, flat]).to(torch.uint8)
-    return torch.cat([photographs(6, channels, height, width), made])
+    few_levels = torch.randint(0, 3, (3, channels, height, width), generator=generator) * 40 + 30
+    uniform = torch.tensor([0, 255, 77]).view(3, 1, 1, 1).expand(3, channels, height, width)
+    synthetic = torch.cat([noise, few_levels, uniform]).to(torch.uint8)
+    return torch.cat([photo_crops(6, channels, height, width), synthetic])

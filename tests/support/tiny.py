@@ -1,4 +1,4 @@
-"""A world small enough for tests: 8x8 images made on the fly, a network of width 4, a few steps a stage."""
+"""Small streams, networks and learners for tests: 8x8 synthetic images, width 4, a few steps per stage."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TINY: dict[str, Any] = {
     "projection.batch": 4,
     "projection.lr": 0.01,
 }
-BRIEF: dict[str, dict[str, Any]] = {  # a method whose own stages would take minutes
+METHOD_SETTINGS: dict[str, dict[str, Any]] = {  # methods whose additional stages would take minutes
     "co2l": {
         "specialist__options__first_epochs": 2,
         "specialist__options__probe_epochs": 2,
@@ -40,7 +40,7 @@ BRIEF: dict[str, dict[str, Any]] = {  # a method whose own stages would take min
 
 
 def tiny_images(classes: int = 4, each: int = 10, channels: int = 1, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Images uint8 `[n, channels, 8, 8]` and labels `[n]`, classes mixed: a pattern for each class, and noise."""
+    """Images, uint8 `[n, channels, 8, 8]`, and shuffled labels `[n]`: one pattern per class, with noise."""
     patterns = np.random.default_rng(99).integers(0, 160, (classes, channels, 8, 8))
     rng = np.random.default_rng(seed)
     labels = rng.permutation(np.repeat(np.arange(classes), each))
@@ -49,7 +49,7 @@ def tiny_images(classes: int = 4, each: int = 10, channels: int = 1, seed: int =
 
 
 def tiny_stream(classes: int = 4, tasks: int = 2, each: int = 10, channels: int = 1, **options: Any) -> Stream:
-    """A stream of `tasks` tasks with `each` training images a class and 6 test images."""
+    """A stream of `tasks` tasks with `each` training images and 6 test images per class."""
     train, test = tiny_images(classes, each, channels), tiny_images(classes, 6, channels, seed=1)
     options = {"flip": False, "padding": 1, "layout": "NCHW", **options}
     return streams.from_arrays(*train, *test, tasks=tasks, **options)
@@ -63,13 +63,15 @@ def tiny_learner(
     callback: Callback | None = None,
     **settings: Any,
 ) -> Learner:
-    """A learner of the tiny world; in `settings` a double underscore stands for the dot."""
-    own = {name.replace("__", "."): value for name, value in {**BRIEF.get(method, {}), **settings}.items()}
-    return Learner(method, buffer, seed, classes, settings={**TINY, **own}, device="cpu", callback=callback)
+    """A learner for `tiny_stream`; a double underscore in the name of a setting stands for a dot."""
+    changes = {
+        name.replace("__", "."): value for name, value in {**METHOD_SETTINGS.get(method, {}), **settings}.items()
+    }
+    return Learner(method, buffer, seed, classes, settings={**TINY, **changes}, device="cpu", callback=callback)
 
 
 def tiny_net(classes: int = 3, channels: int = 1, seed: int = 0, dtype: torch.dtype = torch.float32) -> ResNet:
-    """A network of width 4 whose batch norms have seen some data, in evaluation mode."""
+    """A network of width 4 in evaluation mode, with batch-norm statistics from some data."""
     net = nets.build("resnet8", classes, channels=channels, width=4, generator=torch.Generator().manual_seed(seed))
     with torch.no_grad():
         for k in range(5):
@@ -77,50 +79,50 @@ def tiny_net(classes: int = 3, channels: int = 1, seed: int = 0, dtype: torch.dt
     return net.to(dtype).eval()
 
 
-def photograph(learner: Learner) -> dict[str, Tensor]:
-    """A copy of everything that a learner's future depends on (which batch norm's count of batches is not)."""
+def learner_snapshot(learner: Learner) -> dict[str, Tensor]:
+    """A copy of the state that affects further training (all but batch norm's batch counters)."""
     size, memory = learner.memory.size, learner.memory
-    out = {f"net.{n}": t.clone() for n, t in learner.net.state_dict().items() if not n.endswith("_tracked")}
-    out["pixels"] = memory.pixels[:size].clone()
-    out["weight"] = torch.from_numpy(memory.slots.weight.copy())
+    snapshot = {f"net.{n}": t.clone() for n, t in learner.net.state_dict().items() if not n.endswith("_tracked")}
+    snapshot["pixels"] = memory.pixels[:size].clone()
+    snapshot["weight"] = torch.from_numpy(memory.slots.weight.copy())
     if memory.logits is not None:
-        out["logits"] = memory.logits[:size].clone()
+        snapshot["logits"] = memory.logits[:size].clone()
     for name in ("label", "task", "row", "written", "width"):
-        out[name] = torch.from_numpy(getattr(memory.slots, name).copy())
-    out["counters"] = torch.tensor([memory.slots.count, memory.slots.seen, memory.slots.step])
-    return out
+        snapshot[name] = torch.from_numpy(getattr(memory.slots, name).copy())
+    snapshot["counters"] = torch.tensor([memory.slots.count, memory.slots.seen, memory.slots.step])
+    return snapshot
 
 
-def differing(a: dict[str, Tensor], b: dict[str, Tensor]) -> set[str]:
-    """The names under which two photographs differ in a bit."""
+def differing_keys(a: dict[str, Tensor], b: dict[str, Tensor]) -> set[str]:
+    """The names of the tensors in which two snapshots differ."""
     return {name for name in a.keys() | b.keys() if name not in a or name not in b or not torch.equal(a[name], b[name])}
 
 
-def counted(owner: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """An entry for each call of `owner.name` from now on."""
+def count_calls(owner: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A list that grows by one entry with every further call of `owner.name`."""
     calls: list[int] = []
-    work = getattr(owner, name)
-    monkeypatch.setattr(owner, name, lambda *args, **named: (calls.append(1), work(*args, **named))[1])
+    function = getattr(owner, name)
+    monkeypatch.setattr(owner, name, lambda *args, **kwargs: (calls.append(1), function(*args, **kwargs))[1])
     return calls
 
 
-class Teller(Callback):
-    """Calls `tell(event, learner, stage, epoch)` for everything that happens; `epoch` is 0 outside rounds."""
+class LambdaCallback(Callback):
+    """Calls `function(event, learner, stage, epoch)` for every event; `epoch` is 0 except at the end of a round."""
 
-    def __init__(self, tell: Callable[[str, Learner, Any, int], None]) -> None:
-        self.tell = tell
+    def __init__(self, function: Callable[[str, Learner, Any, int], None]) -> None:
+        self.function = function
 
     def on_stage_start(self, learner: Learner, stage: Any) -> None:
-        self.tell("on_stage_start", learner, stage.name, 0)
+        self.function("on_stage_start", learner, stage.name, 0)
 
     def on_round_end(self, learner: Learner, stage: Any, epoch: int, loss: float) -> None:
-        self.tell("on_round_end", learner, stage.name, epoch)
+        self.function("on_round_end", learner, stage.name, epoch)
 
     def on_stage_end(self, learner: Learner, stage: Any) -> None:
-        self.tell("on_stage_end", learner, stage.name, 0)
+        self.function("on_stage_end", learner, stage.name, 0)
 
     def on_memory_update(self, learner: Learner, task: Any) -> None:
-        self.tell("on_memory_update", learner, None, 0)
+        self.function("on_memory_update", learner, None, 0)
 
     def on_task_end(self, learner: Learner) -> None:
-        self.tell("on_task_end", learner, None, 0)
+        self.function("on_task_end", learner, None, 0)

@@ -1,4 +1,4 @@
-"""Teaching in a few seconds: pictures of 8 x 8, a memory of twelve."""
+"""Lessons that take a few seconds: 8x8 images, a memory of twelve."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from typing import Any
 from itl.apps.model import Model
 from itl.apps.teaching import LessonResult, Teacher, TeachingOptions
 from itl.callbacks.base import Callback
-from support.image_folders import SMALL
+from support.image_folders import IMAGE_SETTINGS
 
-QUICK = TeachingOptions(size=8, buffer=12, device="cpu", settings=SMALL)
+TINY_OPTIONS = TeachingOptions(size=8, buffer=12, device="cpu", settings=IMAGE_SETTINGS)
 
 
 def teach(
     path: Path, *folders: Path, callback: Callback | None = None, **changes: Any
 ) -> tuple[Teacher, list[LessonResult]]:
-    options = replace(QUICK, **changes)
+    """Teach the folders to the model at `path`, creating it if necessary."""
+    options = replace(TINY_OPTIONS, **changes)
     if (path / "CURRENT").exists() and "buffer" not in changes:
         options = replace(options, buffer=None)
     teacher = Teacher(path, folders, options)
@@ -28,4 +29,5 @@ def teach(
 
 
 def model(path: Path) -> Model:
+    """Open the model at `path`."""
     return Model.open(path, device="cpu")

@@ -1,4 +1,4 @@
-"""A model small enough for tests: 8x8 pictures of four classes, in two tasks."""
+"""A small model for tests: 8x8 images of four classes, in two tasks."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ NAMES = ("cat", "dog", "eel", "fox")
 
 
 def tiny_task(*classes: str, each: int = 10, seed: int = 0) -> tuple[Tensor, list[str]]:
-    """Pictures uint8 `[n, 3, 8, 8]` and their classes' names."""
+    """Images, uint8 `[n, 3, 8, 8]`, and their class names."""
     images, labels = tiny_images(4, each, channels=3, seed=seed)
     rows = np.isin(labels, [NAMES.index(name) for name in classes])
     return torch.from_numpy(images[rows]), [NAMES[label] for label in labels[rows]]
 
 
 def tiny_model(path: Path, method: str = "itl", buffer: int = 8, **options: Any) -> Model:
-    """A new model of the tiny world that has learned nothing."""
+    """A new, untrained model for `tiny_task`."""
     options = {"size": 8, "settings": TINY, "device": "cpu", "flip": False, **options}
     return Model.create(path, method=method, buffer=buffer, **options)
 
@@ -36,7 +36,7 @@ def teach(model: Model, *classes: str, **options: Any) -> Model:
     return model
 
 
-def taught(path: Path, method: str = "itl", **options: Any) -> Model:
-    """A model that has learned cats and dogs, then eels and foxes."""
+def trained_model(path: Path, method: str = "itl", **options: Any) -> Model:
+    """A model trained on cats and dogs, then on eels and foxes."""
     model = tiny_model(path, method, **options)
     return teach(teach(model, "cat", "dog"), "eel", "fox")

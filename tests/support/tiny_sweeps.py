@@ -1,4 +1,4 @@
-"""Runs of a second or less, and what is compared of them."""
+"""Runs of a second or less, and fingerprints to compare them."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ BASE = Config(tasks=2, settings=TINY, curves=0)
 
 
 def grid(*seeds: int, **changes: Any) -> list[Config]:
+    """One tiny configuration per seed, with `changes`."""
     settings = {**TINY, **changes.pop("settings", {})}
     return [replace(BASE, seed=seed, settings=settings, **changes) for seed in seeds]
 
@@ -36,14 +37,16 @@ class RecordingRunner(JobRunner):
         self.recorded_events: list[JobEvent] = []
 
     def emit(self, event: JobEvent) -> None:
+        """Record an event."""
         self.recorded_events.append(event)
 
     def names(self, kind: str) -> list[str]:
+        """The jobs of the recorded events of one kind."""
         return [event["job"] for event in self.recorded_events if event["kind"] == kind]
 
 
 def fingerprint(folder: Path) -> dict[str, Any]:
-    """Everything about a finished run that must not depend on who ran it: record, result, predictions, weights."""
+    """The parts of a finished run that must not depend on where it ran: result, metrics, predictions and weights."""
     result = json.loads((folder / "result.json").read_text())
     weights = [hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.rglob("tensors.safetensors"))]
     return {

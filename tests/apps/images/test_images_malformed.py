@@ -12,8 +12,8 @@ import pytest
 from itl.apps.images import UnreadableImage, printable_path, read_image, scan_folder
 from itl.apps.teaching import Lesson, Teacher, TeachingOptions
 from itl.errors import UserError
-from support.image_folders import SMALL, write_pictures
-from support.malformed_images import BAD, GOOD, Case, cases, encoded
+from support.image_folders import IMAGE_SETTINGS, write_images
+from support.malformed_images import BAD, GOOD, Case, cases, encode
 
 CASES = list(cases())
 
@@ -77,9 +77,9 @@ def test_every_file_is_either_read_or_listed_once(folder: Path) -> None:
 
 
 def test_readable_files_among_malformed_ones_are_learned(folder: Path, tmp_path: Path) -> None:
-    write_pictures(tmp_path / "set", "ant", "bee")
+    write_images(tmp_path / "set", "ant", "bee")
     (tmp_path / "set" / "things").symlink_to(folder)
-    options = TeachingOptions(size=8, buffer=12, device="cpu", settings={**SMALL, "specialist.steps": 2})
+    options = TeachingOptions(size=8, buffer=12, device="cpu", settings={**IMAGE_SETTINGS, "specialist.steps": 2})
     teacher = Teacher(tmp_path / "m", [tmp_path / "set"], options)
     (result,) = teacher.lesson_results()
     teacher.teach(result)
@@ -92,7 +92,7 @@ def test_readable_files_among_malformed_ones_are_learned(folder: Path, tmp_path:
 # ------------------------------------------------------------------------------------------------------------ folders
 
 
-PICTURE = encoded("png")
+PICTURE = encode("png")
 
 
 def _files(root: Path, *names: str) -> Path:

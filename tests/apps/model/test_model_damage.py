@@ -20,7 +20,7 @@ import torch
 from itl import UserError
 from itl.apps.model import Model
 from itl.checkpoint import store
-from support.tiny_model import taught
+from support.tiny_model import trained_model
 
 Damage = Callable[[Path], None]
 HUGE = 10**12
@@ -29,7 +29,7 @@ HUGE = 10**12
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model with two generations, memory images and stored logits."""
-    return taught(tmp_path_factory.mktemp("original") / "m", "itl-l").path
+    return trained_model(tmp_path_factory.mktemp("original") / "m", "itl-l").path
 
 
 def current_generation(folder: Path) -> Path:

@@ -19,14 +19,14 @@ from itl import UserError
 from itl.apps.model import Model
 from itl.apps.model.edit import forget, rename, resize, undo
 from itl.checkpoint import store
-from support.tiny import Teller, differing, photograph
-from support.tiny_model import NAMES, taught, teach, tiny_model, tiny_task
+from support.tiny import LambdaCallback, differing_keys, learner_snapshot
+from support.tiny_model import NAMES, teach, tiny_model, tiny_task, trained_model
 
 
 @pytest.fixture(scope="module", params=["itl", "itl-l"])
 def original(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model of two tasks, with and without stored logits."""
-    return taught(tmp_path_factory.mktemp("original") / "m", request.param, buffer=20).path
+    return trained_model(tmp_path_factory.mktemp("original") / "m", request.param, buffer=20).path
 
 
 @pytest.fixture
@@ -62,12 +62,12 @@ def images_in_memory(model: Model, name: str) -> Tensor:
 
 def test_undo_restores_the_state_before_the_last_task(tmp_path: Path) -> None:
     model = teach(tiny_model(tmp_path / "m"), "cat", "dog")
-    before, generation = photograph(model.learner), model.generation
+    before, generation = learner_snapshot(model.learner), model.generation
     teach(model, "eel", "fox")
     (undone,) = undo(model.path)
     again = reopened(model)
     assert (undone["what"], undone["folders"]) == ("learn", ["eel", "fox"])
-    assert differing(photograph(again.learner), before) == set()
+    assert differing_keys(learner_snapshot(again.learner), before) == set()
     assert (again.output_names, again.generation) == (["cat", "dog"], generation)
     assert store.generations(model.path) == [generation]
     with pytest.raises(UserError, match="no older state"):
@@ -82,12 +82,12 @@ def test_unfinished_task_can_be_undone(tmp_path: Path) -> None:
             raise KeyboardInterrupt
 
     model = teach(tiny_model(tmp_path / "m", undo=0), "cat", "dog")
-    before = photograph(model.learner)
+    before = learner_snapshot(model.learner)
     with pytest.raises(KeyboardInterrupt):
-        teach(model, "eel", "fox", callback=Teller(stop), save_interval=0.0)
+        teach(model, "eel", "fox", callback=LambdaCallback(stop), save_interval=0.0)
     assert reopened(model).pending is not None
     undo(model.path)
-    assert differing(photograph(reopened(model).learner), before) == set()
+    assert differing_keys(learner_snapshot(reopened(model).learner), before) == set()
 
 
 def test_undo_never_goes_to_a_damaged_generation(model: Model) -> None:
@@ -103,7 +103,7 @@ def test_undo_of_an_unfinished_first_task_leaves_no_model(tmp_path: Path) -> Non
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        teach(tiny_model(tmp_path / "m"), "cat", "dog", callback=Teller(stop), save_interval=0.0)
+        teach(tiny_model(tmp_path / "m"), "cat", "dog", callback=LambdaCallback(stop), save_interval=0.0)
     (tmp_path / "m" / "notes.txt").write_text("other")
     (undone,) = undo(tmp_path / "m")
     assert undone["what"].startswith("an unfinished learn, the first")
@@ -134,18 +134,18 @@ DAMAGES: dict[str, Callable[[Path, Path], Any]] = {
 @pytest.mark.parametrize("damage", list(DAMAGES))
 def test_undo_repairs_a_damaged_model(tmp_path: Path, damage: str) -> None:
     model = teach(tiny_model(tmp_path / "m"), "cat", "dog")
-    before = photograph(model.learner)
+    before = learner_snapshot(model.learner)
     teach(model, "eel", "fox")
     DAMAGES[damage](model.path, model.path / store.current(model.path))
     with pytest.raises(UserError, match=f"itl undo {model.path}"):
         reopened(model)
     assert undo(model.path) == [{"what": "a damaged state"}]
-    assert differing(photograph(reopened(model).learner), before) == set()
+    assert differing_keys(learner_snapshot(reopened(model).learner), before) == set()
     assert len(store.generations(model.path)) == 1
 
 
 def test_other_format_version_is_not_called_damaged(tmp_path: Path) -> None:
-    model = taught(tmp_path / "m")
+    model = trained_model(tmp_path / "m")
     now = model.path / store.current(model.path)
     state = json.loads((now / "state.json").read_text())
     (now / "state.json").write_text(json.dumps({**state, "format": store.FORMAT + 1}))
@@ -157,12 +157,12 @@ def test_other_format_version_is_not_called_damaged(tmp_path: Path) -> None:
 
 def test_undo_skips_damaged_generations(tmp_path: Path) -> None:
     model = teach(tiny_model(tmp_path / "m"), "cat", "dog")
-    before = photograph(model.learner)
+    before = learner_snapshot(model.learner)
     teach(teach(model, "eel"), "fox")
     for name in store.generations(model.path)[1:]:
         _flip(model.path / name / "tensors.safetensors")
     undo(model.path)
-    assert differing(photograph(reopened(model).learner), before) == set()
+    assert differing_keys(learner_snapshot(reopened(model).learner), before) == set()
 
 
 def test_damaged_model_without_older_state_has_no_undo_hint(tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def by_slot(model: Model) -> dict[int, Path]:
 
 
 def test_forgotten_class_is_removed_from_all_files(model: Model) -> None:
-    images, others = images_in_memory(model, "dog").clone(), photograph(model.learner)
+    images, others = images_in_memory(model, "dog").clone(), learner_snapshot(model.learner)
     logits = model.learner.logits(_images(*NAMES))
     assert forget(model, classes=["dog"]) == len(images)
     left = all_bytes(model.path)
@@ -213,7 +213,7 @@ def test_forgotten_class_is_removed_from_all_files(model: Model) -> None:
     assert again.learner.tasks == [(0,), (1, 2)]
     assert torch.equal(again.learner.logits(_images(*NAMES)), logits[:, [0, 2, 3]])
     rows = [k for k, label in enumerate(others["label"].tolist()) if label != 1]
-    now = photograph(again.learner)
+    now = learner_snapshot(again.learner)
     assert torch.equal(now["pixels"][: len(rows)], others["pixels"][rows])
     assert [again.output_names[k] for k in now["label"].tolist() if k >= 0] == [
         NAMES[k] for k in others["label"][rows].tolist()
@@ -261,7 +261,7 @@ HISTORY_KEYS = ("date", "what", "learn", "classes", "task", "accuracy", "folder"
 
 @pytest.mark.parametrize("name", HISTORY_KEYS)
 def test_class_named_like_a_history_key_can_be_forgotten(name: str, tmp_path: Path) -> None:
-    model = taught(tmp_path / "m", buffer=20)
+    model = trained_model(tmp_path / "m", buffer=20)
     rename(model, "dog", name)
     entry = {
         "folder": f"../{name}/x",
@@ -281,14 +281,14 @@ def test_class_named_like_a_history_key_can_be_forgotten(name: str, tmp_path: Pa
 
 
 def test_forget_refuses_unknown_images_and_classes(model: Model) -> None:
-    before = photograph(model.learner)
+    before = learner_snapshot(model.learner)
     with pytest.raises(UserError, match="not in the memory"):
         forget(model, images=torch.zeros(1, 3, 8, 8, dtype=torch.uint8))
     with pytest.raises(UserError, match=r"unknown class 'dgo'; did you mean dog\?"):
         forget(model, classes=["dgo"])
     with pytest.raises(UserError, match="no class"):
         forget(model, classes=NAMES)
-    assert differing(photograph(reopened(model).learner), before) == set()
+    assert differing_keys(learner_snapshot(reopened(model).learner), before) == set()
 
 
 # ---------------------------------------------------------------------- rename, merge
@@ -387,7 +387,7 @@ def test_history_lists_every_change(model: Model) -> None:
 
 
 def test_undo_on_a_full_disk_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = taught(tmp_path / "m")
+    model = trained_model(tmp_path / "m")
     before = sorted(os.listdir(tmp_path / "m"))
 
     def full(*_: Any) -> None:

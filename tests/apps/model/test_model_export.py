@@ -18,7 +18,7 @@ from itl.apps.model import Model
 from itl.apps.model.edit import rename
 from itl.apps.model.export import to_onnx, to_torch
 from support.tiny import TINY
-from support.tiny_model import taught, tiny_model, tiny_task
+from support.tiny_model import tiny_model, tiny_task, trained_model
 
 SIZES = (1, 2, 3, 5, 7, 16, 33)  # batch sizes
 LABELS = ["fox", "dog", "eel"]
@@ -27,7 +27,7 @@ LABELS = ["fox", "dog", "eel"]
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
     """A model with merged classes."""
-    model = taught(tmp_path_factory.mktemp("export") / "m", buffer=20)
+    model = trained_model(tmp_path_factory.mktemp("export") / "m", buffer=20)
     rename(model, "cat", "fox", merge=True)
     return model
 

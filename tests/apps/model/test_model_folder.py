@@ -21,8 +21,8 @@ from itl.apps.model import Model
 from itl.apps.model.memory_images import MemoryImageFiles, class_folder_names
 from itl.checkpoint import store
 from itl.checkpoint.lock import lock
-from support.tiny import Teller, differing, photograph
-from support.tiny_model import NAMES, taught, teach, tiny_model, tiny_task
+from support.tiny import LambdaCallback, differing_keys, learner_snapshot
+from support.tiny_model import NAMES, teach, tiny_model, tiny_task, trained_model
 
 
 class Interrupted(Exception):
@@ -40,23 +40,23 @@ def memory_images(model: Model) -> list[Path]:
 
 @pytest.mark.parametrize("method", ["itl", "itl-l"])
 def test_opened_model_equals_the_saved_one(tmp_path: Path, method: str) -> None:
-    model = taught(tmp_path / "m", method)
+    model = trained_model(tmp_path / "m", method)
     again = reopened(model)
-    assert differing(photograph(again.learner), photograph(model.learner)) == set()
+    assert differing_keys(learner_snapshot(again.learner), learner_snapshot(model.learner)) == set()
     assert again.output_names == model.output_names == list(NAMES)
     assert (again.image, again.history, again.pending) == (model.image, model.history, None)
     assert (again.predict_proba(tiny_task(*NAMES)[0]) == model.predict_proba(tiny_task(*NAMES)[0])).all()
 
 
 def test_reopened_model_continues_bit_identically(tmp_path: Path) -> None:
-    uninterrupted = taught(tmp_path / "uninterrupted")
+    uninterrupted = trained_model(tmp_path / "uninterrupted")
     model = teach(tiny_model(tmp_path / "m"), "cat", "dog")
     again = teach(reopened(model), "eel", "fox")
-    assert differing(photograph(again.learner), photograph(uninterrupted.learner)) == set()
+    assert differing_keys(learner_snapshot(again.learner), learner_snapshot(uninterrupted.learner)) == set()
 
 
 def test_memory_is_stored_as_images_by_class_name(tmp_path: Path) -> None:
-    model = taught(tmp_path / "m")
+    model = trained_model(tmp_path / "m")
     memory = model.learner.memory
     assert len(memory_images(model)) == len(memory) == 8
     for path in memory_images(model):
@@ -89,7 +89,7 @@ def test_class_folder_names_are_valid_and_distinct(names: list[str], expected: l
 
 
 def test_checksums_can_be_verified_with_sha256sum(tmp_path: Path) -> None:
-    model = taught(tmp_path / "m")
+    model = trained_model(tmp_path / "m")
     assert model.generation is not None
     subprocess.run(
         ["sha256sum", "--check", "--strict", "--quiet", "SHA256SUMS"], cwd=model.path / model.generation, check=True
@@ -103,7 +103,7 @@ def test_images_with_1_and_5_channels_are_restored(tmp_path: Path) -> None:
         with model.lock():
             model.teach(pixels, ["a", "b"] * 10)
             model.finish({})
-        assert differing(photograph(reopened(model).learner), photograph(model.learner)) == set()
+        assert differing_keys(learner_snapshot(reopened(model).learner), learner_snapshot(model.learner)) == set()
 
 
 def test_known_classes_keep_their_outputs(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_known_classes_keep_their_outputs(tmp_path: Path) -> None:
 
 
 def test_saved_learner_opens_as_a_model_with_numbered_classes(tmp_path: Path) -> None:
-    model = taught(tmp_path / "m")
+    model = trained_model(tmp_path / "m")
     model.learner.notes.pop("model")
     model.learner.save(tmp_path / "plain")
     assert Model.open(tmp_path / "plain", device="cpu").output_names == ["0", "1", "2", "3"]
@@ -132,18 +132,18 @@ def interrupted(path: Path, stage: str) -> None:
 
     model = teach(tiny_model(path), "cat", "dog")
     with pytest.raises(Interrupted):
-        teach(model, "eel", "fox", callback=Teller(stop), save_interval=0.0)
+        teach(model, "eel", "fox", callback=LambdaCallback(stop), save_interval=0.0)
 
 
 @pytest.mark.parametrize("stage", ["specialist", "tangent", "projection"])
 def test_interrupted_task_resumes_bit_identically(tmp_path: Path, stage: str) -> None:
-    uninterrupted = taught(tmp_path / "uninterrupted")
+    uninterrupted = trained_model(tmp_path / "uninterrupted")
     interrupted(tmp_path / "m", stage)
     again = Model.open(tmp_path / "m", device="cpu")
     assert again.pending is not None
     assert again.pending["what"] == "eel fox"
     teach(again, "eel", "fox")
-    assert differing(photograph(again.learner), photograph(uninterrupted.learner)) == set()
+    assert differing_keys(learner_snapshot(again.learner), learner_snapshot(uninterrupted.learner)) == set()
     assert [entry["folders"] for entry in reopened(again).history] == [["cat", "dog"], ["eel", "fox"]]
 
 
@@ -242,16 +242,16 @@ def test_unused_lock_leaves_no_folder(tmp_path: Path) -> None:
 
 
 def test_model_changed_by_another_process_is_not_overwritten(tmp_path: Path) -> None:
-    first = taught(tmp_path / "m")
+    first = trained_model(tmp_path / "m")
     second = reopened(first)
     second.save()
     with pytest.raises(UserError, match="changed by another process"):
         first.save()
-    assert differing(photograph(reopened(second).learner), photograph(second.learner)) == set()
+    assert differing_keys(learner_snapshot(reopened(second).learner), learner_snapshot(second.learner)) == set()
 
 
 def test_generation_replaced_while_reading_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = taught(tmp_path / "m", undo=0)
+    model = trained_model(tmp_path / "m", undo=0)
     real, raced = store.read_generation, []
 
     def slow(root: Path, name: str) -> Any:
@@ -270,7 +270,7 @@ def test_generation_replaced_while_reading_is_read_again(tmp_path: Path, monkeyp
 
 def test_full_disk_leaves_the_model_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = teach(tiny_model(tmp_path / "m"), "cat", "dog")
-    before = photograph(model.learner)
+    before = learner_snapshot(model.learner)
 
     def full(*_: Any, **__: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -279,13 +279,13 @@ def test_full_disk_leaves_the_model_unchanged(tmp_path: Path, monkeypatch: pytes
         patch.setattr(Image.Image, "save", full)
         with pytest.raises(UserError, match="No space left on device"):
             teach(model, "eel", "fox")
-    assert differing(photograph(Model.open(tmp_path / "m", device="cpu").learner), before) == set()
+    assert differing_keys(learner_snapshot(Model.open(tmp_path / "m", device="cpu").learner), before) == set()
     assert not list((tmp_path / "m").glob(".draft-*"))
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root can write anywhere")
 def test_read_only_folder_is_a_user_error(tmp_path: Path) -> None:
-    model = taught(tmp_path / "m")
+    model = trained_model(tmp_path / "m")
     os.chmod(tmp_path / "m", 0o555)
     try:
         with pytest.raises(UserError, match="Permission denied"):
@@ -308,7 +308,7 @@ def test_lock_without_permission_is_a_user_error(tmp_path: Path, monkeypatch: py
 
 def test_gpu_out_of_memory_is_a_user_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = teach(tiny_model(tmp_path / "m"), "cat", "dog")
-    before = photograph(model.learner)
+    before = learner_snapshot(model.learner)
 
     def full(*_: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
@@ -319,18 +319,18 @@ def test_gpu_out_of_memory_is_a_user_error(tmp_path: Path, monkeypatch: pytest.M
             teach(model, "eel", "fox")
         with pytest.raises(UserError, match="not enough GPU memory"):
             Model.open(tmp_path / "m", device="cpu").predict_proba(tiny_task("cat")[0])
-    assert differing(photograph(Model.open(tmp_path / "m", device="cpu").learner), before) == set()
+    assert differing_keys(learner_snapshot(Model.open(tmp_path / "m", device="cpu").learner), before) == set()
 
 
 def test_missing_memory_image_is_named(tmp_path: Path) -> None:
-    model = taught(tmp_path / "m")
+    model = trained_model(tmp_path / "m")
     memory_images(model)[0].unlink()
     with pytest.raises(UserError, match=f"{memory_images(model)[0].parent.parent.name}|is missing"):
         reopened(model)
 
 
 def test_create_refuses_a_folder_with_a_model(tmp_path: Path) -> None:
-    taught(tmp_path / "m")
+    trained_model(tmp_path / "m")
     with pytest.raises(UserError, match="already contains a model"):
         tiny_model(tmp_path / "m")
 
@@ -345,7 +345,7 @@ def test_lock_can_be_taken_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_predict_accepts_all_image_forms(tmp_path: Path) -> None:
-    model = taught(tmp_path)
+    model = trained_model(tmp_path)
     pixels = torch.randint(0, 256, (3, 3, 8, 8), dtype=torch.uint8)
     probabilities = model.predict_proba(pixels)
     assert probabilities.shape == (3, 4)
@@ -357,7 +357,7 @@ def test_predict_accepts_all_image_forms(tmp_path: Path) -> None:
 
 
 def test_memory_images_replaced_while_reading_are_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, removed = taught(tmp_path), []
+    model, removed = trained_model(tmp_path), []
     original_read = MemoryImageFiles.read
 
     def read(self: MemoryImageFiles, root: Path, *rest: Any) -> Any:
@@ -372,7 +372,7 @@ def test_memory_images_replaced_while_reading_are_read_again(tmp_path: Path, mon
 
 
 def test_temporarily_unreadable_image_is_not_called_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = taught(tmp_path)
+    model = trained_model(tmp_path)
 
     def refuse(path: Path, **options: Any) -> Any:
         raise OSError(errno.EMFILE, "Too many open files", str(path))

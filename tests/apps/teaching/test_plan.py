@@ -11,8 +11,8 @@ from PIL import Image
 from itl.apps.teaching import Teacher, TeachingOptions, estimate, plan_lessons
 from itl.apps.teaching.default_settings import batch_size, default_network, lesson_settings
 from itl.presets import settings_for
-from support.image_folders import write_pictures
-from support.tiny_lessons import QUICK
+from support.image_folders import write_images
+from support.tiny_lessons import TINY_OPTIONS
 
 
 def test_default_image_size_fits_the_images(tmp_path: Path) -> None:
@@ -43,10 +43,10 @@ def test_last_batch_of_an_epoch_is_not_small() -> None:
 
 
 def test_plan_counts_images_and_learns_nothing(tmp_path: Path) -> None:
-    one = write_pictures(tmp_path / "one", "ant", each=40)
-    write_pictures(one, "bee", each=8)
+    one = write_images(tmp_path / "one", "ant", each=40)
+    write_images(one, "bee", each=8)
     (one / "stray.png").write_bytes(b"x")
-    plan = plan_lessons(Teacher(tmp_path / "m", [one, write_pictures(tmp_path / "two", "ant")], QUICK))
+    plan = plan_lessons(Teacher(tmp_path / "m", [one, write_images(tmp_path / "two", "ant")], TINY_OPTIONS))
     assert not (tmp_path / "m").exists()
     first, second = plan["lessons"]
     assert [(row["class"], row["train"] + row["test"], row["known"]) for row in first["classes"]] == [

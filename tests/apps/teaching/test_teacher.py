@@ -17,9 +17,9 @@ from itl import UserError, nets
 from itl.apps.model.edit import forget, rename, resize
 from itl.apps.teaching import Teacher, TeachingOptions
 from itl.checkpoint.lock import lock
-from support.image_folders import SMALL, write_pictures
-from support.tiny import Teller, differing, photograph
-from support.tiny_lessons import QUICK, model, teach
+from support.image_folders import IMAGE_SETTINGS, write_images
+from support.tiny import LambdaCallback, differing_keys, learner_snapshot
+from support.tiny_lessons import TINY_OPTIONS, model, teach
 
 
 def files(classes: dict[str, list[Path]]) -> set[Path]:
@@ -28,7 +28,7 @@ def files(classes: dict[str, list[Path]]) -> set[Path]:
 
 def teach_grown_folder(path: Path, folder: Path, each: int, learned: set[Path]) -> tuple[Teacher, set[Path]]:
     """Add images to a folder and teach it; return the teacher and the held-out images, none of which was learned."""
-    write_pictures(folder, "ant", "bee", each=each, seed=7)
+    write_images(folder, "ant", "bee", each=each, seed=7)
     teacher, (result,) = teach(path, folder)
     held_out = files(teacher.lessons[0].files.test)
     assert result.learned
@@ -38,14 +38,12 @@ def teach_grown_folder(path: Path, folder: Path, each: int, learned: set[Path]) 
 
 
 def test_first_folder_creates_the_model_and_later_ones_extend_it(tmp_path: Path) -> None:
-    one = write_pictures(tmp_path / "one", "bee", "ant")
+    one = write_images(tmp_path / "one", "bee", "ant")
     teacher, (result,) = teach(tmp_path / "m", one)
     assert (result.learned, result.new_classes) == (True, ["ant", "bee"])
     assert result.train_counts.keys() == {"ant", "bee"}
     assert sum(result.train_counts.values()) + sum(result.test_counts.values()) == 20
-    teacher, results = teach(
-        tmp_path / "m", write_pictures(tmp_path / "two", "cat"), write_pictures(tmp_path / "3", "dog")
-    )
+    teacher, results = teach(tmp_path / "m", write_images(tmp_path / "two", "cat"), write_images(tmp_path / "3", "dog"))
     assert [result.new_classes for result in results] == [["cat"], ["dog"]]
     taught = model(tmp_path / "m")
     assert taught.output_names == ["ant", "bee", "cat", "dog"]
@@ -58,38 +56,39 @@ def test_first_folder_creates_the_model_and_later_ones_extend_it(tmp_path: Path)
 
 
 def test_known_class_name_is_the_same_class(tmp_path: Path) -> None:
-    teach(tmp_path / "m", write_pictures(tmp_path / "one", "ant", "bee"))
-    _, (result,) = teach(tmp_path / "m", write_pictures(tmp_path / "two", "bee", "cat", seed=1))
+    teach(tmp_path / "m", write_images(tmp_path / "one", "ant", "bee"))
+    _, (result,) = teach(tmp_path / "m", write_images(tmp_path / "two", "bee", "cat", seed=1))
     assert result.new_classes == ["cat"]
     taught = model(tmp_path / "m")
     assert taught.output_names == ["ant", "bee", "cat"]
     assert taught.learner.tasks == [(0, 1), (1, 2)]
-    _, (result,) = teach(tmp_path / "m", write_pictures(tmp_path / "three", "ant", seed=2))
+    _, (result,) = teach(tmp_path / "m", write_images(tmp_path / "three", "ant", seed=2))
     assert result.new_classes == []
     assert model(tmp_path / "m").learner.net.classifier.out_features == 3
 
 
 def test_one_call_with_several_folders_equals_several_calls(tmp_path: Path) -> None:
-    folders = [write_pictures(tmp_path / name, name) for name in ("ant", "bee", "cat")]
+    folders = [write_images(tmp_path / name, name) for name in ("ant", "bee", "cat")]
     for folder in folders:
         teach(tmp_path / "separate_calls", folder)
     teach(tmp_path / "one_call", *folders)
-    assert not differing(
-        photograph(model(tmp_path / "separate_calls").learner), photograph(model(tmp_path / "one_call").learner)
+    assert not differing_keys(
+        learner_snapshot(model(tmp_path / "separate_calls").learner),
+        learner_snapshot(model(tmp_path / "one_call").learner),
     )
 
 
 def test_test_images_are_not_trained_on(tmp_path: Path) -> None:
     folder = tmp_path / "set"
-    write_pictures(folder / "train", "ant", "bee")
-    write_pictures(folder / "test", "ant", "bee", each=3, seed=5)
+    write_images(folder / "train", "ant", "bee")
+    write_images(folder / "test", "ant", "bee", each=3, seed=5)
     seen = []
 
     def listen(event: str, learner: Any, stage: str | None, epoch: int) -> None:
         if event == "on_memory_update":
             seen.append(learner._pool_cache[0].pixels.clone())
 
-    teacher, (result,) = teach(tmp_path / "m", folder, callback=Teller(listen))
+    teacher, (result,) = teach(tmp_path / "m", folder, callback=LambdaCallback(listen))
     assert (sum(result.train_counts.values()), sum(result.test_counts.values())) == (20, 6)
     tests = [np.asarray(Image.open(path)).transpose(2, 0, 1) for path in folder.glob("test/*/*")]
     assert not any((seen[0].numpy() == image).all((1, 2, 3)).any() for image in tests)
@@ -97,10 +96,10 @@ def test_test_images_are_not_trained_on(tmp_path: Path) -> None:
 
 
 def test_test_images_of_an_unknown_class_are_skipped(tmp_path: Path) -> None:
-    teach(tmp_path / "m", write_pictures(tmp_path / "one", "ant"))
+    teach(tmp_path / "m", write_images(tmp_path / "one", "ant"))
     folder = tmp_path / "two"
-    write_pictures(folder / "train", "bee")
-    write_pictures(folder / "test", "ant", "bee", "cat", each=3, seed=5)
+    write_images(folder / "train", "bee")
+    write_images(folder / "test", "ant", "bee", "cat", each=3, seed=5)
     teacher, (result,) = teach(tmp_path / "m", folder)
     assert result.test_counts == {"ant": 3, "bee": 3}
     assert [(p.path.name, "never learned" in p.reason) for p in result.skipped] == [("cat", True)]
@@ -108,14 +107,14 @@ def test_test_images_of_an_unknown_class_are_skipped(tmp_path: Path) -> None:
 
 
 def test_all_images_are_trained_on_without_test(tmp_path: Path) -> None:
-    teacher, (result,) = teach(tmp_path / "m", write_pictures(tmp_path / "one", "ant", "bee"), test=False)
+    teacher, (result,) = teach(tmp_path / "m", write_images(tmp_path / "one", "ant", "bee"), test=False)
     assert result.train_counts == {"ant": 10, "bee": 10}
     assert result.test_counts == {}
     assert teacher.evaluate().accuracy is None
 
 
 def test_images_learned_without_test_are_never_test_images(tmp_path: Path) -> None:
-    folder = write_pictures(tmp_path / "one", "ant", "bee", each=20)
+    folder = write_images(tmp_path / "one", "ant", "bee", each=20)
     learned = set(folder.glob("*/*"))
     teach(tmp_path / "m", folder, test=False)
     _, (result,) = teach(tmp_path / "m", folder)
@@ -125,9 +124,9 @@ def test_images_learned_without_test_are_never_test_images(tmp_path: Path) -> No
 
 
 def test_scores_compare_with_accuracy_when_taught(tmp_path: Path) -> None:
-    teach(tmp_path / "m", write_pictures(tmp_path / "one", "ant", "bee", each=20))
+    teach(tmp_path / "m", write_images(tmp_path / "one", "ant", "bee", each=20))
     before = model(tmp_path / "m").history[0]["accuracy"]
-    teacher, _ = teach(tmp_path / "m", write_pictures(tmp_path / "two", "cat", "dog", each=20))
+    teacher, _ = teach(tmp_path / "m", write_images(tmp_path / "two", "cat", "dog", each=20))
     scores = teacher.evaluate()
     first = scores.tasks[0]
     assert first.accuracy_when_taught == before["task"]
@@ -144,9 +143,9 @@ def test_scores_compare_with_accuracy_when_taught(tmp_path: Path) -> None:
 
 
 def test_missing_folder_is_not_evaluated(tmp_path: Path) -> None:
-    teach(tmp_path / "m", write_pictures(tmp_path / "one", "ant", "bee"))
+    teach(tmp_path / "m", write_images(tmp_path / "one", "ant", "bee"))
     shutil.rmtree(tmp_path / "one")
-    teacher, _ = teach(tmp_path / "m", write_pictures(tmp_path / "two", "cat"))
+    teacher, _ = teach(tmp_path / "m", write_images(tmp_path / "two", "cat"))
     missing, present = teacher.evaluate().tasks
     assert (missing.name, missing.images, missing.accuracy, missing.forgotten) == ("one", 0, None, None)
     assert missing.accuracy_when_taught is not None
@@ -154,10 +153,10 @@ def test_missing_folder_is_not_evaluated(tmp_path: Path) -> None:
 
 
 def test_renamed_class_is_still_evaluated(tmp_path: Path) -> None:
-    teach(tmp_path / "m", write_pictures(tmp_path / "one", "ant", "bee"))
+    teach(tmp_path / "m", write_images(tmp_path / "one", "ant", "bee"))
     changed = model(tmp_path / "m")
     rename(changed, "ant", "emmet")
-    teacher, _ = teach(tmp_path / "m", write_pictures(tmp_path / "two", "cat"))
+    teacher, _ = teach(tmp_path / "m", write_images(tmp_path / "two", "cat"))
     assert {group.name: group.images > 0 for group in teacher.evaluate().classes} == {
         "emmet": True,
         "bee": True,
@@ -166,11 +165,11 @@ def test_renamed_class_is_still_evaluated(tmp_path: Path) -> None:
 
 
 def test_accuracy_when_taught_follows_renames_and_merges(tmp_path: Path) -> None:
-    teach(tmp_path / "m", write_pictures(tmp_path / "one", "ant", "bee"))
+    teach(tmp_path / "m", write_images(tmp_path / "one", "ant", "bee"))
     changed = model(tmp_path / "m")
     known = changed.history[0]["accuracy"]["classes"]
     rename(changed, "ant", "emmet")
-    teacher, _ = teach(tmp_path / "m", write_pictures(tmp_path / "two", "cat"))
+    teacher, _ = teach(tmp_path / "m", write_images(tmp_path / "two", "cat"))
     was = {group.name: group.accuracy_when_taught for group in teacher.evaluate().classes}
     assert (was["emmet"], was["bee"]) == (known["ant"], known["bee"])
     rename(model(tmp_path / "m"), "emmet", "bee", merge=True)
@@ -182,23 +181,23 @@ def test_accuracy_when_taught_follows_renames_and_merges(tmp_path: Path) -> None
 
 
 def test_learned_folder_is_skipped_unless_again(tmp_path: Path) -> None:
-    folder = write_pictures(tmp_path / "one", "ant", "bee")
+    folder = write_images(tmp_path / "one", "ant", "bee")
     teach(tmp_path / "m", folder)
-    before = photograph(model(tmp_path / "m").learner)
+    before = learner_snapshot(model(tmp_path / "m").learner)
     _, (result,) = teach(tmp_path / "m", folder)
     assert not result.learned
     assert "already learned" in result.skip_reason
-    assert not differing(before, photograph(model(tmp_path / "m").learner))
+    assert not differing_keys(before, learner_snapshot(model(tmp_path / "m").learner))
     _, (result,) = teach(tmp_path / "m", folder, again=True)
     assert result.learned
-    write_pictures(folder, "ant", each=3, seed=7)
+    write_images(folder, "ant", each=3, seed=7)
     _, (result,) = teach(tmp_path / "m", folder)
     assert result.learned
 
 
 def test_training_images_of_a_small_class_never_become_test_images(tmp_path: Path) -> None:
-    folder = write_pictures(tmp_path / "day", "ant", each=3)
-    write_pictures(folder, "bee", each=5)
+    folder = write_images(tmp_path / "day", "ant", each=3)
+    write_images(folder, "bee", each=5)
     learned = files(teach(tmp_path / "m", folder)[0].lessons[0].files.train)
     teacher, held_out = teach_grown_folder(tmp_path / "m", folder, 6, learned)
     assert len(held_out & set(folder.glob("ant/7*"))) == 3  # a third of nine, all of them new
@@ -210,7 +209,7 @@ def test_training_images_of_a_small_class_never_become_test_images(tmp_path: Pat
 
 
 def test_model_folder_can_be_inside_the_image_folder(tmp_path: Path) -> None:
-    folder = write_pictures(tmp_path / "photographs", "ant", "bee")
+    folder = write_images(tmp_path / "photographs", "ant", "bee")
     for day, again in (("first", False), ("second", True)):
         with lock(folder / "model"):
             _, (result,) = teach(folder / "model", folder, again=again)
@@ -222,21 +221,21 @@ def test_model_folder_can_be_inside_the_image_folder(tmp_path: Path) -> None:
 def test_empty_path_is_not_the_current_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, str]
 ) -> None:
-    write_pictures(tmp_path / "one", "ant")
+    write_images(tmp_path / "one", "ant")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match="name is empty"):
-        Teacher(words[0], [words[1]], QUICK)
+        Teacher(words[0], [words[1]], TINY_OPTIONS)
 
 
 # ---------------------------------------------------------------------------------------------------- memory, settings
 
 
 def test_memory_grows_to_hold_all_classes(tmp_path: Path) -> None:
-    teach(tmp_path / "m", write_pictures(tmp_path / "one", "ant", "bee"), buffer=2)
-    _, (result,) = teach(tmp_path / "m", write_pictures(tmp_path / "two", "cat", "dog", "eel"))
+    teach(tmp_path / "m", write_images(tmp_path / "one", "ant", "bee"), buffer=2)
+    _, (result,) = teach(tmp_path / "m", write_images(tmp_path / "two", "cat", "dog", "eel"))
     assert result.memory_growth == (2, 5)
     assert result.dropped_classes == []
-    _, (result,) = teach(tmp_path / "m", write_pictures(tmp_path / "three", "fox"), buffer=30)
+    _, (result,) = teach(tmp_path / "m", write_images(tmp_path / "three", "fox"), buffer=30)
     assert result.memory_growth is None  # the user asked for it
     memory = model(tmp_path / "m").learner.memory
     assert memory.size == 30
@@ -244,34 +243,34 @@ def test_memory_grows_to_hold_all_classes(tmp_path: Path) -> None:
 
 
 def test_resized_memory_does_not_grow_back(tmp_path: Path) -> None:
-    teach(tmp_path / "m", write_pictures(tmp_path / "one", "ant", "bee"), buffer=None)  # ten images of each class
+    teach(tmp_path / "m", write_images(tmp_path / "one", "ant", "bee"), buffer=None)  # ten images of each class
     resized = model(tmp_path / "m")
     resize(resized, 4)
-    _, (result,) = teach(tmp_path / "m", write_pictures(tmp_path / "two", "cat"))
+    _, (result,) = teach(tmp_path / "m", write_images(tmp_path / "two", "cat"))
     assert result.memory_growth is None
     assert model(tmp_path / "m").learner.memory.size == 4
 
 
 def test_classes_dropped_from_a_fixed_memory_are_reported(tmp_path: Path) -> None:
-    settings = {**SMALL, "memory.outgrown": "drop"}
-    teach(tmp_path / "m", write_pictures(tmp_path / "one", "ant", "bee"), buffer=2, settings=settings)
-    _, (result,) = teach(tmp_path / "m", write_pictures(tmp_path / "two", "cat"), settings={})
+    settings = {**IMAGE_SETTINGS, "memory.outgrown": "drop"}
+    teach(tmp_path / "m", write_images(tmp_path / "one", "ant", "bee"), buffer=2, settings=settings)
+    _, (result,) = teach(tmp_path / "m", write_images(tmp_path / "two", "cat"), settings={})
     assert len(result.dropped_classes) == 1
     assert result.dropped_classes[0] in ("ant", "bee", "cat")
 
 
 def test_later_lessons_keep_the_users_settings(tmp_path: Path) -> None:
-    teach(tmp_path / "m", write_pictures(tmp_path / "one", "ant"))
-    teach(tmp_path / "m", write_pictures(tmp_path / "two", "bee"), settings={"tangent.epochs": 3})
-    teach(tmp_path / "m", write_pictures(tmp_path / "three", "cat"), settings={})
+    teach(tmp_path / "m", write_images(tmp_path / "one", "ant"))
+    teach(tmp_path / "m", write_images(tmp_path / "two", "bee"), settings={"tangent.epochs": 3})
+    teach(tmp_path / "m", write_images(tmp_path / "three", "cat"), settings={})
     settings = model(tmp_path / "m").learner.settings
-    assert settings.specialist.epochs == SMALL["specialist.epochs"]
+    assert settings.specialist.epochs == IMAGE_SETTINGS["specialist.epochs"]
     assert settings.tangent.epochs == 3
 
 
 def test_options_that_contradict_the_model_are_refused(tmp_path: Path) -> None:
-    teach(tmp_path / "m", write_pictures(tmp_path / "one", "ant"))
-    two = write_pictures(tmp_path / "two", "bee")
+    teach(tmp_path / "m", write_images(tmp_path / "one", "ant"))
+    two = write_images(tmp_path / "two", "bee")
     before = (tmp_path / "m" / "CURRENT").read_text()
     for line, changes in {
         "created with --size 8, not 16": {"size": 16},
@@ -288,14 +287,14 @@ def test_options_that_contradict_the_model_are_refused(tmp_path: Path) -> None:
 
 
 def test_model_folder_is_refused_as_image_folder(tmp_path: Path) -> None:
-    teach(tmp_path / "m", write_pictures(tmp_path / "one", "ant", "bee"))
+    teach(tmp_path / "m", write_images(tmp_path / "one", "ant", "bee"))
     with pytest.raises(UserError, match="m is a model folder; give folders of images"):
         teach(tmp_path / "other", tmp_path / "m")
     assert not (tmp_path / "other").exists()
 
 
 def test_model_is_not_created_in_a_folder_with_other_files(tmp_path: Path) -> None:
-    one = write_pictures(tmp_path / "one", "ant")
+    one = write_images(tmp_path / "one", "ant")
     with pytest.raises(
         UserError, match=r"one is not a model folder and not empty \(ant\); give the model folder first"
     ):
@@ -315,10 +314,10 @@ def test_training_starts_from_given_weights(tmp_path: Path) -> None:
         if event == "on_stage_start":
             first.append(learner.net.stem.conv.weight.detach().clone())
 
-    one = write_pictures(tmp_path / "one", "ant", "bee")
-    teach(tmp_path / "m", one, weights=tmp_path / "w.safetensors", callback=Teller(listen))
+    one = write_images(tmp_path / "one", "ant", "bee")
+    teach(tmp_path / "m", one, weights=tmp_path / "w.safetensors", callback=LambdaCallback(listen))
     assert torch.equal(first[0], net.stem.conv.weight)
-    settings = {**SMALL, "net.name": "resnet10"}
+    settings = {**IMAGE_SETTINGS, "net.name": "resnet10"}
     with pytest.raises(UserError, match="those of the file's network"):
         teach(tmp_path / "other", one, weights=tmp_path / "w.safetensors", settings=settings)
     assert not (tmp_path / "other" / "CURRENT").exists()

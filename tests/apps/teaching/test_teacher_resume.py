@@ -12,9 +12,9 @@ from itl import UserError
 from itl.apps.model.edit import undo
 from itl.apps.teaching import Teacher
 from itl.callbacks.base import Callback
-from support.image_folders import write_pictures
-from support.tiny import Teller, differing, photograph
-from support.tiny_lessons import QUICK, model, teach
+from support.image_folders import write_images
+from support.tiny import LambdaCallback, differing_keys, learner_snapshot
+from support.tiny_lessons import TINY_OPTIONS, model, teach
 
 
 class Interrupted(Exception):
@@ -28,14 +28,14 @@ def interrupt_at(at: tuple[int, str, int]) -> Callback:
         if event == "on_round_end" and (len(learner.tasks), stage, epoch) == at:
             raise Interrupted
 
-    return Teller(listen)
+    return LambdaCallback(listen)
 
 
 @pytest.mark.parametrize("at", [(1, "specialist", 1), (2, "specialist", 2), (2, "tangent", 1), (2, "projection", 1)])
 def test_same_call_resumes_bit_identically(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: tuple[int, str, int]
 ) -> None:
-    folders = [write_pictures(tmp_path / name, name, other) for name, other in (("ant", "bee"), ("cat", "ant"))]
+    folders = [write_images(tmp_path / name, name, other) for name, other in (("ant", "bee"), ("cat", "ant"))]
     teach(tmp_path / "uninterrupted", *folders)
     monkeypatch.setenv("ITL_SAVE_EVERY", "0")
     with pytest.raises(Interrupted):
@@ -45,7 +45,7 @@ def test_same_call_resumes_bit_identically(
     assert [result.learned for result in results] == [at[0] == 1, True]
     assert results[1].new_classes == ["cat"]  # although its output existed before the interruption
     uninterrupted, resumed = model(tmp_path / "uninterrupted"), model(tmp_path / "m")
-    assert not differing(photograph(uninterrupted.learner), photograph(resumed.learner))
+    assert not differing_keys(learner_snapshot(uninterrupted.learner), learner_snapshot(resumed.learner))
     ignored = ("date", "seconds")
     assert [{k: v for k, v in e.items() if k not in ignored} for e in uninterrupted.history] == [
         {k: v for k, v in e.items() if k not in ignored} for e in resumed.history
@@ -54,7 +54,7 @@ def test_same_call_resumes_bit_identically(
 
 def interrupted_in_second_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Interrupt teaching in the second of two folders; return the folders."""
-    folders = [write_pictures(tmp_path / name, name) for name in ("ant", "bee")]
+    folders = [write_images(tmp_path / name, name) for name in ("ant", "bee")]
     monkeypatch.setenv("ITL_SAVE_EVERY", "0")
     with pytest.raises(Interrupted):
         teach(tmp_path / "m", *folders, callback=interrupt_at((2, "specialist", 1)))
@@ -64,7 +64,7 @@ def interrupted_in_second_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_changed_unfinished_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folders = interrupted_in_second_folder(tmp_path, monkeypatch)
     before = (tmp_path / "m" / "CURRENT").read_text()
-    write_pictures(folders[1], "bee", each=3, seed=4)
+    write_images(folders[1], "bee", each=3, seed=4)
     with pytest.raises(UserError, match=r"bee has changed since .*m started to learn it; restore.*itl undo"):
         teach(tmp_path / "m", *folders)
     assert (tmp_path / "m" / "CURRENT").read_text() == before
@@ -74,7 +74,7 @@ def test_changed_finished_folder_is_not_learned_before_the_unfinished_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folders = interrupted_in_second_folder(tmp_path, monkeypatch)
-    write_pictures(folders[0], "ant", each=3, seed=4)
+    write_images(folders[0], "ant", each=3, seed=4)
     _, results = teach(tmp_path / "m", *folders)
     assert [result.learned for result in results] == [False, True]
     assert len(model(tmp_path / "m").learner.tasks) == 2
@@ -83,7 +83,7 @@ def test_changed_finished_folder_is_not_learned_before_the_unfinished_one(
 def test_other_folder_or_settings_are_refused_while_unfinished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folders = interrupted_in_second_folder(tmp_path, monkeypatch)
     with pytest.raises(UserError, match=r"has not finished learning bee; finish it first .*itl undo"):
-        teach(tmp_path / "m", write_pictures(tmp_path / "new", "cat"))
+        teach(tmp_path / "m", write_images(tmp_path / "new", "cat"))
     with pytest.raises(UserError, match=r"has not finished learning bee with specialist.lr=0.05; finish it first"):
         teach(tmp_path / "m", *folders, settings={"specialist.lr": 0.01})
     _, (result,) = teach(tmp_path / "m", folders[1])  # giving the unfinished folder alone resumes too
@@ -106,13 +106,13 @@ def test_unfinished_lesson_resumes_after_the_model_was_moved(tmp_path: Path, mon
     elsewhere.parent.mkdir()
     (tmp_path / "m").rename(elsewhere)
     with pytest.raises(UserError, match="has not finished learning bee; finish it first"):  # only the name is the same
-        teach(elsewhere, write_pictures(tmp_path / "other" / "bee", "cat"))
+        teach(elsewhere, write_images(tmp_path / "other" / "bee", "cat"))
     _, results = teach(elsewhere, *folders)
     assert [result.learned for result in results] == [False, True]
 
 
 def test_stop_saves_and_the_same_call_resumes(tmp_path: Path) -> None:
-    folders = [write_pictures(tmp_path / name, name) for name in ("ant", "bee")]
+    folders = [write_images(tmp_path / name, name) for name in ("ant", "bee")]
     teach(tmp_path / "uninterrupted", *folders)
     calls: list[int] = []
 
@@ -120,7 +120,7 @@ def test_stop_saves_and_the_same_call_resumes(tmp_path: Path) -> None:
         calls.append(0)
         return len(calls) > 11  # after 10 images and one training round
 
-    teacher = Teacher(tmp_path / "m", folders, QUICK)
+    teacher = Teacher(tmp_path / "m", folders, TINY_OPTIONS)
     first, second = teacher.lesson_results()
     teacher.teach(first)
     with pytest.raises(KeyboardInterrupt):
@@ -129,14 +129,14 @@ def test_stop_saves_and_the_same_call_resumes(tmp_path: Path) -> None:
     assert taught.pending is not None
     assert taught.learner.position != ("specialist", 0)
     teach(tmp_path / "m", *folders)
-    assert not differing(
-        photograph(model(tmp_path / "uninterrupted").learner), photograph(model(tmp_path / "m").learner)
+    assert not differing_keys(
+        learner_snapshot(model(tmp_path / "uninterrupted").learner), learner_snapshot(model(tmp_path / "m").learner)
     )
 
 
 def test_generations_without_current_are_not_overwritten(tmp_path: Path) -> None:
     for name in ("ant", "bee"):
-        teach(tmp_path / "m", write_pictures(tmp_path / name, name))
+        teach(tmp_path / "m", write_images(tmp_path / name, name))
     (tmp_path / "m" / "CURRENT").unlink()
     with pytest.raises(UserError, match=r"CURRENT is missing; repair it with itl undo .*m"):
         teach(tmp_path / "m", tmp_path / "ant")
@@ -147,7 +147,7 @@ def test_generations_without_current_are_not_overwritten(tmp_path: Path) -> None
 def test_interrupted_undo_of_the_first_lesson_can_be_taught_again(tmp_path: Path) -> None:
     """CURRENT has been removed, but generations of the unfinished lesson are left."""
     answers = iter([*[False] * 11, True])
-    teacher = Teacher(tmp_path / "m", [write_pictures(tmp_path / "ant", "ant")], QUICK)
+    teacher = Teacher(tmp_path / "m", [write_images(tmp_path / "ant", "ant")], TINY_OPTIONS)
     with pytest.raises(KeyboardInterrupt):
         teacher.teach(teacher.lesson_results()[0], stop=lambda: next(answers))
     shutil.copytree(tmp_path / "m" / "generation-000001", tmp_path / "m" / "generation-000002")
