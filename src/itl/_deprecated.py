@@ -540,6 +540,15 @@ class _AliasLoader(Loader):
         warn(f"module {module.__name__}", new)
 
 
+class _ModuleWithOldNames(ModuleType):
+    """A module whose old functions are not hidden when an old submodule of the same name is imported."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        new = _renamed_by_module().get(self.__name__, {}).get(name)
+        if not (isinstance(value, ModuleType) and new and new != value.__name__):
+            super().__setattr__(name, value)
+
+
 def _add_names_after_import(loader: Loader, table: dict[str, str]) -> None:
     execute = loader.exec_module
 
@@ -556,5 +565,6 @@ def _add_names_after_import(loader: Loader, table: dict[str, str]) -> None:
             raise AttributeError(f"module '{module.__name__}' has no attribute '{name}'")
 
         module.__getattr__ = get  # type: ignore[method-assign]
+        module.__class__ = _ModuleWithOldNames
 
     loader.exec_module = exec_module  # type: ignore[method-assign]
