@@ -92,8 +92,8 @@ def test_specialist_steps_equal_pytorch_sgd(name: str) -> None:
     ]
 
     def loss(net: torch.nn.Module, b: StepInputs) -> Tensor:
-        pasts = (Batch(b["p"], b["y"][:3], b["z"]),) if method.num_replay_batches else ()
-        return method.loss(net, Batch(b["x"], b["y"]), pasts)
+        replay_batches = (Batch(b["p"], b["y"][:3], b["z"]),) if method.num_replay_batches else ()
+        return method.loss(net, Batch(b["x"], b["y"]), replay_batches)
 
     stage = Stage(
         "specialist",

@@ -96,14 +96,14 @@ def test_coreset_weights_are_stored_saved_and_used(tmp_path: Path) -> None:
     seen: list[Batch] = []
     plain = ER.loss
 
-    def watched(self: ER, net: Any, now: Batch, pasts: tuple[Batch, ...]) -> torch.Tensor:
-        loss = plain(self, net, now, pasts)
-        seen.extend(pasts)
-        past, n = pasts[0], len(now.y)
+    def watched(self: ER, net: Any, batch: Batch, replay_batches: tuple[Batch, ...]) -> torch.Tensor:
+        loss = plain(self, net, batch, replay_batches)
+        seen.extend(replay_batches)
+        past, n = replay_batches[0], len(batch.y)
         assert past.outputs is not None
         assert past.weights is not None
-        assert now.outputs is not None
-        each = F.cross_entropy(torch.cat([now.outputs, past.outputs]), torch.cat([now.y, past.y]), reduction="none")
+        assert batch.outputs is not None
+        each = F.cross_entropy(torch.cat([batch.outputs, past.outputs]), torch.cat([batch.y, past.y]), reduction="none")
         by_hand = (each[:n].sum() + (each[n:] * past.weights / past.weights.mean()).sum()) / len(each)
         assert torch.allclose(loss.detach(), by_hand)
         return loss
@@ -157,10 +157,10 @@ def test_logits_stored_in_a_step_belong_to_the_image_in_the_slot(
         rows.extend(np.split(out.replay.rows, np.cumsum(out.replay.batch)[:-1]))
         return out
 
-    def watched(net: Any, now: Batch, pasts: tuple[Batch, ...]) -> torch.Tensor:
-        value = loss(net, now, pasts)
-        assert now.outputs is not None
-        said.append(now.outputs.detach().clone())
+    def watched(net: Any, batch: Batch, replay_batches: tuple[Batch, ...]) -> torch.Tensor:
+        value = loss(net, batch, replay_batches)
+        assert batch.outputs is not None
+        said.append(batch.outputs.detach().clone())
         return value
 
     monkeypatch.setattr(ReplayRoundPlanner, "plan", planned)
