@@ -59,14 +59,14 @@ LABELS = torch.tensor([1, 0, 0, 0])
 
 
 def test_task_il_masks_the_other_tasks_classes() -> None:
-    assert metrics.within(LOGITS, (0, 1)).tolist() == [1, 0, 1, 0]
-    assert metrics.within(LOGITS, (2, 3)).tolist() == [2, 2, 3, 2]
+    assert metrics.masked_predictions(LOGITS, (0, 1)).tolist() == [1, 0, 1, 0]
+    assert metrics.masked_predictions(LOGITS, (2, 3)).tolist() == [2, 2, 3, 2]
     assert metrics.score(LOGITS, LABELS, (0, 1)) == metrics.Score(class_il=25.0, task_il=75.0)
 
 
 def test_classes_that_have_no_output_yet_cannot_be_said() -> None:
-    assert metrics.within(LOGITS, (3, 4, 5)).tolist() == [3, 3, 3, 3]
-    assert metrics.within(LOGITS, (4, 5)).tolist() == [-1] * 4
+    assert metrics.masked_predictions(LOGITS, (3, 4, 5)).tolist() == [3, 3, 3, 3]
+    assert metrics.masked_predictions(LOGITS, (4, 5)).tolist() == [-1] * 4
     assert metrics.score(LOGITS, torch.full((4,), 4), (4, 5)) == metrics.Score(0.0, 0.0)
 
 

@@ -60,7 +60,7 @@ def test_values_out_of_range_are_refused(name: str, value: object) -> None:
     ],
 )
 def test_an_unknown_setting_names_the_nearest(wrong: str, near: str) -> None:
-    with pytest.raises(UserError, match=f"unknown setting '{wrong}'; did you mean .*{near}"):
+    with pytest.raises(UserError, match=f"Unknown setting '{wrong}'. Did you mean '.*{near}"):
         build({wrong: 1})
 
 
@@ -88,7 +88,7 @@ def test_words_become_values() -> None:
 
 @pytest.mark.parametrize("word", ["specialist.lr", "=3", ""])
 def test_a_setting_without_a_value_is_refused(word: str) -> None:
-    with pytest.raises(UserError, match="a setting is written key=value"):
+    with pytest.raises(UserError, match="Settings have the form key=value"):
         parse([word])
 
 
@@ -119,7 +119,7 @@ def test_the_jump_and_the_projection_belong_to_the_tangent_unless_said_otherwise
     given: dict[str, object], jumps: bool, projects: bool
 ) -> None:
     settings = build(given)
-    assert (settings.jumps, settings.projects) == (jumps, projects)
+    assert (settings.redraws_classifier, settings.projects) == (jumps, projects)
 
 
 def test_settings_cannot_be_changed_once_made() -> None:
@@ -128,7 +128,7 @@ def test_settings_cannot_be_changed_once_made() -> None:
 
 
 def test_a_learner_says_a_mistake_before_it_is_taught() -> None:
-    with pytest.raises(UserError, match="unknown method 'ilt'; did you mean itl"):
+    with pytest.raises(UserError, match="Unknown method 'ilt'. Did you mean 'itl"):
         Learner("ilt")
     with pytest.raises(UserError, match=r"setting specialist\.lr = -1"):
         Learner("itl", settings={"specialist.lr": -1})

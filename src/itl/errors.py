@@ -1,4 +1,4 @@
-"""The user's mistakes: one line that says what is wrong and how to mend it."""
+"""Errors that the user can fix, reported in one line."""
 
 from __future__ import annotations
 
@@ -7,12 +7,19 @@ from collections.abc import Iterable
 
 
 class UserError(Exception):
-    """A mistake the user can mend. The command line prints its one line and exits with 2."""
+    """A mistake that the user can fix. The command line prints the message and exits with code 2."""
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
-    """The error for an unknown `kind` called `name`, naming the nearest valid names."""
+    """The error for an unknown `kind` called `name`, with the closest valid names.
+
+    Args:
+        kind: What the name should be, such as "method".
+        name: The unknown name.
+        known: All valid names.
+    """
     names = sorted(known)
     near = difflib.get_close_matches(name.lower(), names, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(names)}"
-    return UserError(f"unknown {kind} '{name}'; {hint}")
+    quoted = " or ".join(f"'{match}'" for match in near)
+    hint = f"Did you mean {quoted}?" if near else f"Known: {', '.join(names)}."
+    return UserError(f"Unknown {kind} '{name}'. {hint}")

@@ -1,4 +1,4 @@
-"""Class-IL, Task-IL, forgetting and transfer, as the benchmark defines them. Percent everywhere."""
+"""Class-IL and Task-IL accuracy, forgetting and transfer, as defined by the benchmark, in percent."""
 
 from __future__ import annotations
 
@@ -11,7 +11,12 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Score:
-    """One task's accuracy, with the choice among all classes, and with the other tasks' classes masked."""
+    """Accuracy on one task, in percent.
+
+    Attributes:
+        class_il: With a choice among all classes.
+        task_il: With the classes of other tasks masked.
+    """
 
     class_il: float
     task_il: float
@@ -19,7 +24,13 @@ class Score:
 
 @dataclass(frozen=True)
 class Scores:
-    """All tasks' accuracies, and their means over the tasks seen so far."""
+    """Accuracy on all tasks, in percent.
+
+    Attributes:
+        per_task: Scores of all tasks, including unseen ones.
+        class_il: Mean Class-IL accuracy over the tasks seen.
+        task_il: Mean Task-IL accuracy over the tasks seen.
+    """
 
     per_task: list[Score]
     class_il: float
@@ -27,15 +38,15 @@ class Scores:
 
     @classmethod
     def of(cls, scores: Sequence[Score], seen: int) -> Scores:
-        """The scores of all tasks, averaged over the first `seen`."""
+        """Scores of all tasks with means over the first `seen`."""
         part = list(scores)[:seen]
         if not part:
             return cls(list(scores), 0.0, 0.0)
         return cls(list(scores), sum(s.class_il for s in part) / len(part), sum(s.task_il for s in part) / len(part))
 
 
-def within(logits: Tensor, classes: Sequence[int]) -> Tensor:
-    """Predictions `[n]` when every class outside `classes` is masked: Task-IL's. `logits` is `[n, outputs]`."""
+def masked_predictions(logits: Tensor, classes: Sequence[int]) -> Tensor:
+    """Task-IL predictions `[n]`: the best of `classes` by logits `[n, outputs]`; -1 if none has an output."""
     columns = [c for c in classes if c < logits.shape[1]]
     if not columns:
         return torch.full((len(logits),), -1)
@@ -43,23 +54,23 @@ def within(logits: Tensor, classes: Sequence[int]) -> Tensor:
 
 
 def score(logits: Tensor, labels: Tensor, classes: Sequence[int]) -> Score:
-    """A task's two accuracies from logits `[n, outputs]` and labels `[n]` (CPU)."""
-    whole = (logits.argmax(1) == labels).double().mean().item()
-    masked = (within(logits, classes) == labels).double().mean().item()
-    return Score(100 * whole, 100 * masked)
+    """Class-IL and Task-IL accuracy of a task from logits `[n, outputs]` and labels `[n]` on the CPU."""
+    unmasked = (logits.argmax(1) == labels).double().mean().item()
+    masked = (masked_predictions(logits, classes) == labels).double().mean().item()
+    return Score(100 * unmasked, 100 * masked)
 
 
 Matrix = Sequence[Sequence[float]]  # row t: accuracies on every task after learning task t
 
 
 def average(matrix: Matrix, after: int = -1) -> float:
-    """Mean accuracy over the tasks seen after task `after` (default: the last)."""
+    """Mean accuracy after task `after` over the tasks seen until then (default: the last task)."""
     row = range(len(matrix))[after]
     return sum(matrix[row][: row + 1]) / (row + 1)
 
 
 def average_incremental(matrix: Matrix) -> float:
-    """The mean of the averages after each task."""
+    """Average incremental accuracy: mean of `average` after each task."""
     return sum(average(matrix, t) for t in range(len(matrix))) / len(matrix)
 
 
@@ -80,7 +91,7 @@ def backward_transfer(matrix: Matrix) -> float | None:
 
 
 def forward_transfer(matrix: Matrix, untrained: Sequence[float]) -> float | None:
-    """Mean over the later tasks of (accuracy just before learning it − that of the untrained network)."""
+    """Mean over the later tasks of (accuracy just before learning it − accuracy of the untrained network)."""
     last = len(matrix) - 1
     if last < 1:
         return None

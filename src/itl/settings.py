@@ -1,4 +1,4 @@
-"""Every setting of a learner, validated. A method is a set of defaults for these (methods.py)."""
+"""All settings of a learner, validated. A method is a set of defaults for them (`itl.presets`)."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ Momentum = Annotated[float, Field(strict=True, ge=0, lt=1, allow_inf_nan=False)]
 Count = Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
 Reduction = Literal["mean", "sum", "classes"]
 Schedule = Literal["constant", "cosine", "warm"]
-OPTIONS = "specialist.options."  # names under it are the specialist's own
-Policy = Annotated[str | None, BeforeValidator(lambda given: None if given == "none" else given)]  # as people write it
+OPTIONS = "specialist.options."  # prefix of the settings that a specialist declares itself
+Policy = Annotated[
+    str | None, BeforeValidator(lambda given: None if given == "none" else given)
+]  # accepts the word "none"
 
 
 class SettingsGroup(BaseModel):
-    """A group of settings: unknown names and wrong types are refused."""
+    """A group of settings that rejects unknown names and wrong types."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -31,7 +33,13 @@ Group = TypeVar("Group", bound=SettingsGroup)
 
 
 class Network(SettingsGroup):
-    """Which network. `width` null: the member's own number of filters."""
+    """Backbone.
+
+    Attributes:
+        name: Name of a registered backbone; `itl backbones` lists them.
+        width: Filters in the first layer; null: the backbone's default.
+        strided: Whether the first convolution has stride 2, for larger images.
+    """
 
     name: str = "resnet18"
     width: Annotated[int, Field(strict=True, ge=1, le=1024)] | None = None
@@ -39,12 +47,18 @@ class Network(SettingsGroup):
 
 
 class MemorySettings(SettingsGroup):
-    """Which images the memory keeps, and what beside image and label. `logits` null: where the specialist needs them;
-    `weights` null: where the policy weighs. `temperature` is the entropy policy's; `fraction` (of the task) and `every`
-    (so many epochs) are the coreset policy's.
+    """Memory.
 
-    `outgrown` says what happens when it cannot hold `least` images of each class any more: a refusal, a larger memory,
-    or one that lets some classes go.
+    Attributes:
+        policy: Name of a memory policy.
+        logits: Whether to store logits with the images; null: if the specialist needs them.
+        weights: Whether to use sample weights; null: if the policy assigns them.
+        temperature: Temperature of the entropy policy.
+        fraction: Fraction of the task in a coreset (coreset policy).
+        every: Epochs between two coresets (coreset policy).
+        outgrown: What to do when the memory cannot hold `least` images of each class: "refuse" the task, "grow" the
+            memory, or "drop" classes.
+        least: Minimum number of images per class.
     """
 
     policy: str = "stratified"
@@ -58,8 +72,14 @@ class MemorySettings(SettingsGroup):
 
 
 class AugmentSettings(SettingsGroup):
-    """What a training view is. `task` and `memory` name AutoAugment's policy, null for none, "stream" for the one that
-    suits the stream; `padding` and `flip` null: what suits the stream. `fill` is AutoAugment's grey where it uncovers.
+    """Augmentation of training images.
+
+    Attributes:
+        task: AutoAugment policy for the task's images: a name, null for none, or "stream" for the stream's policy.
+        memory: AutoAugment policy for the memory's images, likewise.
+        padding: Padding of the random crop; null: the stream's.
+        flip: Whether to flip images horizontally; null: as the stream says.
+        fill: Gray level of pixels that AutoAugment uncovers.
     """
 
     task: Policy = "stream"
@@ -70,9 +90,24 @@ class AugmentSettings(SettingsGroup):
 
 
 class SpecialistSettings(SettingsGroup):
-    """Training on the task with replay. `draws` is how many independent memory batches a step takes; `steps` cuts a
-    task's training short. `reduction` "mean" is the benchmark's, "sum" what the paper's appendix writes. `options` are
-    the method's own, checked by the typed part that its specialist declares.
+    """Training on a task with replay.
+
+    Attributes:
+        name: Name of the specialist.
+        epochs: Epochs per task.
+        steps: Maximum number of steps per task; null: no limit.
+        batch: Images of the task per step.
+        replay: Images of each replay batch.
+        lr: Learning rate.
+        momentum: Momentum.
+        weight_decay: Weight decay.
+        schedule: "constant", "cosine" (cosine decay) or "warm" (linear warm-up, then cosine decay).
+        reduction: "mean" as in the benchmark's code, "sum" as in the paper's appendix, or "classes" (sum over classes,
+            mean over the batch).
+        draws: Independent replay batches per step.
+        alpha: Weight of the logits' term (DER, DER++).
+        beta: Weight of the replayed labels' term (DER++).
+        options: The method's own settings, validated by the group that its specialist declares.
     """
 
     name: str = "er"
@@ -91,8 +126,19 @@ class SpecialistSettings(SettingsGroup):
     options: dict[str, Any] = {}
 
 
-class OnMemory(SettingsGroup):
-    """What tangent learning and projection have in common. `steps` takes the place of `epochs`; `l2` is λ."""
+class GeneralistStageSettings(SettingsGroup):
+    """Settings that tangent learning and projection share.
+
+    Attributes:
+        epochs: Epochs over the memory.
+        steps: Number of steps; replaces `epochs` unless null.
+        batch: Images per step.
+        lr: Learning rate.
+        momentum: Momentum.
+        l2: λ of the penalty λ‖w‖².
+        schedule: Learning-rate schedule, as for the specialist.
+        batch_norm: Batch norm in "train" or "eval" mode.
+    """
 
     epochs: Count = 60
     steps: Count | None = None
@@ -104,12 +150,16 @@ class OnMemory(SettingsGroup):
     batch_norm: Literal["train", "eval"] = "train"
 
 
-class TangentSettings(OnMemory):
-    """The generalist's learning on the memory: along the tangent plane, or by the ablation's fine-tuning.
+class TangentSettings(GeneralistStageSettings):
+    """The generalist's learning on the memory: tangent learning, or the ablation's fine-tuning.
 
-    `layers` is how many of the network's last layers the tangent model moves (null: all); `alpha` weighs the stored
-    logits' term (ITL-L), `beta` the cross-entropy. `batch_norm` concerns full fine-tuning only: the tangent model is
-    always linearised in evaluation mode.
+    `batch_norm` applies to full fine-tuning only; the tangent model is always linearized in evaluation mode.
+
+    Attributes:
+        reduction: Reduction of the loss, as for the specialist.
+        layers: Number of the network's last layers in the tangent model; null: all.
+        alpha: Weight of the stored logits' term (ITL-L).
+        beta: Weight of the cross-entropy.
     """
 
     momentum: Momentum = 0.9
@@ -119,11 +169,13 @@ class TangentSettings(OnMemory):
     beta: Weight = 1.0
 
 
-class ProjectionSettings(OnMemory):
-    """Distilling the tangent model into one set of weights, over the memory (X = B) or the task (X = D).
+class ProjectionSettings(GeneralistStageSettings):
+    """Projection: distillation of the tangent model into one set of weights.
 
-    `reduction` "relative" is the mean over that of the teacher's logits squared: a learning rate then means the same
-    whatever their size, which grows with the epochs of tangent learning.
+    Attributes:
+        reduction: As for the specialist, or "relative": the mean squared error divided by the mean square of the
+            teacher's logits, so that the learning rate does not depend on their size.
+        over: Images to distill on: the "memory" or the "task".
     """
 
     reduction: Literal["mean", "sum", "classes", "relative"] = "mean"
@@ -131,10 +183,23 @@ class ProjectionSettings(OnMemory):
 
 
 class Settings(SettingsGroup):
-    """All of a learner's settings. `half_pipe` and `project` null: what the generalist has in the paper.
+    """All settings of a learner.
 
-    `design` "reverse" is the paper's other one: the specialist on a tangent plane of the generalist, which itself is
-    fine-tuned (`generalist` is then `full`).
+    Attributes:
+        design: "itl", or "reverse" for the paper's alternative design: the specialist learns on a tangent plane of the
+            generalist, which is fine-tuned (`generalist` is then "full").
+        generalist: Learning on the memory at the end of a task.
+        half_pipe: Whether to redraw the classifier before the generalist learns; null: as in the paper.
+        project: Whether to distill the generalist into the network; null: as in the paper.
+        net: Backbone.
+        memory: Memory.
+        augment: Augmentation.
+        specialist: Training on the task.
+        tangent: Learning on the memory.
+        projection: Distillation.
+        precision: Arithmetic of the specialist; null: bf16 on CUDA, fp32 on a CPU.
+        exact: Whether to use deterministic kernels.
+        capture: Whether to capture steps as CUDA graphs; null: on CUDA.
     """
 
     design: Literal["itl", "reverse"] = "itl"
@@ -152,7 +217,7 @@ class Settings(SettingsGroup):
     capture: bool | None = None
 
     @property
-    def jumps(self) -> bool:
+    def redraws_classifier(self) -> bool:
         """Whether the classifier is redrawn before the generalist learns."""
         return self.generalist == "tangent" if self.half_pipe is None else self.half_pipe
 
@@ -162,10 +227,10 @@ class Settings(SettingsGroup):
         return self.generalist == "tangent" if self.project is None else self.project
 
 
-def names(part: type[BaseModel] = Settings, prefix: str = "") -> list[str]:
-    """Every setting's dotted name."""
+def names(group: type[BaseModel] = Settings, prefix: str = "") -> list[str]:
+    """Dotted names of all settings in a group."""
     out = []
-    for name, field in part.model_fields.items():
+    for name, field in group.model_fields.items():
         kind = field.annotation
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             out += names(kind, f"{prefix}{name}.")
@@ -178,18 +243,26 @@ KNOWN = tuple(names())
 
 
 def check_name(key: str) -> None:
-    """Refuse a dotted name that is no setting's; one of a specialist's own options is for the specialist to judge."""
+    """Reject a dotted name that is not a setting. A specialist's own options are checked by the specialist.
+
+    Raises:
+        UserError: The name is unknown.
+    """
     if key not in KNOWN and not key.startswith(OPTIONS):
         raise unknown("setting", key, KNOWN)
 
 
 def parse(pairs: Iterable[str]) -> dict[str, Any]:
-    """`key=value` words as a flat dict; values are JSON where they parse as such, else text."""
+    """Parse `key=value` strings into a flat dict; values are JSON if they parse, else text.
+
+    Raises:
+        UserError: A string is not of the form key=value.
+    """
     out: dict[str, Any] = {}
     for pair in pairs:
         key, sign, value = pair.partition("=")
         if not sign or not key:
-            raise UserError(f"a setting is written key=value, not '{pair}'")
+            raise UserError(f"Settings have the form key=value, not '{pair}'.")
         out[key.strip()] = _value(value.strip())
     return out
 
@@ -206,7 +279,7 @@ def _value(text: str) -> Any:
 
 
 def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """A nested dict as dotted names; old names and values are replaced by the current ones."""
+    """Flatten a nested dict to dotted names; replace deprecated names and values."""
     out: dict[str, Any] = {}
     for key, value in nested.items():
         if isinstance(value, Mapping):
@@ -218,7 +291,11 @@ def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def build(*layers: Mapping[str, Any]) -> Settings:
-    """Settings from dotted or nested dicts, later ones winning over earlier ones. Mistakes are `UserError`s."""
+    """Build settings from dotted or nested dicts; later ones override earlier ones.
+
+    Raises:
+        UserError: A name is unknown, a value is invalid, or the combination is meaningless.
+    """
     flat: dict[str, Any] = {}
     for layer in layers:
         flat |= flatten(layer)
@@ -226,42 +303,48 @@ def build(*layers: Mapping[str, Any]) -> Settings:
     for key, value in flat.items():
         check_name(key)
         *path, last = key.split(".")
-        place = nested
+        target = nested
         for step in path:
-            place = place.setdefault(step, {})
-        place[last] = value
+            target = target.setdefault(step, {})
+        target[last] = value
     return _check(validate(Settings, nested))
 
 
-def validate(part: type[Group], values: Mapping[str, Any], prefix: str = "", whose: str = "") -> Group:
-    """A group of settings from its values; a mistake is a `UserError` that names the setting, `prefix` before it, and
-    `whose` it would be.
+def validate(group: type[Group], values: Mapping[str, Any], prefix: str = "", owner: str = "") -> Group:
+    """Validate a group of settings.
+
+    Args:
+        group: The group's class.
+        values: Values by name.
+        prefix: Prefix of the names in error messages.
+        owner: What the settings belong to, for error messages.
+
+    Raises:
+        UserError: A name is unknown or a value is invalid; the message names the setting.
     """
-    known = names(part, prefix)
+    known = names(group, prefix)
     for name in values:
         if prefix and prefix + name not in known:
             if not known:
-                raise UserError(f"there is no setting '{prefix}{name}': {whose} has no options of its own")
+                raise UserError(f"There is no setting '{prefix}{name}': {owner} has no options.")
             raise unknown("setting", prefix + name, known)
     try:
-        return part.model_validate(values)
+        return group.model_validate(values)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"] if str(part) in "|".join(known))
         reason = f"{first['msg'][0].lower()}{first['msg'][1:]}"
-        raise UserError(f"setting {prefix}{where} = {first['input']!r} is not valid: {reason}") from None
+        raise UserError(f"Setting {prefix}{where} = {first['input']!r} is not valid: {reason}.") from None
 
 
 def _check(settings: Settings) -> Settings:
-    """Refuse combinations that mean nothing."""
+    """Reject meaningless combinations."""
     if settings.design == "reverse":
         if settings.half_pipe or settings.project:
             raise UserError(
-                "design=reverse has no half-pipe and projects the specialist; leave half_pipe and project out"
+                "design=reverse has no half-pipe and always projects the specialist. Remove half_pipe and project."
             )
         return settings.model_copy(update={"generalist": "full", "half_pipe": False, "project": False})
     if settings.generalist == "none" and (settings.project or settings.half_pipe):
-        raise UserError(
-            "generalist=none leaves nothing to project or to jump for; set generalist=tangent, full or linear"
-        )
+        raise UserError("generalist=none has neither half-pipe nor projection. Set generalist=tangent, full or linear.")
     return settings

@@ -27,7 +27,7 @@ def assert_user_error(outcome: Outcome, *words: str) -> None:
 
 
 MISTAKES = {
-    "unknown command": (["rnu"], "unknown command 'rnu'", "did you mean run"),
+    "unknown command": (["rnu"], "unknown command 'rnu'", "did you mean 'run"),
     "unknown option": (["run", "--sed", "1"], "unknown option '--sed'", "--seed"),
     "option without a similar one": (["methods", "--zzz"], "unknown option '--zzz'", "--json"),
     "option of the program": (["--verison"], "--version"),
@@ -35,7 +35,7 @@ MISTAKES = {
     "not a number": (["run", "--buffer", "many"], "--buffer", "many", "itl run --help"),
     "extra argument": (["run", "seq-digits"], "seq-digits"),
     "no run to refine": (["refine"], "RUN"),
-    "unknown method": (["run", "--method", "itll"], "unknown method 'itll'", "itl or itl-l"),
+    "unknown method": (["run", "--method", "itll"], "unknown method 'itll'", "'itl' or 'itl-l'"),
     "unknown method to show": (["methods", "errr"], "unknown method 'errr'", "er"),
     "unknown stream": (["run", "--stream", "seq-digit"], "unknown stream", "seq-digits"),
     "unknown split": (["run", "--split", "validate"], "unknown split", "validation"),

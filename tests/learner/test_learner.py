@@ -226,9 +226,9 @@ def test_images_of_another_shape_are_refused() -> None:
         ("derpp", {"memory__policy": "stratified"}, r"set memory\.policy=reservoir"),
         ("itl", {"tangent__alpha": 1.0}, r"tangent\.alpha needs stored logits"),
         ("itl", {"tangent__layers": 9}, "5 layers"),
-        ("itl", {"specialist__name": "derp"}, "unknown specialist 'derp'; did you mean derpp"),
-        ("itl", {"net__name": "resnet9"}, "unknown backbone 'resnet9'"),
-        ("itl", {"augment__task": "imagnet"}, "unknown AutoAugment policy 'imagnet'; did you mean imagenet"),
+        ("itl", {"specialist__name": "derp"}, "Unknown specialist 'derp'. Did you mean 'derpp"),
+        ("itl", {"net__name": "resnet9"}, "Unknown backbone 'resnet9'"),
+        ("itl", {"augment__task": "imagnet"}, "Unknown AutoAugment policy 'imagnet'. Did you mean 'imagenet"),
     ],
 )
 def test_settings_that_do_not_go_together_are_refused_before_training(

@@ -70,7 +70,7 @@ def test_each_rung_of_the_ablation_trains_what_it_says_and_nothing_else(method: 
     stages = list(STAGES[method])
     if len(stages) > 1:
         jump = album.between(("on_memory_update", None), ("on_stage_start", stages[1]))
-        assert jump == (CLASSIFIER if album.learner.settings.jumps else set())
+        assert jump == (CLASSIFIER if album.learner.settings.redraws_classifier else set())
     if len(stages) > 2:
         assert album.between(("on_stage_end", stages[1]), ("on_stage_start", stages[2])) == set()
     assert album.between(("on_stage_end", stages[-1]), ("on_task_end", None)) - KEPT_BY_MEMORY == set()

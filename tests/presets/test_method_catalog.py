@@ -102,5 +102,5 @@ def test_old_entry_point_group_still_provides_specialists(monkeypatch: pytest.Mo
 def test_specialist_without_defaults_is_not_a_method() -> None:
     assert "er-separate" in specialists.names()
     assert "er-separate" not in presets.METHODS
-    with pytest.raises(UserError, match="unknown method 'er-separate'"):
+    with pytest.raises(UserError, match="Unknown method 'er-separate'"):
         presets.get("er-separate")

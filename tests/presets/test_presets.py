@@ -212,7 +212,7 @@ def test_itl_is_offline_er_and_itl_l_is_derpp() -> None:
     assert (itl.tangent.alpha, itl.tangent.beta) == (0.0, 1.0)
     assert (itl_l.tangent.alpha, itl_l.tangent.beta) == (1.0, 1.0)  # the paper: alpha_tg = beta_tg = 1
     for settings in (itl, itl_l):
-        assert (settings.generalist, settings.jumps, settings.projects) == ("tangent", True, True)
+        assert (settings.generalist, settings.redraws_classifier, settings.projects) == ("tangent", True, True)
         assert settings.tangent.layers == 2
         assert (settings.specialist.batch, settings.specialist.replay, settings.specialist.epochs) == (32, 32, 50)
         assert (settings.tangent.batch, settings.projection.batch) == (32, 32)

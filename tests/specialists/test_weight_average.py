@@ -151,10 +151,10 @@ def test_average_is_an_option_of_the_specialist_of_the_stream() -> None:
     """On Seq-Digits `itl` uses er-separate, which has the option; elsewhere er, which does not."""
     learner = Learner("itl", 20, settings={"specialist.options.average": 0.9}, device="cpu")
     assert learner.configuration.settings_for("seq-digits").specialist.options == {"average": 0.9}
-    with pytest.raises(UserError, match="average': the specialist er has no options of its own"):
+    with pytest.raises(UserError, match="average': the specialist er has no options"):
         learner.learn(tiny_stream().tasks[0])
     for name, value, message in (
-        ("averages", 0.9, "did you mean specialist.options.average"),
+        ("averages", 0.9, "Did you mean 'specialist.options.average"),
         ("average", 1.0, "less than 1"),
     ):
         with pytest.raises(UserError, match=message):
@@ -162,7 +162,7 @@ def test_average_is_an_option_of_the_specialist_of_the_stream() -> None:
 
 
 def test_reverse_design_has_no_average() -> None:
-    with pytest.raises(UserError, match="average': design=reverse has no options of its own"):
+    with pytest.raises(UserError, match="average': design=reverse has no options"):
         averaging("itl", design="reverse")
     learner = baseline_learner("itl", specialist__name="er-separate", design="reverse")
     learner.learn(tiny_stream().tasks[0])

@@ -52,7 +52,7 @@ def test_describe_agrees_with_the_loaded_stream():
 
 
 def test_unknown_stream_suggests_the_nearest_name():
-    with pytest.raises(UserError, match="did you mean seq-cifar10"):
+    with pytest.raises(UserError, match="Did you mean 'seq-cifar10"):
         streams.load("seq-cifar1O")
 
 

@@ -145,7 +145,7 @@ def test_stratified_split_takes_the_same_fraction_of_every_class():
         ({"order": [0, 0, 1, 2, 3, 4, 5, 6, 7, 8]}, "exactly once"),
         ({"order": list("abcdefghij")}, "class numbers"),
         ({"order": list(range(10)), "order_seed": 1}, "not both"),
-        ({"split": "valid"}, "did you mean validation"),
+        ({"split": "valid"}, "Did you mean 'validation"),
     ],
 )
 def test_load_rejects_wrong_options_before_reading_files(options, message):

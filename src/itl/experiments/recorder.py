@@ -228,7 +228,7 @@ def _predictions(logits: Sequence[torch.Tensor], tasks: Sequence[Task]) -> dict[
             ("label", task.test.labels),
             ("task", torch.full((len(one),), task.index)),
             ("class_il", one.argmax(1)),
-            ("task_il", metrics.within(one, task.classes)),
+            ("task_il", metrics.masked_predictions(one, task.classes)),
         ):
             columns.setdefault(name, []).append(value.numpy().astype(np.int16))
         columns.setdefault("confidence", []).append(one.softmax(1).amax(1).numpy().astype(np.float16))

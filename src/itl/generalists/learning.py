@@ -20,7 +20,7 @@ from itl.generalists.epochs import SampleRoundPlanner, concatenate, forward_in_c
 from itl.generalists.tangent_model import TangentModel
 from itl.memory import Memory
 from itl.nets import Net
-from itl.settings import OnMemory, Settings, TangentSettings
+from itl.settings import GeneralistStageSettings, Settings, TangentSettings
 from itl.specialists.losses import cross_entropy, normalize_weights, squared_error
 from itl.specialists.model_copies import frozen_copy
 
@@ -128,7 +128,7 @@ def memory_loss(logits: Tensor, batch: StepInputs, settings: TangentSettings) ->
     return loss
 
 
-def optimizer_config(settings: OnMemory) -> OptimizerConfig:
+def optimizer_config(settings: GeneralistStageSettings) -> OptimizerConfig:
     """The optimizer of a stage on the memory."""
     return OptimizerConfig(settings.lr, settings.momentum, settings.l2, settings.schedule)
 

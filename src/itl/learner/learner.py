@@ -178,7 +178,7 @@ class Learner:
             self.stage_state.before_half_pipe = {
                 name: tensor for name, tensor in before.items() if replaced or name.startswith(classifier)
             }
-        if self.settings.jumps:
+        if self.settings.redraws_classifier:
             self.net.reinitialize_classifier(torch_generator(*self._key(), "half-pipe"))
         with CAPTURE_GATE.eager():
             context = memory_context(self, task.traits)

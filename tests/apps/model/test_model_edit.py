@@ -284,7 +284,7 @@ def test_forget_refuses_unknown_images_and_classes(model: Model) -> None:
     before = learner_snapshot(model.learner)
     with pytest.raises(UserError, match="not in the memory"):
         forget(model, images=torch.zeros(1, 3, 8, 8, dtype=torch.uint8))
-    with pytest.raises(UserError, match=r"unknown class 'dgo'; did you mean dog\?"):
+    with pytest.raises(UserError, match=r"Unknown class 'dgo'. Did you mean 'dog'\?"):
         forget(model, classes=["dgo"])
     with pytest.raises(UserError, match="no class"):
         forget(model, classes=NAMES)

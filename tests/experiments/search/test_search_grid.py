@@ -88,7 +88,7 @@ MISTAKES = {
     "unknown key of a cell": ({"cells": [{"sed": 1}]}, "'sed'.*seed"),
     "both": ({"method": "er", "methods": ["itl"]}, "both method and methods"),
     "no list": ({"seeds": 3}, "seeds.*must be a list"),
-    "unknown method": ({"methods": ["errr"]}, "unknown method 'errr'"),
+    "unknown method": ({"methods": ["errr"]}, "Unknown method 'errr'"),
     "unknown stream": ({"stream": "seq-digit"}, "unknown stream.*seq-digits"),
     "unknown split": ({"split": "train"}, "unknown split"),
     "unknown setting": ({"settings": {"tangent.l": 1}}, "unknown setting 'tangent.l'"),

@@ -106,7 +106,7 @@ def describe(method: Method) -> dict[str, Any]:
         "about": method.summary,
         "specialist": s.specialist.name,
         "generalist": s.generalist,
-        "half_pipe": s.jumps,
+        "half_pipe": s.redraws_classifier,
         "projection": s.projects,
         "memory": s.memory.policy,
         "stores": [] if s.memory.policy == "none" else stored,
