@@ -12,7 +12,7 @@ from itl.settings import build, flatten, names, parse
 def test_a_wrong_value_is_refused_in_one_line_that_names_the_setting(name: str) -> None:
     with pytest.raises(UserError) as caught:
         build({name: [object]})
-    assert f"setting {name} =" in str(caught.value)
+    assert f"Setting {name} =" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
@@ -45,7 +45,7 @@ def test_a_wrong_value_is_refused_in_one_line_that_names_the_setting(name: str) 
     ],
 )
 def test_values_out_of_range_are_refused(name: str, value: object) -> None:
-    with pytest.raises(UserError, match=f"setting {name} = "):
+    with pytest.raises(UserError, match=f"Setting {name} = "):
         build({name: value})
 
 
@@ -128,9 +128,9 @@ def test_settings_cannot_be_changed_once_made() -> None:
 
 
 def test_a_learner_says_a_mistake_before_it_is_taught() -> None:
-    with pytest.raises(UserError, match="Unknown method 'ilt'. Did you mean 'itl"):
+    with pytest.raises(UserError, match=r"Unknown method 'ilt'. Did you mean 'itl"):
         Learner("ilt")
-    with pytest.raises(UserError, match=r"setting specialist\.lr = -1"):
+    with pytest.raises(UserError, match=r"Setting specialist\.lr = -1"):
         Learner("itl", settings={"specialist.lr": -1})
     with pytest.raises(UserError, match="must not be negative"):
         Learner("itl", buffer=-1)

@@ -136,7 +136,7 @@ def test_both_steps_come_from_one_sub_policy_and_are_independent() -> None:
 
 
 def test_unknown_policy_suggests_known_ones() -> None:
-    with pytest.raises(UserError, match="Unknown AutoAugment policy 'cifar'. Did you mean 'cifar10"):
+    with pytest.raises(UserError, match=r"Unknown AutoAugment policy 'cifar'. Did you mean 'cifar10"):
         Augment(policy="cifar")
 
 

@@ -102,5 +102,5 @@ def test_method_step_factor_relates_time_to_passes(monkeypatch: pytest.MonkeyPat
 def test_every_method_without_a_generalist_is_measured() -> None:
     assert {"sgd", "er", "derpp", "joint", "agem", "cls-er", "lwf"} <= set(bench_methods.parse_names("all"))
     assert not {"b", "b+ff", "itl", "itl-l"} & set(bench_methods.parse_names("all"))
-    with pytest.raises(UserError, match="Unknown method to measure 'dre'. Did you mean"):
+    with pytest.raises(UserError, match=r"Unknown method to measure 'dre'. Did you mean"):
         bench_methods.parse_names("er,dre")

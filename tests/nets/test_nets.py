@@ -144,7 +144,7 @@ def test_grow_classifier_never_shrinks_it() -> None:
 
 
 def test_unknown_backbone_suggests_similar_names() -> None:
-    with pytest.raises(UserError, match="Unknown backbone 'resnet81'. Did you mean 'resnet8"):
+    with pytest.raises(UserError, match=r"Unknown backbone 'resnet81'. Did you mean 'resnet8"):
         nets.build("resnet81", 2)
 
 

@@ -215,7 +215,7 @@ def test_training_starts_from_the_modules_weights() -> None:
 
 
 def test_mistakes_are_user_errors(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="Unknown layer 'fcc'. Did you mean 'fc"):
+    with pytest.raises(UserError, match=r"Unknown layer 'fcc'. Did you mean 'fc"):
         ModuleAdapter(Backbone(), "fcc")
     with pytest.raises(UserError, match="is a Sequential"):
         ModuleAdapter(Backbone(), "body")
