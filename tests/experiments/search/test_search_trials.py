@@ -1,4 +1,4 @@
-"""A search draws, runs and judges trials; nothing is lost or repeated when it is killed, and several may share it."""
+"""Searches run and score trials, survive a kill without losing or repeating any, and can be shared by processes."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from optuna.trial import TrialState
 
 from itl.callbacks.base import Callback
 from itl.errors import UserError
+from itl.experiments.config import Config
 from itl.experiments.run import run
 from itl.experiments.search import plots, study
 from itl.experiments.search.space import Dimension, Space
@@ -35,55 +36,86 @@ def plan(**changes) -> study.SearchPlan:
     return replace(study.SearchPlan(CONFIG, SPACE, trials=4, prune=False), **changes)
 
 
-def search(out: Path, asked: study.SearchPlan):
-    trials = study.open_search(asked, out)
+def search(out: Path, given_plan: study.SearchPlan):
+    trials = study.open_search(given_plan, out)
     RecordingRunner(trials, out).run()
     return trials
 
 
-def drawn(trials) -> list:
+def summary(trials) -> list:
     return [(trial.number, trial.params, trial.value, trial.state) for trial in trials.study.get_trials()]
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    """A finished search of four trials."""
+def finished(tmp_path_factory):
+    """Finished search of four trials."""
     return search(tmp_path_factory.mktemp("search") / "whole", plan())
 
 
-def test_a_search_makes_as_many_trials_as_asked_the_methods_own_settings_first(whole):
-    states = [state for *_, state in drawn(whole)]
+def test_search_runs_the_given_number_of_trials_with_the_defaults_first(finished):
+    states = [state for *_, state in summary(finished)]
     assert states == [TrialState.COMPLETE] * 4
-    assert drawn(whole)[0][1] == {"specialist.lr": 0.015, "specialist.momentum": 0.9}
-    assert all(SPACE.dimensions[0].contains(params["specialist.lr"]) for _, params, *_ in drawn(whole))
-    assert list(whole.out.rglob("model")) == []  # nobody goes on with a finished trial
+    assert summary(finished)[0][1] == {"specialist.lr": 0.015, "specialist.momentum": 0.9}
+    assert all(SPACE.dimensions[0].contains(params["specialist.lr"]) for _, params, *_ in summary(finished))
+    assert list(finished.out.rglob("model")) == []  # the models of finished trials are deleted
 
 
-def test_a_trial_is_the_run_of_its_settings_on_the_validation_split(whole, tmp_path):
-    _, params, value, _ = drawn(whole)[2]
+def test_trial_equals_a_run_of_its_settings_on_the_validation_split(finished, tmp_path):
+    _, params, value, _ = summary(finished)[2]
     config = replace(CONFIG, settings={**CONFIG.settings, **params})
     assert run(config, config.load_stream("data"), tmp_path / "alone", device="cpu")["class_il"] == value
-    for path in whole.out.rglob("config.json"):
+    for path in finished.out.rglob("config.json"):
         assert json.loads(path.read_text())["split"] == "validation"
 
 
-def test_the_best_setting_is_written_as_a_run_on_the_test_split(whole):
-    config = json.loads(study.write_best(whole).read_text())
-    found = study.best_trial(whole)
-    assert found["value"] == max(value for *_, value, _ in drawn(whole))
+def test_search_refuses_a_plan_that_would_use_test_images(tmp_path):
+    with pytest.raises(UserError, match="validation images only"):
+        study.open_search(plan(config=replace(CONFIG, split="test")), tmp_path / "search")
+    assert not (tmp_path / "search").exists()
+
+
+def test_search_refuses_specialists_that_were_trained_on_the_validation_images(tmp_path):
+    runs = (save_specialist(tmp_path / "a"), save_specialist(tmp_path / "b", seed=1, split="test"))
+    space = Space([Dimension("tangent.lr", [0.01, 0.2])])
+    wrong = plan(config=replace(CONFIG, method="itl"), space=space, specialist_runs=runs)
+    with pytest.raises(UserError, match=r"b was trained on the validation images too.*--split validation"):
+        study.open_search(wrong, tmp_path / "search")
+    assert not (tmp_path / "search").exists()
+
+
+def test_search_loads_no_test_images_before_the_final_choice(tmp_path, monkeypatch):
+    """A stream of the split "validation" consists of training images only; every other split has test images."""
+    splits = []
+    load_stream = Config.load_stream
+
+    def recording_load(config, *args, **options):
+        splits.append(config.split)
+        return load_stream(config, *args, **options)
+
+    monkeypatch.setattr(Config, "load_stream", recording_load)
+    trials = search(tmp_path / "search", plan(trials=2))
+    study.write_best(trials)
+    assert set(splits) == {"validation"}
+    assert [config.split for config in study.final_configs(trials, [0, 1])] == ["test", "test"]
+
+
+def test_best_settings_are_written_as_a_run_on_the_test_split(finished):
+    config = json.loads(study.write_best(finished).read_text())
+    found = study.best_trial(finished)
+    assert found["value"] == max(value for *_, value, _ in summary(finished))
     assert config["settings"] == {**CONFIG.settings, **found["settings"]}
     assert (config["split"], config["method"]) == ("test", "b")
 
 
-def test_history_and_importance_are_drawn(whole):
-    assert [path.name for path in plots.draw(whole)] == ["history.png", "importance.png"]
-    assert sum(plots.importances(whole).values()) == pytest.approx(1)
+def test_plots_show_history_and_importance(finished):
+    assert [path.name for path in plots.draw(finished)] == ["history.png", "importance.png"]
+    assert sum(plots.importances(finished).values()) == pytest.approx(1)
 
 
-def test_a_search_that_is_cut_goes_on_to_the_same_trials(whole, tmp_path):
-    """The cut is in trial 2, after its first task: a kill as the process would see it, its lock released."""
+def test_interrupted_search_continues_with_the_same_trials(finished, tmp_path):
+    """Interrupt trial 2 after its first task and release its lock, as if the process had been killed."""
 
-    class Cut(Callback):
+    class Interrupt(Callback):
         def on_stage_start(self, learner, stage):
             if len(learner.tasks) == 2:
                 raise KeyboardInterrupt
@@ -98,29 +130,29 @@ def test_a_search_that_is_cut_goes_on_to_the_same_trials(whole, tmp_path):
     job, lock = trials.claim()
     streams = RecordingRunner(trials, trials.out).streams
     with lock, pytest.raises(KeyboardInterrupt):
-        job.run(trials.out, streams, [Cut()], "cpu", trials.reporter(job))
-    begun = (trials.out / job.folder / "seed0" / "config.json").stat().st_mtime_ns
+        job.run(trials.out, streams, [Interrupt()], "cpu", trials.reporter(job))
+    opened = (trials.out / job.folder / "seed0" / "config.json").stat().st_mtime_ns
     assert trials.study.get_trials()[2].state is TrialState.RUNNING
-    assert drawn(search(trials.out, plan())) == drawn(whole)
-    assert (trials.out / job.folder / "seed0" / "config.json").stat().st_mtime_ns == begun  # it was gone on with
+    assert summary(search(trials.out, plan())) == summary(finished)
+    assert (trials.out / job.folder / "seed0" / "config.json").stat().st_mtime_ns == opened  # the run was resumed
 
 
-def test_two_processes_never_take_the_same_trial(tmp_path):
+def test_two_processes_never_claim_the_same_trial(tmp_path):
     one, two = (study.open_search(plan(trials=3), tmp_path / "both") for _ in range(2))
-    taken = [trials.claim() for trials in (one, two, one, two)]
-    assert [piece and piece[0].number for piece in taken] == [0, 1, 2, None]
-    taken[1][1].release()  # its process died
-    assert one.claim()[0] == taken[1][0]
+    claimed = [trials.claim() for trials in (one, two, one, two)]
+    assert [claim and claim[0].number for claim in claimed] == [0, 1, 2, None]
+    claimed[1][1].release()  # as if its process had died
+    assert one.claim()[0] == claimed[1][0]
 
 
-def test_searches_begun_at_the_same_instant_make_one_study(tmp_path):
-    with ThreadPoolExecutor(4) as together:
-        begun = list(together.map(lambda _: study.open_search(plan(), tmp_path / "both"), range(4)))
-    assert [len(trials.study.get_trials()) for trials in begun] == [1] * 4  # the method's own settings, once
+def test_searches_started_at_the_same_time_share_one_study(tmp_path):
+    with ThreadPoolExecutor(4) as pool:
+        opened = list(pool.map(lambda _: study.open_search(plan(), tmp_path / "both"), range(4)))
+    assert [len(trials.study.get_trials()) for trials in opened] == [1] * 4  # the default settings, once
 
 
-def test_what_another_process_still_runs_is_known(whole, tmp_path):
-    assert study.describe_running_trials(whole) == ""
+def test_trials_of_other_processes_are_reported(finished, tmp_path):
+    assert study.describe_running_trials(finished) == ""
     one, two = (study.open_search(plan(trials=2), tmp_path / "both") for _ in range(2))
     (lock, _), (theirs, _) = one.claim(), two.claim()
     with pytest.raises(UserError, match=r"No trial is complete yet\. 2 trials are being run by another process"):
@@ -131,22 +163,22 @@ def test_what_another_process_still_runs_is_known(whole, tmp_path):
     assert (study.describe_running_trials(one), study.best_trial(one)["number"]) == ("", 1)
 
 
-def test_more_trials_may_be_asked_for_but_nothing_else_changed(whole):
+def test_search_may_get_more_trials_but_no_other_change(finished):
     with pytest.raises(UserError, match="different sampler"):
-        study.open_search(plan(sampler="random"), whole.out)
+        study.open_search(plan(sampler="random"), finished.out)
     with pytest.raises(UserError, match="different space"):
-        study.open_search(plan(space=Space(SPACE.dimensions[:1])), whole.out)
-    assert study.open_search(plan(trials=9), whole.out).claim() is not None
+        study.open_search(plan(space=Space(SPACE.dimensions[:1])), finished.out)
+    assert study.open_search(plan(trials=9), finished.out).claim() is not None
 
 
-def test_a_grid_is_every_point_once(tmp_path):
+def test_grid_sampler_tries_every_point_once(tmp_path):
     space = Space([Dimension("specialist.lr", [0.1, 0.01]), Dimension("specialist.momentum", [0.0, 0.9])])
     trials = study.open_search(plan(space=space, sampler="grid", trials=100), tmp_path / "grid")
     points = []
-    while (taken := trials.claim()) is not None:
-        points.append(tuple(taken[0].settings.values()))
-        trials.finish(taken[0], {"state": "complete", "class_il": 1.0, "values": [1.0]})
-        taken[1].release()
+    while (claimed := trials.claim()) is not None:
+        points.append(tuple(claimed[0].settings.values()))
+        trials.finish(claimed[0], {"state": "complete", "class_il": 1.0, "values": [1.0]})
+        claimed[1].release()
     assert sorted(points) == [(0.01, 0.0), (0.01, 0.9), (0.1, 0.0), (0.1, 0.9)]
 
 
@@ -157,8 +189,8 @@ def queued(trials) -> list:
     return [tuple(trial.system_attrs["fixed_params"].values()) for trial in trials.study.get_trials()]
 
 
-def test_a_grid_killed_while_it_was_queued_is_queued_to_its_end(tmp_path, monkeypatch):
-    asked = plan(space=GRID, sampler="grid", trials=6)
+def test_grid_killed_while_enqueuing_is_enqueued_completely(tmp_path, monkeypatch):
+    given_plan = plan(space=GRID, sampler="grid", trials=6)
     enqueue = Study.enqueue_trial
 
     def killed(study, point):
@@ -168,29 +200,29 @@ def test_a_grid_killed_while_it_was_queued_is_queued_to_its_end(tmp_path, monkey
 
     monkeypatch.setattr(Study, "enqueue_trial", killed)
     with pytest.raises(KeyboardInterrupt):
-        study.open_search(asked, tmp_path / "grid")
+        study.open_search(given_plan, tmp_path / "grid")
     monkeypatch.undo()
-    whole = [tuple(point.values()) for point in GRID.points()]
-    assert queued(study.open_search(asked, tmp_path / "grid")) == whole
+    finished = [tuple(point.values()) for point in GRID.points()]
+    assert queued(study.open_search(given_plan, tmp_path / "grid")) == finished
 
 
-def test_a_grids_points_are_queued_once_however_far_they_are(tmp_path):
-    asked = plan(space=GRID, sampler="grid", trials=6)
-    trials = study.open_search(asked, tmp_path / "grid")
-    done, bad, given_up, running = (trials.claim() for _ in range(4))
+def test_grid_points_are_enqueued_once_whatever_their_state(tmp_path):
+    given_plan = plan(space=GRID, sampler="grid", trials=6)
+    trials = study.open_search(given_plan, tmp_path / "grid")
+    done, bad, pruned, running = (trials.claim() for _ in range(4))
     trials.finish(done[0], {"state": "complete", "class_il": 1.0, "values": [1.0]})
     trials.fail(bad[0].name, "its process ended")
-    trials.finish(given_up[0], {"state": "pruned"})
+    trials.finish(pruned[0], {"state": "pruned"})
     trials.study.ask()  # its process was killed before it had its values
-    states = [trial.state.name for trial in study.open_search(asked, trials.out).study.get_trials()]
+    states = [trial.state.name for trial in study.open_search(given_plan, trials.out).study.get_trials()]
     assert states == ["COMPLETE", "FAIL", "PRUNED", "RUNNING", "RUNNING", "WAITING"]
-    with ThreadPoolExecutor(4) as together:
-        begun = list(together.map(lambda _: study.open_search(asked, tmp_path / "both"), range(4)))
-    assert [len(queued(one)) for one in begun] == [6] * 4
+    with ThreadPoolExecutor(4) as pool:
+        opened = list(pool.map(lambda _: study.open_search(given_plan, tmp_path / "both"), range(4)))
+    assert [len(queued(one)) for one in opened] == [6] * 4
     running[1].release()
 
 
-def test_a_trial_behind_the_median_after_a_task_is_given_up(tmp_path):
+def test_trial_below_the_median_after_a_task_is_pruned(tmp_path):
     trials = study.open_search(plan(prune=True, trials=9), tmp_path / "prune")
     for value in (50.0, 60.0, 70.0, 80.0, 90.0):
         job, lock = trials.claim()
@@ -199,35 +231,35 @@ def test_a_trial_behind_the_median_after_a_task_is_given_up(tmp_path):
         trials.finish(job, {"state": "complete", "class_il": value, "values": [value]})
         lock.release()
     job, lock = trials.claim()
-    assert not trials.reporter(job)(1, 1.0)  # after one task nothing is forgotten yet
+    assert not trials.reporter(job)(1, 1.0)  # nothing can be forgotten after one task
     assert not trials.reporter(job)(2, 70.0)
-    assert not trials.reporter(job)(3, 1.0)  # nobody reported a third task
+    assert not trials.reporter(job)(3, 1.0)  # no trial has reported a third task
     lock.release()
-    job, lock = trials.claim()  # the same, taken up again
+    job, lock = trials.claim()  # the same trial again
     assert job.number == 5
     trials.finish(job, {"state": "pruned"})
     lock.release()
     job, lock = trials.claim()
     assert trials.reporter(job)(2, 69.0)
-    assert trials.reporter(job)(2, 69.0)  # a resumed run repeats its lines: the same answer, no second report
+    assert trials.reporter(job)(2, 69.0)  # a resumed run repeats its lines: same answer, reported once
     assert isinstance(trials.study.pruner, LatestValueMedianPruner)
     assert trials.study.get_trials()[6].intermediate_values == {2: 69.0}
 
 
-def test_a_given_up_trial_stops_where_it_was_told_to(tmp_path):
+def test_pruned_trial_stops_after_the_reported_task(tmp_path):
     job = TrialJob(0, [CONFIG])
-    told = []
+    steps = []
 
     def report(step: int, value: float) -> bool:
-        told.append(step)
+        steps.append(step)
         return True
 
     assert job.run(tmp_path, RecordingRunner(None, tmp_path).streams, [], "cpu", report) == {"state": "pruned"}
-    assert told == [1]
+    assert steps == [1]
     assert not (tmp_path / job.folder / "seed0" / "result.json").exists()
 
 
-def test_settings_that_diverge_are_given_up_and_the_search_goes_on(tmp_path):
+def test_diverging_trial_is_pruned_and_the_search_continues(tmp_path):
     config = replace(CONFIG, settings={**CONFIG.settings, "specialist.steps": 30, "specialist.weight_decay": 1.0})
     space = Space([Dimension("specialist.lr", [100.0, 0.001])])
     trials = search(tmp_path / "search", plan(config=config, space=space, sampler="grid", trials=2))
@@ -236,28 +268,28 @@ def test_settings_that_diverge_are_given_up_and_the_search_goes_on(tmp_path):
     assert study.best_trial(trials)["settings"] == {"specialist.lr": 0.001}
 
 
-def test_generalists_are_searched_from_kept_specialists(tmp_path):
+def test_search_from_saved_specialists_trains_only_generalists(tmp_path):
     kept = replace(CONFIG, method="itl", keep_specialists=True)
     run(kept, kept.load_stream("data"), tmp_path / "kept", device="cpu")
     space = Space([Dimension("tangent.lr", [0.01, 0.2])])
-    asked = plan(config=kept, space=space, sampler="grid", trials=2, specialist_runs=(str(tmp_path / "kept"),))
-    trials = search(tmp_path / "search", asked)
-    assert [state for *_, state in drawn(trials)] == [TrialState.COMPLETE] * 2
+    given_plan = plan(config=kept, space=space, sampler="grid", trials=2, specialist_runs=(str(tmp_path / "kept"),))
+    trials = search(tmp_path / "search", given_plan)
+    assert [state for *_, state in summary(trials)] == [TrialState.COMPLETE] * 2
     assert not (trials.out / "trials").exists()  # no specialist was trained
     result = json.loads((tmp_path / "kept" / "result.json").read_text())
     own = {trial.params["tangent.lr"]: trial.value for trial in trials.study.get_trials()}[0.01]
-    assert own == pytest.approx(sum(stages["expert"]["class_il"] for stages in result["stages"]) / 2)  # the run's own
+    assert own == pytest.approx(sum(stages["expert"]["class_il"] for stages in result["stages"]) / 2)  # equals the run
     with pytest.raises(UserError, match=r"specialist\.lr"):
-        study.check_plan(replace(asked, space=Space([Dimension("specialist.lr", [0.1])])))
+        study.check_plan(replace(given_plan, space=Space([Dimension("specialist.lr", [0.1])])))
 
 
-def keep(place: Path, **changes) -> str:
-    """The record of a run that kept a specialist, without the run."""
-    (place / "specialists" / "task-01").mkdir(parents=True)
-    (place / "specialists" / "task-01" / "CURRENT").touch()
+def save_specialist(folder: Path, **changes) -> str:
+    """Write the files of a run with a saved specialist, without running it."""
+    (folder / "specialists" / "task-01").mkdir(parents=True)
+    (folder / "specialists" / "task-01" / "CURRENT").touch()
     config = replace(CONFIG, method="itl", keep_specialists=True)
-    (place / "config.json").write_text(json.dumps({**vars(config), **changes}))
-    return str(place)
+    (folder / "config.json").write_text(json.dumps({**vars(config), **changes}))
+    return str(folder)
 
 
 @pytest.mark.parametrize(
@@ -269,34 +301,38 @@ def keep(place: Path, **changes) -> str:
         ({"settings": {**CONFIG.settings, "specialist.lr": 0.5}}, r"specialist\.lr \(0\.\d+, 0\.5\)"),
     ],
 )
-def test_kept_runs_that_differ_in_more_than_their_seed_are_refused(tmp_path, changes, words):
-    kept = (keep(tmp_path / "a"), keep(tmp_path / "b", seed=1), keep(tmp_path / "c", seed=2, **changes))
-    asked = plan(config=replace(CONFIG, method="itl"), space=Space([Dimension("tangent.lr", [0.01, 0.2])]))
-    study.check_plan(replace(asked, specialist_runs=kept[:2]))
+def test_specialist_runs_that_differ_in_more_than_their_seed_are_refused(tmp_path, changes, words):
+    kept = (
+        save_specialist(tmp_path / "a"),
+        save_specialist(tmp_path / "b", seed=1),
+        save_specialist(tmp_path / "c", seed=2, **changes),
+    )
+    given_plan = plan(config=replace(CONFIG, method="itl"), space=Space([Dimension("tangent.lr", [0.01, 0.2])]))
+    study.check_plan(replace(given_plan, specialist_runs=kept[:2]))
     with pytest.raises(UserError, match=rf"a and \S+c differ in {words}\. .*only in their seed\.$"):
-        study.check_plan(replace(asked, specialist_runs=kept))
+        study.check_plan(replace(given_plan, specialist_runs=kept))
 
 
-def test_kept_runs_may_say_the_same_in_other_words(tmp_path):
-    own = {**CONFIG.settings, "tangent.momentum": 0.9}  # the method's own
-    kept = (keep(tmp_path / "a"), keep(tmp_path / "b", seed=1, curves=None, settings=own))
+def test_specialist_runs_may_state_the_same_settings_differently(tmp_path):
+    own = {**CONFIG.settings, "tangent.momentum": 0.9}  # the method's default
+    kept = (save_specialist(tmp_path / "a"), save_specialist(tmp_path / "b", seed=1, curves=None, settings=own))
     space = Space([Dimension("tangent.lr", [0.01, 0.2])])
     study.check_plan(plan(config=replace(CONFIG, method="itl"), space=space, specialist_runs=kept))
 
 
-def test_the_test_images_are_used_for_one_setting_only(whole, tmp_path):
-    (config,) = study.final_configs(whole, [0])
+def test_test_images_are_used_for_one_choice_of_settings_only(finished, tmp_path):
+    (config,) = study.final_configs(finished, [0])
     assert (config.split, config.seed) == ("test", 0)
-    place = whole.out / "final" / config.name
+    place = finished.out / "final" / config.name
     place.mkdir(parents=True)
     other = {**vars(config), "settings": {"specialist.lr": 0.5}}
     (place / "config.json").write_text(json.dumps(other))
     with pytest.raises(UserError, match="already used the test images"):
-        study.final_configs(whole, [1])
+        study.final_configs(finished, [1])
 
 
 @pytest.mark.slow
-def test_a_search_killed_again_and_again_ends_as_one_that_was_not(tmp_path):
+def test_search_killed_repeatedly_equals_an_uninterrupted_search(tmp_path):
     words = (
         "search --method b --tasks 2 --set net.width=2 --set specialist.steps=40 --over specialist.lr=0.001..0.2:log"
     )
