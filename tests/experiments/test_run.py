@@ -1,4 +1,4 @@
-"""A run: everything a figure will need is recorded, the same seed gives the same record, and a stopped run goes on."""
+"""Runs record everything that figures need, are reproducible by seed, and can be resumed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def config(method: str = "itl", **options: Any) -> Config:
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A finished run of each method over three tasks."""
+    """Finished run of each method on three tasks."""
     root = tmp_path_factory.mktemp("runs")
     for method in METHODS:
         run(config(method), tiny_stream(**STREAM), root / method, device="cpu")
@@ -68,7 +68,7 @@ SECONDS = {"specialist", "memory", "tangent", "projection", "evaluation", "total
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_result_holds_every_field_of_the_contract(method: str, folders: dict[str, Path]) -> None:
+def test_result_has_every_documented_field(method: str, folders: dict[str, Path]) -> None:
     result = result_of(folders[method])
     assert [name for name in FIELDS if name not in result] == []
     assert result["method"] == method
@@ -88,7 +88,7 @@ def test_a_result_holds_every_field_of_the_contract(method: str, folders: dict[s
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_the_matrices_have_a_row_for_each_task_learned_and_a_column_for_each_there_is(
+def test_accuracy_matrices_have_a_row_per_learned_task_and_a_column_per_task(
     method: str, folders: dict[str, Path]
 ) -> None:
     result = result_of(folders[method])
@@ -106,7 +106,7 @@ def test_the_matrices_have_a_row_for_each_task_learned_and_a_column_for_each_the
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_the_final_predictions_are_those_that_were_scored(method: str, folders: dict[str, Path]) -> None:
+def test_final_predictions_give_the_recorded_scores(method: str, folders: dict[str, Path]) -> None:
     result, stream = result_of(folders[method]), tiny_stream(**STREAM)
     with np.load(folders[method] / "predictions.npz") as file:
         said = {name: file[name] for name in file.files}
@@ -120,7 +120,7 @@ def test_the_final_predictions_are_those_that_were_scored(method: str, folders: 
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_the_model_in_the_folder_is_the_one_that_was_scored(method: str, folders: dict[str, Path]) -> None:
+def test_saved_model_gives_the_recorded_scores(method: str, folders: dict[str, Path]) -> None:
     learner = itl.load(folders[method] / "model", device="cpu")
     scores = learner.evaluate(tiny_stream(**STREAM))
     result = result_of(folders[method])
@@ -143,7 +143,7 @@ STAGES = {
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_metrics_tell_every_stage_of_every_task_in_order(method: str, folders: dict[str, Path]) -> None:
+def test_metrics_have_every_stage_of_every_task_in_order(method: str, folders: dict[str, Path]) -> None:
     lines = lines_of(folders[method])
     assert (lines[0]["kind"], lines[0]["task"], lines[0]["stage"]) == ("untrained", 0, None)
     expected: list[tuple[Any, ...]] = []
@@ -162,7 +162,7 @@ def test_metrics_tell_every_stage_of_every_task_in_order(method: str, folders: d
             assert line["class_il"] == pytest.approx(np.mean(line["class_il_tasks"][: line["task"]]))
 
 
-def test_stages_in_the_result_are_the_ends_of_stages(folders: dict[str, Path]) -> None:
+def test_stage_scores_of_the_result_are_those_after_each_stage(folders: dict[str, Path]) -> None:
     result, lines = result_of(folders["itl"]), lines_of(folders["itl"])
     assert [set(stages) for stages in result["stages"]] == [{"specialist", "tangent", "expert"}] * 3
     for t, stages in enumerate(result["stages"], 1):
@@ -179,7 +179,7 @@ def without_times(result: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in result.items() if name != "seconds"}
 
 
-def test_the_same_seed_gives_the_same_result_but_for_the_times(folders: dict[str, Path], tmp_path: Path) -> None:
+def test_same_seed_gives_the_same_result_except_for_times(folders: dict[str, Path], tmp_path: Path) -> None:
     torch.manual_seed(1234)  # whatever the process did before
     np.random.default_rng(5)
     again = run(config(), tiny_stream(**STREAM), tmp_path / "again", device="cpu")
@@ -190,14 +190,14 @@ def test_the_same_seed_gives_the_same_result_but_for_the_times(folders: dict[str
 
 
 class Interrupted(Exception):
-    """Someone pulled the plug."""
+    """Simulated crash."""
 
 
 @pytest.mark.parametrize(
     ("at", "often"),
     [((1, "specialist"), False), ((1, "specialist"), True), ((2, "tangent"), True), ((3, "projection"), False)],
 )
-def test_a_stopped_run_goes_on_to_the_same_record(
+def test_interrupted_run_resumes_to_the_same_record(
     at: tuple[int, str], often: bool, folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Saved after every round or only at the ends of tasks, and stopped at the end of a stage."""
@@ -222,7 +222,7 @@ def test_a_stopped_run_goes_on_to_the_same_record(
         assert all(np.array_equal(a[name], b[name]) for name in b.files)
 
 
-def test_a_line_cut_short_by_a_crash_is_passed_over(folders: dict[str, Path], tmp_path: Path) -> None:
+def test_line_truncated_by_a_crash_is_ignored(folders: dict[str, Path], tmp_path: Path) -> None:
     def stop(event: str, learner: Learner, stage: str | None, epoch: int) -> None:
         if (event, len(learner.tasks)) == ("on_memory_update", 2):
             raise Interrupted
@@ -235,7 +235,7 @@ def test_a_line_cut_short_by_a_crash_is_passed_over(folders: dict[str, Path], tm
     assert lines_of(tmp_path) == lines_of(folders["itl"])
 
 
-def test_a_record_that_lost_lines_is_not_gone_on_with(tmp_path: Path) -> None:
+def test_run_that_lost_lines_is_not_resumed(tmp_path: Path) -> None:
     """What the saved state knows of was on the disk before it: the result would be one of fewer tasks."""
 
     def stop(event: str, learner: Learner, stage: str | None, epoch: int) -> None:
@@ -255,13 +255,13 @@ def test_a_record_that_lost_lines_is_not_gone_on_with(tmp_path: Path) -> None:
     assert metrics.read_text() == "".join(every[:expert])
 
 
-def test_a_finished_run_is_returned_and_not_repeated(folders: dict[str, Path]) -> None:
+def test_finished_run_is_returned_and_not_repeated(folders: dict[str, Path]) -> None:
     before = (folders["er"] / "result.json").stat().st_mtime_ns
     assert run(config("er"), tiny_stream(**STREAM), folders["er"], resume=True) == result_of(folders["er"])
     assert (folders["er"] / "result.json").stat().st_mtime_ns == before
 
 
-def test_a_run_is_never_written_over(folders: dict[str, Path]) -> None:
+def test_existing_run_is_never_overwritten(folders: dict[str, Path]) -> None:
     with pytest.raises(UserError, match="already contains a run"):
         run(config("er"), tiny_stream(**STREAM), folders["er"], device="cpu")
     with pytest.raises(UserError, match="different method, seed"):
@@ -270,14 +270,14 @@ def test_a_run_is_never_written_over(folders: dict[str, Path]) -> None:
     assert fresh_folder(folders["er"].parent, "new") == folders["er"].parent / "new"
 
 
-def test_the_configuration_repeats_the_run(folders: dict[str, Path]) -> None:
+def test_saved_configuration_equals_that_of_the_run(folders: dict[str, Path]) -> None:
     text = (folders["itl"] / "config.json").read_text()
     assert Config.from_dict(json.loads(text)) == config()
     assert str(folders["itl"].parent) not in text
     assert str(folders["itl"].parent) not in (folders["itl"] / "result.json").read_text()
 
 
-def test_the_command_says_every_option_so_that_it_can_be_read_back() -> None:
+def test_command_contains_every_option() -> None:
     settings = {"augment.task": None, "half_pipe": True, "specialist.lr": 0.1, "memory.policy": "none", "net.width": 4}
     given = Config("seq-digits", "b", 20, 7, settings, tasks=2, order=(1, 0), split="validation", variant="a b")
     words = shlex.split(given.command)
@@ -287,7 +287,7 @@ def test_the_command_says_every_option_so_that_it_can_be_read_back() -> None:
         assert words[words.index(option) + 1] == value
 
 
-def test_specialists_are_kept_where_asked_for(tmp_path: Path) -> None:
+def test_specialists_are_saved_with_keep_specialists(tmp_path: Path) -> None:
     run(config(keep_specialists=True), tiny_stream(**STREAM), tmp_path, device="cpu", save=False)
     lines = lines_of(tmp_path)
     assert not (tmp_path / "model").exists()
@@ -299,7 +299,7 @@ def test_specialists_are_kept_where_asked_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("epochs", "points"), [(2, 2), (120, 8)])
-def test_a_long_stage_has_a_curve_of_all_its_rounds(epochs: int, points: int, tmp_path: Path) -> None:
+def test_long_stage_has_a_curve_over_all_its_rounds(epochs: int, points: int, tmp_path: Path) -> None:
     """A memory of 8 in batches of 8 is one step an epoch, several epochs a round."""
     settings = {**TINY, "tangent.epochs": epochs, "tangent.batch": 8, "projection.epochs": 1, "specialist.epochs": 1}
     stream = tiny_stream(classes=2, tasks=1)
@@ -309,7 +309,7 @@ def test_a_long_stage_has_a_curve_of_all_its_rounds(epochs: int, points: int, tm
     assert curve[-1] == epochs
 
 
-def test_a_stage_of_very_many_rounds_has_a_bounded_curve(tmp_path: Path) -> None:
+def test_curve_of_a_stage_with_many_rounds_is_bounded(tmp_path: Path) -> None:
     settings = {**TINY, "specialist.epochs": 11, "specialist.batch": 20}
     stream = tiny_stream(classes=2, tasks=1)
     run(Config("arrays", "sgd", 8, 0, settings, curves=4), stream, tmp_path, device="cpu", save=False)
@@ -317,9 +317,7 @@ def test_a_stage_of_very_many_rounds_has_a_bounded_curve(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("epochs", "points"), [(2, 0), (8, 1), (16, 2)])
-def test_where_no_number_is_asked_for_a_curve_has_the_points_that_a_hundredth_of_the_training_pays(
-    epochs: int, points: int, tmp_path: Path
-) -> None:
+def test_default_curve_costs_about_one_percent_of_the_training(epochs: int, points: int, tmp_path: Path) -> None:
     """An evaluation takes an eighth of a step, a step as many images from the memory as from the task's 20, the other
     two stages together as many points as the specialist's: 0.01 · 8 · 2 · 20 · epochs / (2 · 12 test images).
     """
@@ -334,7 +332,7 @@ def test_where_no_number_is_asked_for_a_curve_has_the_points_that_a_hundredth_of
     assert "--curves" not in result["command"]
 
 
-def test_a_run_without_curves_reaches_the_same_and_says_how_to_repeat_it(
+def test_run_without_curves_gives_the_same_scores_and_records_its_command(
     tmp_path: Path, folders: dict[str, Path]
 ) -> None:
     bare = run(config(curves=0), tiny_stream(**STREAM), tmp_path, device="cpu", save=False)
@@ -343,7 +341,7 @@ def test_a_run_without_curves_reaches_the_same_and_says_how_to_repeat_it(
     assert bare["command"].endswith("--curves 0")
 
 
-def test_the_half_pipe_throws_accuracy_back_and_the_record_shows_it(tmp_path: Path) -> None:
+def test_record_shows_the_accuracy_drop_of_the_half_pipe(tmp_path: Path) -> None:
     settings = {**TINY, "specialist.epochs": 12, "tangent.epochs": 12, "projection.epochs": 12}
     run(Config("arrays", "itl", 24, 0, settings), tiny_stream(classes=6, each=30), tmp_path, device="cpu", save=False)
     lines = lines_of(tmp_path)
@@ -353,7 +351,7 @@ def test_the_half_pipe_throws_accuracy_back_and_the_record_shows_it(tmp_path: Pa
         assert at["start", "tangent"] < at["end", "specialist"] - 20
 
 
-def test_pictures_are_the_memorys_images_and_mistakes_of_the_final_predictions(folders: dict[str, Path]) -> None:
+def test_pictures_are_memory_images_and_final_mistakes(folders: dict[str, Path]) -> None:
     stream, result = tiny_stream(**STREAM), result_of(folders["itl"])
     with np.load(folders["itl"] / "pictures.npz") as file:
         pictures = dict(file)
@@ -371,7 +369,7 @@ def test_pictures_are_the_memorys_images_and_mistakes_of_the_final_predictions(f
         assert np.array_equal(image, test[row])
 
 
-def test_a_curves_points_are_of_a_fixed_subset_of_each_tasks_test_images(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_curve_subset_of_the_test_images_is_fixed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorder, "CURVE_IMAGES", 5)
     test = tiny_stream().tasks[0].test
     first, second = recorder._subset(test), recorder._subset(test)
@@ -388,7 +386,7 @@ def test_a_curves_points_are_of_a_fixed_subset_of_each_tasks_test_images(monkeyp
         ("tangent", {"tangent.lr": 100.0, "tangent.l2": 1.0, "tangent.epochs": 30}, "tangent.lr"),
     ],
 )
-def test_a_run_that_diverges_says_where_and_leaves_the_last_good_state(
+def test_diverging_run_reports_the_stage_and_keeps_the_last_good_checkpoint(
     stage: str, settings: dict[str, Any], setting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ITL_SAVE_EVERY", "0")
@@ -406,7 +404,7 @@ def test_a_run_that_diverges_says_where_and_leaves_the_last_good_state(
     assert not (tmp_path / "result.json").exists()
 
 
-def test_a_buffer_smaller_than_the_classes_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+def test_buffer_smaller_than_the_classes_is_refused_before_writing(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot hold one image of each"):
         run(Config("arrays", "itl", 5, 0, dict(TINY)), tiny_stream(**STREAM), tmp_path / "run", device="cpu")
     assert not (tmp_path / "run").exists()
@@ -422,14 +420,15 @@ def test_a_buffer_smaller_than_the_classes_is_refused_before_anything_is_written
     [
         ("[1]", "not the configuration of a run"),
         ("{}", "not the configuration of a run"),
-        ('{"stream": "arrays", "method": "itl", "buffer": 8, "seed": 0, "tasks": "x"}', "'tasks' is not what"),
-        ('{"stream": "arrays", "method": "itl", "buffer": 8, "seed": 0, "order": 3}', "'order' is not what"),
+        (
+            '{"stream": "arrays", "method": "itl", "buffer": 8, "seed": 0, "tasks": "x"}',
+            "'tasks' is missing or invalid",
+        ),
+        ('{"stream": "arrays", "method": "itl", "buffer": 8, "seed": 0, "order": 3}', "'order' is missing or invalid"),
         ('{"stream": "arrays"', "cannot be read"),
     ],
 )
-def test_a_folder_whose_configuration_is_something_else_is_refused_in_one_line(
-    text: str, said: str, tmp_path: Path
-) -> None:
+def test_folder_with_an_invalid_configuration_gives_a_one_line_error(text: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(UserError, match=said) as caught:
         run(config(), tiny_stream(**STREAM), tmp_path, device="cpu", resume=True)

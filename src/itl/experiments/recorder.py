@@ -1,4 +1,4 @@
-"""Turns what a learner tells into a run's record: curves within stages, scores at their ends, the final result."""
+"""Records a run: curves during stages, scores after them, and the final result."""
 
 from __future__ import annotations
 
@@ -20,32 +20,41 @@ if TYPE_CHECKING:
     from itl.learner import Learner
     from itl.streams import Task
 
-CURVE_IMAGES = 100  # of each task's test images, for the curves within a stage
-CURVES = 16  # points at most of a specialist's curve, where the user asks for no number
-SHARE = 0.01  # of a task's training may go into the points that nobody asked for
-CHEAP = 8  # evaluations of an image for the time of a training step on it: large batches and no backward pass
+CURVE_IMAGES = 100  # test images of each task that curves are evaluated on
+MAX_DEFAULT_POINTS = 16  # points of a specialist's curve, unless `curves` is given
+MAX_CURVE_COST = 0.01  # of a task's training time, unless `curves` is given
+EVALUATIONS_PER_STEP = 8  # images evaluated in the time of training on one: large batches, no backward pass
 EXPERT = "expert"
-SECTIONS = ("specialist", "memory", "tangent", "projection", "evaluation")  # of a run's seconds, spent or not
+# Sections that `seconds` always contains, even if they took no time.
+SECTIONS = ("specialist", "memory", "tangent", "projection", "evaluation")
 
 
 class Recorder(Callback):
-    """Evaluates and writes. Every line of metrics.jsonl says task, stage, epoch and, by `kind`, what was measured:
+    """Evaluates a learner and writes the record of its run.
 
-    `untrained` (before the first task), `start` (before the generalist's and the projection's first step: the
-    half-pipe's drop) and `curve` (within a stage) on a fixed subset, `end` (a stage's end, whole test set) and `expert`
-    (a task's end). Accuracies are percent, one a task of the stream (of `start` and `curve`: a task seen).
+    Every line of metrics.jsonl has the task, the stage, the epoch and a `kind`: `untrained` (before the first task),
+    `start` (before the first step of the generalist and of the projection, which shows the drop of the half-pipe),
+    `curve` (during a stage), `end` (after a stage) or `expert` (after a task). `start` and `curve` are evaluated on a
+    fixed subset of the test images of the tasks seen, the others on all test images of all tasks. Accuracies are in
+    percent.
+
+    Args:
+        config: Configuration of the run.
+        stream: Stream of the run.
+        folder: Folder of the run.
+        listener: Receives every line, so that a display need not evaluate again.
     """
 
     def __init__(self, config: Config, stream: Stream, folder: RunFolder, listener: Callback | None = None) -> None:
         self.config, self.stream, self.folder = config, stream, folder
-        self.listener = listener or Callback()  # told of every line, so that a display need not evaluate again
+        self.listener = listener or Callback()
         self.lines: list[dict[str, Any]] = []
         self.subset = [_subset(task.test) for task in stream]
         self.latest: metrics.Scores | None = None
         self.predictions: dict[str, np.ndarray] | None = None  # of the latest evaluation on all test images
 
     def start(self, learner: Learner) -> None:
-        """Take up the record where the saved state knows of it; a new run measures the untrained network first."""
+        """Restore the lines that the saved learner knows of; a new run evaluates the untrained network first."""
         known = int(learner.notes.get("lines", 0))
         self.lines = self.folder.truncate_lines(known)
         for line in self.lines:
@@ -54,14 +63,14 @@ class Recorder(Callback):
             self._write(learner, "untrained", None, 0, self._evaluate(learner))
 
     def on_stage_start(self, learner: Learner, stage: Stage) -> None:
-        """Where a stage after the specialist's sets out: the classifier may just have been redrawn."""
+        """Evaluate before the generalist and the projection, whose classifier may have been reinitialized."""
         if stage.name != "specialist" and learner.position[1] == 0 and self._points(learner, stage):
             with learner.timer.section("evaluation"):
                 scores = self._evaluate(learner, self.subset[: len(learner.tasks)])
                 self._write(learner, "start", stage.name, 0, scores)
 
     def on_round_end(self, learner: Learner, stage: Stage, epoch: int, loss: float) -> None:
-        """A point of the curve: at most `curves` of them in the specialist's stage, half as many in the short ones."""
+        """Add a point to the curve, if it is due."""
         done, rounds, points = learner.position[1], stage.planner.num_rounds, self._points(learner, stage)
         if points and (done % -(-rounds // points) == 0 or done == rounds):
             scores = self._evaluate(learner, self.subset[: len(learner.tasks)])
@@ -69,28 +78,29 @@ class Recorder(Callback):
             self.latest = scores
 
     def _points(self, learner: Learner, stage: Stage) -> int:
-        """How many points a stage's curve has: as asked, or what costs about a hundredth of the task's training."""
+        """Number of points of a stage's curve; stages after the specialist have half as many."""
         points, tasks, settings = self.config.curves, len(learner.tasks), learner.settings.specialist
         if points is None:
-            views = len(self.stream.tasks[tasks - 1].train) * settings.epochs
-            views = min(views, (settings.steps or views) * settings.batch)
-            affordable = SHARE * CHEAP * views * (settings.batch + settings.replay) / settings.batch
-            points = min(CURVES, int(affordable / (2 * sum(len(part) for part in self.subset[:tasks]))))
+            trained = len(self.stream.tasks[tasks - 1].train) * settings.epochs
+            trained = min(trained, (settings.steps or trained) * settings.batch)
+            step_images = settings.batch + settings.replay
+            affordable = MAX_CURVE_COST * EVALUATIONS_PER_STEP * trained * step_images / settings.batch
+            points = min(MAX_DEFAULT_POINTS, int(affordable / (2 * sum(len(part) for part in self.subset[:tasks]))))
         return points if stage.name == "specialist" else -(-points // 2)
 
     def on_stage_end(self, learner: Learner, stage: Stage) -> None:
-        """The stage's own model on the whole test set."""
+        """Evaluate the model of the stage on all test images."""
         self.latest = self._evaluate(learner)
         epoch = stage.planner.epochs_done(stage.planner.num_rounds - 1)
         self._write(learner, "end", stage.name, epoch, self.latest)
 
     def on_memory_update(self, learner: Learner, task: Task) -> None:
-        """Some methods' model is whole only now (nearest means of what the memory holds)."""
+        """Discard the scores of methods whose model depends on the memory, such as nearest class means."""
         if learner.specialist.changes_model_at_task_end:
             self.latest = None
 
     def on_task_end(self, learner: Learner) -> None:
-        """The expert f_t, which is what counts: the last stage's model, unless that left no weights to go on from."""
+        """Record the expert; evaluate it first unless the model of the last stage is the expert."""
         settings = learner.settings
         if self.latest is None or (settings.generalist == "tangent" and not settings.projects):
             self.latest = self._evaluate(learner)
@@ -100,19 +110,19 @@ class Recorder(Callback):
 
     def finish(self, learner: Learner) -> dict[str, Any]:
         """Write pictures.npz and result.json once the stream is learned."""
-        self._pictures(learner, self._final_predictions(learner))
+        self._write_pictures(learner, self._final_predictions(learner))
         result = self.result(learner)
         self.folder.write("result.json", result)
         return result
 
     def result(self, learner: Learner) -> dict[str, Any]:
-        """What result.json holds, from the lines recorded so far."""
+        """Contents of result.json, from the lines recorded so far."""
         experts = [line for line in self.lines if line["kind"] == EXPERT]
         whole = [line["class_il_tasks"] for line in experts]
         masked = [line["task_il_tasks"] for line in experts]
         untrained = next(line for line in self.lines if line["kind"] == "untrained")
-        clock = dict.fromkeys(SECTIONS, 0.0) | learner.timer.seconds
-        seconds = {name: round(value, 3) for name, value in clock.items()}
+        timer = dict.fromkeys(SECTIONS, 0.0) | learner.timer.seconds
+        seconds = {name: round(value, 3) for name, value in timer.items()}
         slots = learner.memory.slots
         config = self.config
         return {
@@ -193,15 +203,15 @@ class Recorder(Callback):
             "task_il_tasks": [s.task_il for s in scores.per_task],
         }
         if kind == EXPERT:
-            held = learner.memory.labels
-            line["memory"] = np.bincount(held, minlength=self.stream.classes).tolist()  # images of each class
+            images_per_class = np.bincount(learner.memory.labels, minlength=self.stream.classes)
+            line["memory"] = images_per_class.tolist()
         self.lines.append(line)
         self.folder.append(line)
         learner.notes["lines"] = len(self.lines)
         self.listener.on_record(line)
 
-    def _pictures(self, learner: Learner, predicted: dict[str, np.ndarray]) -> None:
-        """Some of the memory's images (with their slots) and some mistakes (with their rows of predictions.npz)."""
+    def _write_pictures(self, learner: Learner, predicted: dict[str, np.ndarray]) -> None:
+        """Write pictures.npz: memory images with their slots, and mistakes with their rows of predictions.npz."""
         slots = balanced_subset(learner.memory.labels)
         rows = select_mistakes(predicted["label"], predicted["class_il"], predicted["confidence"])
         test = Images.join([task.test for task in self.stream])
@@ -215,7 +225,7 @@ class Recorder(Callback):
 
 
 def _subset(images: Images) -> Images:
-    """A fixed, evenly spread part of a task's test images."""
+    """Fixed, evenly spaced subset of a task's test images."""
     count = min(CURVE_IMAGES, len(images))
     return images.take(torch.linspace(0, len(images) - 1, count).round().long())
 

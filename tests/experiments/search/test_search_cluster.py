@@ -1,4 +1,4 @@
-"""A sweep on a real Ray cluster of several nodes ends as on this machine, also when a node is killed in the middle."""
+"""Sweeps on a Ray cluster of several nodes give the same results as on one machine, even if a node is killed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LONGER = {"specialist.steps": 20, "tangent.steps": 10, "projection.steps": 10}
 CONFIGS = [config for method in ("er", "itl", "derpp") for config in grid(0, 1, 2, 3, method=method, settings=LONGER)]
 
 
-def test_a_parcel_is_the_folder_without_what_was_sent_and_without_drafts(tmp_path):
+def test_file_bundle_leaves_out_unchanged_and_hidden_files(tmp_path):
     here, there = tmp_path / "here", tmp_path / "there"
     (here / "model/generation-000001").mkdir(parents=True)
     (here / "model/generation-000001/tensors").write_bytes(b"one")
@@ -40,7 +40,10 @@ def test_a_parcel_is_the_folder_without_what_was_sent_and_without_drafts(tmp_pat
     (here / "model/.draft-000002/tensors").write_bytes(b"half")
     sent: dict[str, tuple[int, int]] = {}
     first = pack(here, sent)
-    assert list(first["files"]) == ["model/generation-000001/tensors", "model/CURRENT"]  # what makes it valid is last
+    assert list(first["files"]) == [
+        "model/generation-000001/tensors",
+        "model/CURRENT",
+    ]  # CURRENT declares the rest valid
     unpack(there, first)
     assert pack(here, sent)["files"] == {}
     (here / "model/generation-000001").rename(here / "model/generation-000002")
@@ -50,14 +53,14 @@ def test_a_parcel_is_the_folder_without_what_was_sent_and_without_drafts(tmp_pat
     assert [path.name for path in (there / "model").glob("gen*")] == ["generation-000002"]
 
 
-def test_a_parcel_stays_within_its_folder(tmp_path):
+def test_file_bundle_cannot_write_outside_its_folder(tmp_path):
     for name in ("../x", "/x", "a/../../x"):
         with pytest.raises(ValueError, match="outside"):
             unpack(tmp_path / "in", {"files": {name: b""}, "all": []})
     assert not (tmp_path / "x").exists()
 
 
-def test_a_cluster_made_here_has_no_more_cores_than_this_machine(monkeypatch):
+def test_local_cluster_has_at_most_the_cores_of_this_machine(monkeypatch):
     monkeypatch.setattr(resources, "available_cores", lambda: 8)
     monkeypatch.setattr(ray_backend, "available_cores", lambda: 8)
     assert RayBackend()._local_cores() == 8
@@ -67,22 +70,22 @@ def test_a_cluster_made_here_has_no_more_cores_than_this_machine(monkeypatch):
             RayBackend(**too_many)._local_cores()
 
 
-class Watching(ProgressTracker):
-    """Counts how often each run was begun."""
+class CountingTracker(ProgressTracker):
+    """Counts how often each run was started."""
 
     def __init__(self, configs: list[Config]) -> None:
         super().__init__(config.name for config in configs)
-        self.begun_times: Counter[str] = Counter()
+        self.start_counts: Counter[str] = Counter()
 
-    def take(self, event):
-        super().take(event)
+    def update(self, event):
+        super().update(event)
         if event["kind"] == "started":
-            self.begun_times[event["job"]] += 1
+            self.start_counts[event["job"]] += 1
 
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory) -> Path:
-    """The runs on this machine, one after another, with one thread."""
+    """The same runs on this machine, one after another, with one thread."""
     out = tmp_path_factory.mktemp("alone")
     RecordingRunner(SweepJobs(out, CONFIGS), out).run()
     return out
@@ -90,7 +93,7 @@ def alone(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def cluster(monkeypatch):
-    """A head without cores and two nodes with one each: raylets of their own, on loopback."""
+    """Cluster of a head without cores and two nodes with one core each, all on this machine."""
     monkeypatch.setenv("ITL_SAVE_EVERY", "1")
     from ray.cluster_utils import Cluster as Raylets
 
@@ -107,20 +110,20 @@ def same(out: Path, alone: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_a_cluster_of_several_nodes_ends_with_what_this_machine_has(cluster, alone, tmp_path):
+def test_cluster_gives_the_same_results_as_this_machine(cluster, alone, tmp_path):
     raylets, _ = cluster
-    tracker, cells = Watching(CONFIGS), SweepJobs(tmp_path / "out", CONFIGS)
+    tracker, cells = CountingTracker(CONFIGS), SweepJobs(tmp_path / "out", CONFIGS)
     sweep(cells, RayBackend(address=raylets.address, threads=1, device="cpu"), tracker)
     assert len(tracker.in_state("done")) == len(CONFIGS) == 12
-    assert set(tracker.begun_times.values()) == {1}
+    assert set(tracker.start_counts.values()) == {1}
     same(cells.out, alone)
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_a_node_killed_in_the_middle_loses_nothing(cluster, alone, tmp_path):
+def test_killed_node_loses_no_run(cluster, alone, tmp_path):
     raylets, nodes = cluster
-    tracker, cells = Watching(CONFIGS), SweepJobs(tmp_path / "out", CONFIGS)
+    tracker, cells = CountingTracker(CONFIGS), SweepJobs(tmp_path / "out", CONFIGS)
 
     def kill() -> None:
         while len(tracker.in_state("done")) < 3 or len(tracker.in_state("runs")) < 2:
@@ -133,13 +136,13 @@ def test_a_node_killed_in_the_middle_loses_nothing(cluster, alone, tmp_path):
     killer.join(timeout=60)
     assert not killer.is_alive()
     assert len(tracker.in_state("done")) == len(CONFIGS)
-    assert 2 in tracker.begun_times.values()  # a run was in flight on that node, and was begun again elsewhere
+    assert 2 in tracker.start_counts.values()  # a run of that node was restarted on another one
     same(cells.out, alone)
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_a_search_on_a_cluster_has_the_trials_and_values_of_one_here(cluster, tmp_path):
+def test_search_on_a_cluster_has_the_same_trials_and_values(cluster, tmp_path):
     pytest.importorskip("optuna")
     from itl.experiments.search import study
     from itl.experiments.search.space import Dimension, Space
@@ -161,7 +164,7 @@ def test_a_search_on_a_cluster_has_the_trials_and_values_of_one_here(cluster, tm
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_a_cell_that_fails_on_a_node_and_a_full_disk_are_said(cluster, tmp_path):
+def test_failed_cell_and_full_disk_are_reported_from_a_node(cluster, tmp_path):
     raylets, _ = cluster
     ray = RayBackend(address=raylets.address, threads=1, device="cpu")
     configs = [*grid(0, buffer=1), *grid(0, 1, method="er")]
@@ -179,12 +182,12 @@ def test_a_cell_that_fails_on_a_node_and_a_full_disk_are_said(cluster, tmp_path)
 
 # ------------------------------------------------------------------------------------- GPUs, as Ray counts them
 
-LANES = 3  # more than the node has cores: it is the GPU that is shared out
+RUNS_PER_GPU = 3  # more than the node's cores, so that the GPU is the shared resource
 
 
 @pytest.fixture
 def mixed():
-    """A head without cores, a node without a GPU and one with, all on this machine: Ray takes our word for the GPU."""
+    """Cluster of a head without cores, a node without a GPU and one with a simulated GPU, all on this machine."""
     from ray.cluster_utils import Cluster as Raylets
 
     raylets = Raylets(initialize_head=True, head_node_args={"num_cpus": 0, "num_gpus": 0, "include_dashboard": False})
@@ -200,7 +203,7 @@ def noting(notes: Path, together: int):
     All but the first stay until `together` of them are there, so that it does not depend on the machine's haste.
     """
 
-    def run_ray_job(work, keys, mailbox, reports, device, *rest):
+    def run_ray_job(job, keys, driver, pruner, device, *rest):
         import json
         import os
         import time
@@ -212,19 +215,19 @@ def noting(notes: Path, together: int):
         here = ray.get_runtime_context()
         note = {"device": device, "node": here.get_node_id(), "has": here.get_assigned_resources()}
         note |= {"gpus": ray.get_gpu_ids(), "process": os.getpid(), "begun": time.time()}
-        (notes / f"{work.name}.begun").touch()
-        done = run_ray_job(work, keys, mailbox, reports, "cpu", *rest)
+        (notes / f"{job.name}.begun").touch()
+        done = run_ray_job(job, keys, driver, pruner, "cpu", *rest)
         until = time.time() + 60
         while 1 < len(list(notes.glob("*.begun"))) < 1 + together and time.time() < until:
             time.sleep(0.05)
-        (notes / f"{work.name}.json").write_text(json.dumps({**note, "ended": time.time()}))
+        (notes / f"{job.name}.json").write_text(json.dumps({**note, "ended": time.time()}))
         return done
 
     return run_ray_job
 
 
 def at_once(notes: list[dict]) -> int:
-    """The most that were there at the same time."""
+    """Largest number of concurrent runs."""
     changes = sorted([(note["begun"], 1) for note in notes] + [(note["ended"], -1) for note in notes])
     return max(accumulate(change for _, change in changes))
 
@@ -232,24 +235,22 @@ def at_once(notes: list[dict]) -> int:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("device", ["cuda", "auto"])
-def test_a_gpu_is_shared_by_as_many_runs_as_there_are_lanes_and_a_node_without_one_gets_none(
-    mixed, tmp_path, monkeypatch, device
-):
+def test_gpu_is_shared_by_runs_per_gpu_runs_and_other_nodes_stay_idle(mixed, tmp_path, monkeypatch, device):
     raylets, node = mixed
     notes = tmp_path / "notes"
     notes.mkdir()
-    monkeypatch.setattr(ray_backend, "run_ray_job", noting(notes, LANES))
-    configs = grid(*range(LANES + 3), method="er")
-    tracker, cells = Watching(configs), SweepJobs(tmp_path / "out", configs)
-    sweep(cells, RayBackend(address=raylets.address, runs_per_gpu=LANES, device=device), tracker)
+    monkeypatch.setattr(ray_backend, "run_ray_job", noting(notes, RUNS_PER_GPU))
+    configs = grid(*range(RUNS_PER_GPU + 3), method="er")
+    tracker, cells = CountingTracker(configs), SweepJobs(tmp_path / "out", configs)
+    sweep(cells, RayBackend(address=raylets.address, runs_per_gpu=RUNS_PER_GPU, device=device), tracker)
     told = [json.loads(path.read_text()) for path in notes.glob("*.json")]
-    assert len(tracker.in_state("done")) == len(told) == LANES + 3
+    assert len(tracker.in_state("done")) == len(told) == RUNS_PER_GPU + 3
     assert {note["device"] for note in told} == {"cuda"}
     assert {note["node"] for note in told} == {node.node_id}
     for note in told:
-        assert note["has"]["GPU"] == pytest.approx(1 / LANES, abs=1e-4)
+        assert note["has"]["GPU"] == pytest.approx(1 / RUNS_PER_GPU, abs=1e-4)
         assert [str(one) for one in note["gpus"]] == ["0"]
-    assert at_once(told) == LANES
+    assert at_once(told) == RUNS_PER_GPU
     assert len({note["process"] for note in told}) == len(told)  # each gives its GPU memory back by ending
     alone = tmp_path / "alone"
     RecordingRunner(SweepJobs(alone, configs[-2:]), alone).run()
@@ -260,7 +261,7 @@ def test_a_gpu_is_shared_by_as_many_runs_as_there_are_lanes_and_a_node_without_o
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is there")
-def test_a_node_whose_gpu_torch_does_not_see_is_said_and_the_cpu_takes_every_node(mixed, tmp_path):
+def test_gpu_that_torch_cannot_use_is_reported_and_cpu_uses_every_node(mixed, tmp_path):
     raylets, _ = mixed
     configs = grid(0, method="er")
     cells = SweepJobs(tmp_path, configs)

@@ -1,4 +1,4 @@
-"""A grid is a cross product; the paper's are ready by name; a mistake is one line."""
+"""Grids are cross products, the paper's come with the package, and mistakes give one-line errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from itl.experiments.search.grid import build_grid, load_grid, packaged_grids
 SMALL = {"methods": ["er", "itl"], "buffers": [20, 50], "seeds": [0, 1, 2]}
 
 
-def test_a_grid_is_every_combination_once():
+def test_grid_has_every_combination_once():
     grid = build_grid({**SMALL, "vary": {"specialist.lr": [0.1, 0.03], "specialist.batch": [16]}}, "mine")
     assert len(grid.cells) == len({config.name for config in grid.cells}) == 2 * 2 * 3 * 2
     seen = {(c.method, c.buffer, c.seed, c.settings["specialist.lr"]) for c in grid.cells}
@@ -29,7 +29,7 @@ def test_a_grid_is_every_combination_once():
     }
 
 
-def test_cells_take_what_stands_beside_them_and_may_say_otherwise():
+def test_cells_inherit_the_other_keys_and_may_override_them():
     values = {
         "buffers": [20, 50],
         "seed": 3,
@@ -41,12 +41,12 @@ def test_cells_take_what_stands_beside_them_and_may_say_otherwise():
     assert found == [("er", 20, 3, width), ("er", 50, 3, width), ("b", 30, 3, {**width, "net.name": "resnet10"})]
 
 
-def test_a_cell_named_twice_is_one():
+def test_equal_cells_are_merged():
     assert len(build_grid({"cells": [{"method": "er"}, {"methods": ["er", "b"]}]}, "mine").cells) == 2
 
 
 @pytest.mark.parametrize("name", ["paper-table1", "paper-table2", "paper-ablation"])
-def test_a_papers_table_has_every_published_cell_of_a_method_that_is_here(name):
+def test_paper_grid_has_every_published_cell_of_an_available_method(name):
     source = {"paper-table1": "table 1", "paper-table2": "table 2"}.get(name, "ablation")
     rows = {(c.stream, c.method, c.buffer or 0) for c in published() if c.source == source}
     grid = load_grid(name)
@@ -55,7 +55,7 @@ def test_a_papers_table_has_every_published_cell_of_a_method_that_is_here(name):
     assert {c.seed for c in grid.cells} == {0, 1, 2}
 
 
-def test_every_ready_grid_is_a_grid_and_says_what_it_is_for():
+def test_packaged_grids_are_valid_and_have_a_description():
     assert {"paper-table1", "paper-table2", "paper-ablation", "paper-memory", "paper-stages"} <= packaged_grids().keys()
     for name, about in packaged_grids().items():
         assert load_grid(name).cells
@@ -64,18 +64,18 @@ def test_every_ready_grid_is_a_grid_and_says_what_it_is_for():
     assert {0.1, 0.2, 0.3, 0.4, 0.5} <= fractions  # the appendix's
 
 
-def test_the_page_lists_the_ready_grids():
+def test_docs_list_the_packaged_grids():
     page = (Path(__file__).parents[3] / "docs" / "scaling.md").read_text()
     assert dict(re.findall(r"^\| `(paper-[\w-]+)` \| (.+) \|$", page, re.MULTILINE)) == packaged_grids()
 
 
-def test_json_is_read_like_yaml(tmp_path):
+def test_json_and_yaml_give_the_same_grid(tmp_path):
     (tmp_path / "g.json").write_text(json.dumps(SMALL))
     (tmp_path / "h.yaml").write_text("methods: [er, itl]\nbuffers: [20, 50]\nseeds: [0, 1, 2]\n")
     assert load_grid(str(tmp_path / "g.json")).cells == load_grid(str(tmp_path / "h.yaml")).cells
 
 
-def test_yamls_anchors_are_read(tmp_path):
+def test_yaml_anchors_are_resolved(tmp_path):
     (tmp_path / "g.yaml").write_text("cells:\n- &a {seed: 2, buffer: 30}\n- {<<: *a, buffer: 40}\n")
     assert [(c.seed, c.buffer) for c in load_grid(str(tmp_path / "g.yaml")).cells] == [(2, 30), (2, 40)]
 
@@ -117,14 +117,14 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_in_a_grid_is_one_line(name):
+def test_invalid_grid_gives_a_one_line_error(name):
     values, words = MISTAKES[name]
     with pytest.raises(UserError, match=words) as error:
         build_grid(values, "mine")
     assert "\n" not in str(error.value)
 
 
-def test_a_grid_that_cannot_be_read_is_said(tmp_path):
+def test_unreadable_grid_gives_an_error(tmp_path):
     (tmp_path / "bad.yaml").write_text("a: [1")
     (tmp_path / "bad.json").write_text("{")
     (tmp_path / "twice.yaml").write_text("seeds: [0]\nseeds: [1]\n")

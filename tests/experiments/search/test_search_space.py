@@ -1,4 +1,4 @@
-"""Where a search looks: ranges, dimensions, the paper's space; a mistake is one line."""
+"""Search spaces: ranges, values, the paper's space, and one-line errors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from itl.presets import settings_for
 ITL, ER = (settings_for(name, "seq-digits", 20) for name in ("itl", "er"))
 
 
-def test_a_setting_is_searched_over_a_range_or_some_values():
+def test_dimension_is_a_range_or_a_list_of_values():
     texts = ["tangent.lr=0.001..0.1:log", "tangent.epochs=10..60", "half_pipe=true,false", "augment.memory=none,stream"]
     rate, epochs, jump, policy = parse_space(texts, None, ITL, False).dimensions
     assert (rate.low, rate.high, rate.log) == (0.001, 0.1, True)
@@ -21,7 +21,7 @@ def test_a_setting_is_searched_over_a_range_or_some_values():
     assert [one.text for one in (rate, epochs)] == texts[:2]
 
 
-def test_the_papers_space_is_its_table_for_what_a_method_has():
+def test_paper_space_has_the_settings_of_the_methods_stages():
     whole = {one.key: list(one.values) for one in parse_space([], "paper", ITL, False).dimensions}
     assert whole["specialist.lr"] == [0.1, 0.01]
     assert whole["tangent.lr"] == whole["projection.lr"] == [0.1, 0.05, 0.01]
@@ -34,13 +34,13 @@ def test_the_papers_space_is_its_table_for_what_a_method_has():
     assert after == whole.keys() - {"specialist.lr", "specialist.momentum"}
 
 
-def test_ones_own_range_wins_over_the_papers():
+def test_given_range_replaces_that_of_the_paper():
     found = {one.key: one for one in parse_space(["tangent.lr=0.2..0.3"], "paper", ITL, False).dimensions}
     assert len(found) == 6
     assert found["tangent.lr"].values is None
 
 
-def test_a_grid_is_every_point_and_needs_values():
+def test_points_are_all_combinations_and_need_values():
     assert len(list(parse_space([], "paper", ITL, False).points())) == 2 * 2 * 3 * 2 * 3 * 2
     with pytest.raises(UserError, match="range"):
         list(parse_space(["tangent.lr=0.1..0.2"], None, ITL, False).points())
@@ -59,12 +59,12 @@ def test_a_grid_is_every_point_and_needs_values():
         ("tangent.lr=0.1,0.1", "twice"),
     ],
 )
-def test_a_mistake_in_a_range_is_one_line(text, words):
+def test_invalid_dimension_gives_an_error(text, words):
     with pytest.raises(UserError, match=words):
         parse_space([text], None, ITL, False)
 
 
-def test_a_setting_of_a_stage_that_the_method_lacks_is_refused_unless_the_stage_is_searched_too():
+def test_setting_of_a_missing_stage_is_refused_unless_the_stage_is_searched_too():
     with pytest.raises(UserError, match=r"tangent\.lr would change nothing.*generalist is none"):
         parse_space(["tangent.lr=0.1,0.2"], None, ER, False)
     assert len(parse_space(["tangent.lr=0.1,0.2", "generalist=none,tangent"], None, ER, False).dimensions) == 2
@@ -72,7 +72,7 @@ def test_a_setting_of_a_stage_that_the_method_lacks_is_refused_unless_the_stage_
         parse_space([], "paper", ER, True)
 
 
-def test_nothing_to_search_is_said():
+def test_empty_space_gives_an_error():
     with pytest.raises(UserError, match="nothing to search"):
         parse_space([], None, ITL, False)
     with pytest.raises(UserError, match="unknown space"):

@@ -1,4 +1,4 @@
-"""A sweep runs each cell once: what is done is skipped, what was cut goes on, what fails does not stop the others."""
+"""Sweeps run each cell once: finished cells are skipped, interrupted ones resumed, failures do not stop the others."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CONFIGS = [*grid(0, 1), *grid(0, method="er")]
 
 
 class Cut(Callback):
-    """Ends a run as a kill would, in its second task."""
+    """Interrupts a run in its second task."""
 
     def on_stage_start(self, learner, stage):
         if len(learner.tasks) == 2:
@@ -37,7 +37,7 @@ class Cut(Callback):
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory):
-    """The folder of a finished sweep. Not to be changed."""
+    """Folder of a finished sweep; tests must not change it."""
     out = tmp_path_factory.mktemp("sweep")
     runner = RecordingRunner(SweepJobs(out, CONFIGS), out)
     runner.run()
@@ -45,29 +45,29 @@ def done(tmp_path_factory):
     return out
 
 
-def test_a_cell_is_the_run_of_its_configuration(done, tmp_path):
+def test_cell_equals_a_run_of_its_configuration(done, tmp_path):
     run(CONFIGS[1], CONFIGS[1].load_stream("data"), tmp_path / "alone", device="cpu")
     assert fingerprint(tmp_path / "alone") == fingerprint(done / CONFIGS[1].name)
 
 
-def test_what_is_done_is_skipped(done):
+def test_finished_cells_are_skipped(done):
     runner = RecordingRunner(SweepJobs(done, CONFIGS), done)
     runner.run()
     assert runner.recorded_events == []
     assert len(load_progress(SweepJobs(done, CONFIGS)).in_state("done")) == len(CONFIGS)
 
 
-def test_what_was_cut_goes_on_to_the_same_end(done, tmp_path):
+def test_interrupted_cell_resumes_to_the_same_result(done, tmp_path):
     first = CONFIGS[0]
     with pytest.raises(KeyboardInterrupt):
         run(first, first.load_stream("data"), tmp_path / first.name, device="cpu", callbacks=[Cut()])
     before = (tmp_path / first.name / "config.json").stat().st_mtime_ns
     RecordingRunner(SweepJobs(tmp_path, [first]), tmp_path).run()
-    assert (tmp_path / first.name / "config.json").stat().st_mtime_ns == before  # not begun anew
+    assert (tmp_path / first.name / "config.json").stat().st_mtime_ns == before  # the run was resumed
     assert fingerprint(tmp_path / first.name) == fingerprint(done / first.name)
 
 
-def test_a_cell_that_fails_is_said_and_does_not_stop_the_others(tmp_path):
+def test_failed_cell_is_recorded_and_does_not_stop_the_others(tmp_path):
     bad = replace(BASE, buffer=1)  # too small for four classes
     cells = SweepJobs(tmp_path, [bad, CONFIGS[2]])
     runner = RecordingRunner(cells, tmp_path)
@@ -75,12 +75,12 @@ def test_a_cell_that_fails_is_said_and_does_not_stop_the_others(tmp_path):
     assert runner.names("failed") == [bad.name]
     assert runner.names("done") == [CONFIGS[2].name]
     assert "buffer of 1" in cells.state(bad)["error"]
-    cells.prepare()  # the next sweep tries it again
+    cells.prepare()  # the next sweep repeats it
     assert not (tmp_path / bad.name / FAILED_FILE).exists()
     assert cells.claim()[0].name == bad.name
 
 
-def test_a_cell_is_claimed_by_one_at_a_time(tmp_path):
+def test_cell_is_claimed_only_once(tmp_path):
     cells = SweepJobs(tmp_path, CONFIGS)
     taken = [cells.claim() for _ in range(4)]
     assert [one and one[0].name for one in taken] == [*(config.name for config in CONFIGS), None]
@@ -89,7 +89,7 @@ def test_a_cell_is_claimed_by_one_at_a_time(tmp_path):
     assert cells.claim()[0].name == CONFIGS[1].name
 
 
-def test_a_claim_ends_with_its_process(tmp_path):
+def test_job_lock_is_released_when_its_process_ends(tmp_path):
     child = os.fork()
     if child == 0:
         acquire_job_lock(tmp_path, "cell")
@@ -114,7 +114,7 @@ def failing_writes(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["config.json", "metrics.jsonl", "result.json"])
-def test_a_full_disk_ends_the_sweep_and_keeps_what_is_finished(done, tmp_path, name, failing_writes):
+def test_full_disk_ends_the_sweep_and_keeps_finished_cells(done, tmp_path, name, failing_writes):
     shutil.copytree(done / CONFIGS[0].name, tmp_path / CONFIGS[0].name)
     (tmp_path / CONFIGS[1].name).mkdir()
     failing_writes(tmp_path / CONFIGS[1].name, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), name)
@@ -125,13 +125,13 @@ def test_a_full_disk_ends_the_sweep_and_keeps_what_is_finished(done, tmp_path, n
     assert fingerprint(tmp_path / CONFIGS[0].name) == fingerprint(done / CONFIGS[0].name)
 
 
-def test_a_folder_with_another_run_is_refused_before_anything_is_done(done):
+def test_folder_with_another_run_is_refused_before_the_sweep(done):
     other = replace(CONFIGS[0], settings={**CONFIGS[0].settings, "tangent.lr": 0.5})
     with pytest.raises(UserError, match="other options"):
-        load_progress(SweepJobs(done, [other]))  # also when all of them are done
+        load_progress(SweepJobs(done, [other]))  # also if all cells are finished
 
 
-def test_a_place_that_is_no_folder_is_said_before_anything_is_done(tmp_path):
+def test_output_path_that_is_a_file_is_refused_before_the_sweep(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match=r"Cannot write to .*file/out"):
         SweepJobs(tmp_path / "file" / "out", CONFIGS).prepare()
@@ -140,7 +140,7 @@ def test_a_place_that_is_no_folder_is_said_before_anything_is_done(tmp_path):
         load_progress(SweepJobs(tmp_path, CONFIGS))
 
 
-def test_a_cell_that_fails_and_cannot_say_so_is_not_tried_for_ever(tmp_path, failing_writes):
+def test_failed_cell_with_an_unwritable_folder_is_not_repeated(tmp_path, failing_writes):
     error = IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     failing_writes(tmp_path / CONFIGS[0].name, error, "config.json", FAILED_FILE)
     runner = RecordingRunner(SweepJobs(tmp_path, [CONFIGS[0], CONFIGS[2]]), tmp_path)
@@ -149,7 +149,7 @@ def test_a_cell_that_fails_and_cannot_say_so_is_not_tried_for_ever(tmp_path, fai
     assert runner.names("done") == [CONFIGS[2].name]
 
 
-def test_a_result_that_is_none_is_said(tmp_path):
+def test_invalid_result_file_is_refused(tmp_path):
     place = tmp_path / CONFIGS[0].name
     place.mkdir()
     (place / FAILED_FILE).write_text("[]")
@@ -160,7 +160,7 @@ def test_a_result_that_is_none_is_said(tmp_path):
             load_progress(SweepJobs(tmp_path, CONFIGS))
 
 
-def test_lanes_wait_until_it_is_known_what_one_takes(tmp_path):
+def test_concurrent_runs_wait_until_the_memory_of_the_first_is_known(tmp_path):
     runner = RecordingRunner(SweepJobs(tmp_path, CONFIGS[2:]), tmp_path, runs_per_gpu=3)
     runner.run()
     kinds = [event["kind"] for event in runner.recorded_events]
@@ -169,7 +169,7 @@ def test_lanes_wait_until_it_is_known_what_one_takes(tmp_path):
     assert runner.recorded_events[kinds.index("measured")]["bytes"] > 50 << 20  # torch alone is more
 
 
-def test_a_process_asked_for_one_piece_does_no_other(done, tmp_path):
+def test_worker_with_once_runs_a_single_job(done, tmp_path):
     shutil.copytree(done / CONFIGS[0].name, tmp_path / CONFIGS[0].name)
     for config in CONFIGS[1:]:
         runner = RecordingRunner(SweepJobs(tmp_path, CONFIGS), tmp_path, once=True)
@@ -180,7 +180,7 @@ def test_a_process_asked_for_one_piece_does_no_other(done, tmp_path):
     assert (runner.recorded_events, runner.job_done) == ([], False)
 
 
-# ------------------------------------------------------------------------------------------------------------- deaths
+# ------------------------------------------------------------------------------------------------------ dead processes
 
 
 class Process:
@@ -188,7 +188,7 @@ class Process:
 
 
 class FakePool(local_backend._WorkerPool):
-    """One whose processes are told what to tell, and how to end; it works on a GPU of four runs_per_gpu."""
+    """Pool on a GPU with four concurrent runs, whose processes and events are simulated."""
 
     def __init__(self, out):
         super().__init__({**SweepJobs(out, CONFIGS).spec, "runs_per_gpu": 4}, ["cuda:0"], ProgressTracker())
@@ -223,7 +223,7 @@ def pool(monkeypatch, tmp_path):
 A, B, C = (config.name for config in CONFIGS)
 
 
-def test_what_runs_when_its_process_dies_is_tried_again_though_another_lane_is_done(pool):
+def test_running_job_of_a_dead_process_is_repeated(pool):
     pool.tell("started", A, B)
     pool.tell("done", B)
     pool.end(-9)
@@ -231,7 +231,7 @@ def test_what_runs_when_its_process_dies_is_tried_again_though_another_lane_is_d
     assert len(pool.workers) == 1
 
 
-def test_only_what_ends_its_process_when_alone_is_given_up(pool):
+def test_only_a_job_that_kills_its_process_alone_fails(pool):
     pool.tell("started", A, B, C)
     pool.end(-11)
     assert pool.names("waits") == [A, B, C]
@@ -248,10 +248,10 @@ def test_only_what_ends_its_process_when_alone_is_given_up(pool):
     pool.tell("started", C)
     pool.tell("done", C)
     pool.end(EXIT_JOB_DONE)
-    assert pool.runs_per_gpu == 4  # nobody is suspected any more
+    assert pool.runs_per_gpu == 4  # no job is suspected any more
 
 
-def test_nobody_is_given_up_for_deaths_beside_others(pool):
+def test_job_does_not_fail_for_deaths_it_shares_with_others(pool):
     for _ in range(local_backend.MAX_ATTEMPTS + 1):  # on as many GPUs
         pool.tell("started", A, B)
         pool.end(-9)
@@ -261,7 +261,7 @@ def test_nobody_is_given_up_for_deaths_beside_others(pool):
     assert (pool.names("failed"), pool.names("waits")) == ([A], [B])
 
 
-def test_a_process_that_dies_with_nothing_under_way_ends_the_sweep(pool):
+def test_process_that_dies_without_a_job_ends_the_sweep(pool):
     with pytest.raises(UserError, match="before it started a job"):
         pool.end(1)
 
@@ -269,7 +269,7 @@ def test_a_process_that_dies_with_nothing_under_way_ends_the_sweep(pool):
 # ---------------------------------------------------------------------------------------------------------- resources
 
 
-def test_processes_and_threads_never_outnumber_the_cores(monkeypatch):
+def test_processes_and_threads_never_exceed_the_cores(monkeypatch):
     monkeypatch.setattr(resources, "available_cores", lambda: 8)
     assert resources.plan_processes(None, None, 100) == (8, 1)
     assert resources.plan_processes(None, 4, 100) == (2, 4)
@@ -280,7 +280,7 @@ def test_processes_and_threads_never_outnumber_the_cores(monkeypatch):
             resources.plan_processes(workers, threads, 100)
 
 
-def test_processes_are_as_many_as_memory_holds(monkeypatch, tmp_path):
+def test_number_of_processes_is_limited_by_memory(monkeypatch, tmp_path):
     begun = []
 
     class Worker:
@@ -296,7 +296,7 @@ def test_processes_are_as_many_as_memory_holds(monkeypatch, tmp_path):
     pool = local_backend._WorkerPool({**SweepJobs(tmp_path, CONFIGS).spec}, ["cpu"] * 8, ProgressTracker())
     pool._start(pool.unused_devices.pop())
     pool._handle_event(pool.workers[0], {"kind": "measured", "bytes": 2 << 30})
-    assert len(begun) == 1 + 4  # nine tenths of ten, by twos
+    assert len(begun) == 1 + 4  # 2 GiB each in nine tenths of 10 GiB
     monkeypatch.setattr(
         local_backend, "resident_memory", lambda pid: 0
     )  # those begun have not grown yet: five will take ten
@@ -304,7 +304,7 @@ def test_processes_are_as_many_as_memory_holds(monkeypatch, tmp_path):
     assert len(begun) == 5
 
 
-def test_a_containers_limit_counts(monkeypatch, tmp_path):
+def test_free_memory_respects_the_container_limit(monkeypatch, tmp_path):
     (tmp_path / "memory.max").write_text("1000\n")
     (tmp_path / "memory.current").write_text("400\n")
     monkeypatch.setattr(resources, "CGROUP", tmp_path)
@@ -316,7 +316,7 @@ def test_a_containers_limit_counts(monkeypatch, tmp_path):
 # ----------------------------------------------------------------------------------------------------- real processes
 
 
-def test_two_processes_do_what_one_does_and_record_their_threads(done, tmp_path):
+def test_two_processes_give_the_same_results_and_record_their_threads(done, tmp_path):
     cells = SweepJobs(tmp_path / "two", CONFIGS)
     tracker = load_progress(cells)
     sweep(
