@@ -44,13 +44,13 @@ COMMANDS = {
 STAGES = ("specialist", "generalist", "projection")
 
 
-def world(folder: Path) -> Path:
+def image_folders(folder: Path) -> Path:
     write_images(folder / "one", "ant", "bee", each=12)
     write_images(folder / "two", "cat", "dog", each=12)
     return folder
 
 
-def begin(words: list[str], folder: Path) -> subprocess.Popen[str]:
+def start(words: list[str], folder: Path) -> subprocess.Popen[str]:
     """Run the command in a separate process that saves its state after every round."""
     env = {**os.environ, "ITL_SAVE_EVERY": "0", "ITL_CACHE": "off", "OMP_NUM_THREADS": "1"}
     line = "import sys; from itl.cli import main; main(sys.argv[1:])"
@@ -64,10 +64,10 @@ def model_of(folder: Path) -> Path:
 
 
 def position(folder: Path) -> tuple[int, str]:
-    """How many tasks are begun, and the stage, of the state that is saved; (0, "") before the first."""
+    """Number of tasks started and stage of the saved state; (0, "") before the first save."""
     try:
         state = store.read(model_of(folder))[1]
-    except Exception:  # none yet, or it was replaced while it was read
+    except Exception:  # no state yet, or it was replaced while being read
         return 0, ""
     return len(state["tasks"]), str(state["position"][0])
 
@@ -79,31 +79,31 @@ def content(folder: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("what", COMMANDS)
 def test_command_killed_in_every_stage_resumes_bit_equal(what: str, tmp_path: Path) -> None:
-    whole, cut = world(tmp_path / "whole"), world(tmp_path / "cut")
-    ended = begin(COMMANDS[what], whole)
-    _, said = ended.communicate(timeout=120)
-    assert ended.returncode == 0, said
+    reference, interrupted = image_folders(tmp_path / "reference"), image_folders(tmp_path / "interrupted")
+    finished = start(COMMANDS[what], reference)
+    _, message = finished.communicate(timeout=120)
+    assert finished.returncode == 0, message
     killed = []
     for stage in STAGES:
-        process = begin(COMMANDS[what], cut)
+        process = start(COMMANDS[what], interrupted)
         limit = time.monotonic() + 60
-        while process.poll() is None and position(cut)[1] != stage and time.monotonic() < limit:
+        while process.poll() is None and position(interrupted)[1] != stage and time.monotonic() < limit:
             time.sleep(0.005)
         if process.poll() is None:
             process.send_signal(signal.SIGKILL)
-            killed.append(position(cut)[1])
+            killed.append(position(interrupted)[1])
         process.communicate()
-    ended = begin(COMMANDS[what], cut)
-    _, said = ended.communicate(timeout=120)
-    assert ended.returncode == 0, said
+    finished = start(COMMANDS[what], interrupted)
+    _, message = finished.communicate(timeout=120)
+    assert finished.returncode == 0, message
     assert len(killed) >= 2, killed
-    assert content(cut) == content(whole)
+    assert content(interrupted) == content(reference)
 
 
 def test_out_of_memory_is_one_line_and_leaves_the_model_unchanged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(world(tmp_path))
+    monkeypatch.chdir(image_folders(tmp_path))
     small = as_options({**IMAGE_SETTINGS, "specialist.epochs": 1})
     with pytest.raises(SystemExit) as done:
         main(["learn", "out", "one", "--quiet", "--size", "8", "--buffer", "12", "--device", DEVICE, *small])
@@ -117,10 +117,10 @@ def test_out_of_memory_is_one_line_and_leaves_the_model_unchanged(
             main(["learn", "out", "two", "--quiet", "--device", DEVICE])
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
-    said = capfd.readouterr().err.strip()
+    message = capfd.readouterr().err.strip()
     assert done.value.code == 2
-    assert "too little memory" in said
-    assert len(said.splitlines()) == 1
+    assert "out of memory" in message
+    assert len(message.splitlines()) == 1
     assert content(tmp_path) == before
 
 
@@ -134,6 +134,6 @@ def test_concurrent_sweep_equals_single_runs(tmp_path: Path) -> None:
     stream = base.load_stream("data")
     for config in configs:
         alone = run(config, stream, tmp_path / "alone" / config.name, device=DEVICE)
-        beside = json.loads((cells.out / config.name / "result.json").read_text())
-        assert beside["stages"] == alone["stages"]
-        assert beside["memory"] == alone["memory"]
+        concurrent = json.loads((cells.out / config.name / "result.json").read_text())
+        assert concurrent["stages"] == alone["stages"]
+        assert concurrent["memory"] == alone["memory"]

@@ -18,6 +18,7 @@ from itl.errors import UserError
 from itl.experiments.config import Config
 from itl.experiments.run import run
 from itl.generalists.epochs import SampleRoundPlanner
+from itl.learner import inference
 from itl.nets import conv
 from itl.streams import Stream, from_arrays
 
@@ -41,7 +42,7 @@ def stream() -> Stream:
     return from_arrays(pixels, labels, pixels[::8], labels[::8], tasks=2, policy="cifar10", layout="NCHW")
 
 
-def taught(method: str, seed: int = 0, forget: bool = False, **settings: Any) -> dict[str, Tensor]:
+def trained_state(method: str, seed: int = 0, forget: bool = False, **settings: Any) -> dict[str, Tensor]:
     learner = Learner(method, 50, seed, 4, settings={**SHORT, "exact": True, **settings}, device="cuda")
     for task in stream():
         learner.learn(task)
@@ -51,16 +52,16 @@ def taught(method: str, seed: int = 0, forget: bool = False, **settings: Any) ->
     return state | {"memory": learner.memory.pixels[:-1].clone()}
 
 
-def same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
+def bit_equal(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("method", ["er", "derpp", "itl", "itl-l", "b+hp+ff+pd", "b+lf"])
 def test_captured_and_eager_training_are_bit_equal(method: str, precision: str) -> None:
-    captured = taught(method, precision=precision, capture=True)
-    assert same(captured, taught(method, precision=precision, capture=False))
-    assert same(captured, taught(method, precision=precision, capture=True, forget=True))
+    captured = trained_state(method, precision=precision, capture=True)
+    assert bit_equal(captured, trained_state(method, precision=precision, capture=False))
+    assert bit_equal(captured, trained_state(method, precision=precision, capture=True, forget=True))
 
 
 @pytest.mark.parametrize("classes", [4, None])
@@ -85,7 +86,7 @@ def test_non_finite_loss_stops_training(method: str, rate: str, capture: bool) -
 def test_cudnn_search_is_limited_to_captured_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """An evaluation in one run must not wait for the queued work of the others."""
     seen: dict[str, set[bool]] = {"captured": set(), "else": set()}
-    step, logits = Stepper.step, Learner._logits
+    step, forward = Stepper.step, inference._forward
 
     def watched(where: str, inner: Any) -> Any:
         def call(*given: Any) -> Any:
@@ -95,7 +96,7 @@ def test_cudnn_search_is_limited_to_captured_steps(monkeypatch: pytest.MonkeyPat
         return call
 
     monkeypatch.setattr(Stepper, "step", watched("captured", step))
-    monkeypatch.setattr(Learner, "_logits", watched("else", logits))
+    monkeypatch.setattr(inference, "_forward", watched("else", forward))
     learner = Learner("itl", 50, 0, 4, settings=SHORT, device="cuda")
     learner.learn(stream().tasks[0])
     learner.scores(stream().tasks[:1], [stream().tasks[0].test])
@@ -106,22 +107,22 @@ def test_cudnn_search_is_limited_to_captured_steps(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("capture", [True, False])
 def test_steps_wait_for_late_inputs(capture: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The generalist's inputs are prepared on another stream, which this test delays."""
-    expected = taught("itl", capture=capture)
+    expected = trained_state("itl", capture=capture)
     load = SampleRoundPlanner.load
 
     def late(self: SampleRoundPlanner, plan: Any) -> Any:
-        for span in load(self, plan):
+        for chunk in load(self, plan):
             torch.cuda._sleep(20_000_000)
-            for group in span.groups:
+            for group in chunk.groups:
                 for name, t in group.items():
                     right = t.clone()
                     t.zero_()
                     torch.cuda._sleep(20_000_000)
                     group[name] = t.copy_(right)
-            yield span
+            yield chunk
 
     monkeypatch.setattr(SampleRoundPlanner, "load", late)
-    assert same(expected, taught("itl", capture=capture))
+    assert bit_equal(expected, trained_state("itl", capture=capture))
 
 
 OWN: dict[str, dict[str, Any]] = {
@@ -142,37 +143,37 @@ def test_captured_and_eager_training_are_bit_equal_for_each_method(
     method: str, precision: str, generalist: str
 ) -> None:
     own = {"precision": precision, "generalist": generalist, **OWN.get(method, {})}
-    assert same(taught(method, capture=True, **own), taught(method, capture=False, **own))
+    assert bit_equal(trained_state(method, capture=True, **own), trained_state(method, capture=False, **own))
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("method", ["itl-l", "derpp"])
 def test_weight_average_is_bit_equal_captured_and_eager(method: str, precision: str) -> None:
     own = {"precision": precision, "specialist.options.average": 0.9}
-    assert same(taught(method, capture=True, **own), taught(method, capture=False, **own))
+    assert bit_equal(trained_state(method, capture=True, **own), trained_state(method, capture=False, **own))
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_uncapturable_step_is_reproducible(precision: str) -> None:
     """AutoAugment inside the step sorts its draws on the host."""
     own = {"precision": precision, "memory.policy": "loss-aware", "augment.memory": "stream"}
-    assert same(taught("er", **own), taught("er", **own))
+    assert bit_equal(trained_state("er", **own), trained_state("er", **own))
 
 
 def test_eager_work_between_steps_does_not_disturb_captures() -> None:
     """Eager launches of one run must not enter a graph that another run is capturing."""
     methods = ["x-der", "icarl", "gcr", "er-t", "gmed", "itl"] * 2
-    jobs = [partial(taught, method, seed) for seed, method in enumerate(methods)]
+    jobs = [partial(trained_state, method, seed) for seed, method in enumerate(methods)]
     alone = [job() for job in jobs]
-    assert all(same(*pair) for pair in zip(run_concurrently(jobs, 6, torch.device("cuda")), alone, strict=True))
+    assert all(bit_equal(*pair) for pair in zip(run_concurrently(jobs, 6, torch.device("cuda")), alone, strict=True))
 
 
 @pytest.mark.parametrize("method", ["er", "itl"])
 def test_captured_and_eager_training_agree_on_resnet18(method: str) -> None:
     """With as many temporaries as a real step, so that memory reuse inside a graph is covered."""
     real = {"net.name": "resnet18", "net.width": 32, "specialist.momentum": 0.9, "specialist.lr": 0.01}
-    captured = taught(method, precision="bf16", capture=True, **real)
-    assert same(captured, taught(method, precision="bf16", capture=False, **real))
+    captured = trained_state(method, precision="bf16", capture=True, **real)
+    assert bit_equal(captured, trained_state(method, precision="bf16", capture=False, **real))
 
 
 @pytest.mark.parametrize(
@@ -180,9 +181,11 @@ def test_captured_and_eager_training_agree_on_resnet18(method: str) -> None:
 )
 def test_concurrent_run_equals_a_single_run(method: str, real: dict[str, Any]) -> None:
     """Includes graphs with large matrix products, for which cuBLAS needs a workspace."""
-    alone = [taught(method, seed, **real) for seed in range(3)]
-    beside = run_concurrently([lambda s=s: taught(method, s, **real) for s in range(3)], 3, torch.device("cuda"))
-    assert all(same(a, b) for a, b in zip(alone, beside, strict=True))
+    alone = [trained_state(method, seed, **real) for seed in range(3)]
+    concurrent = run_concurrently(
+        [lambda s=s: trained_state(method, s, **real) for s in range(3)], 3, torch.device("cuda")
+    )
+    assert all(bit_equal(a, b) for a, b in zip(alone, concurrent, strict=True))
 
 
 def test_complete_concurrent_runs_equal_single_runs(tmp_path: Path) -> None:
@@ -193,8 +196,8 @@ def test_complete_concurrent_runs_equal_single_runs(tmp_path: Path) -> None:
         return run(config, stream(), tmp_path / place / str(seed), device="cuda", save=False)
 
     alone = [go(seed, "alone") for seed in range(6)]
-    beside = run_concurrently([lambda s=s: go(s, "lanes") for s in range(6)], 6, torch.device("cuda"))
-    for a, b in zip(alone, beside, strict=True):
+    concurrent = run_concurrently([lambda s=s: go(s, "concurrent") for s in range(6)], 6, torch.device("cuda"))
+    for a, b in zip(alone, concurrent, strict=True):
         assert a["class_il_matrix"] == b["class_il_matrix"]
         assert a["stages"] == b["stages"]
 
