@@ -169,7 +169,7 @@ def order_note(records: RecordedTable, low: str, high: str) -> str:
     more, error = gained
     if error is None:
         return f"`{high}` over `{low}`: {more:+.1f} (too few seeds for an error)"
-    word = "as in the paper" if more > error else "**the other way round**" if more < -error else "within the noise"
+    word = "as in the paper" if more > error else "**opposite to the paper**" if more < -error else "within the noise"
     return f"`{high}` over `{low}`: {more:+.1f} ± {error:.1f}, {word}"
 
 
@@ -216,7 +216,7 @@ def generalist_share_alone() -> list[str]:
     spent = run.metadata["seconds"]
     share = (spent["tangent"] + spent["projection"]) / spent["specialist"]
     return [
-        f"In a run of `itl` that has the GPU to itself it is {100 * share:.1f} %, with 200 images and 120 + 120 epochs",
+        f"For a run of `itl` alone on the GPU, the share is {100 * share:.1f} %, with 200 images and 120 + 120 epochs",
         "(the defaults are 60 + 120; [`h200-whole-run`](../benchmarks/results/h200-whole-run)). The limit is 10 %.",
     ]
 
@@ -233,7 +233,7 @@ def variants_beyond_paper() -> dict[str, list[str]]:
 def page(records: RecordedTable) -> str:
     """The tables of docs/reproduction.md."""
     parts = [
-        "## Every cell of the tables",
+        "## Results",
         "",
         "Test split, percent after the last task, mean ± standard deviation over seeds. The records are in",
         "[`results/seq-cifar10`](../results/seq-cifar10); `itl table --stream seq-cifar10` shows their commands.",
@@ -245,11 +245,11 @@ def page(records: RecordedTable) -> str:
         *comparison(records, [m for m in BASELINES if m not in WITHOUT_MEMORY], (200, 500, 5120)),
         *comparison(records, WITHOUT_MEMORY, (None,))[2:],
         "",
-        "**The ablation** at 200 images, the same specialist throughout:",
+        "**Ablation** at 200 images, with the same specialist throughout:",
         "",
         *ablation(records),
         "",
-        "**What the paper leaves open**, at 200 images:",
+        "**Open questions of the paper**, at 200 images:",
         "",
         *variants(records, {"itl": OPEN_QUESTIONS}),
         "",
@@ -257,7 +257,7 @@ def page(records: RecordedTable) -> str:
         "",
         *variants(records, variants_beyond_paper()),
         "",
-        "**Seconds** of a run, with several runs at once on one GPU:",
+        "**Seconds per run**, with several runs at once on one GPU:",
         "",
         *seconds(records),
         "",

@@ -77,7 +77,7 @@ def test_order_of_the_ablation_is_noted_with_its_standard_error() -> None:
     )
     assert NAMES["order_note"](found, "b", "b+ff") == "`b+ff` over `b`: +3.0 ± 0.8, as in the paper"
     assert NAMES["order_note"](found, "b", "b+lf") == "`b+lf` over `b`: +0.1 ± 0.8, within the noise"
-    assert NAMES["order_note"](found, "b+ff", "b") == "`b` over `b+ff`: -3.0 ± 0.8, **the other way round**"
+    assert NAMES["order_note"](found, "b+ff", "b") == "`b` over `b+ff`: -3.0 ± 0.8, **opposite to the paper**"
     assert NAMES["order_note"](found, "b", "itl") == ""
     assert NAMES["order_note"](FakeTable(b=cell([57.0]), itl=cell([66.0])), "b", "itl").endswith(
         "+9.0 (too few seeds for an error)"
