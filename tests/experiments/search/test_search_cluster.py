@@ -162,9 +162,40 @@ def test_search_on_a_cluster_has_the_same_trials_and_values(cluster, tmp_path):
     assert study.best_trial(here)["settings"] == study.best_trial(there)["settings"]
 
 
+def full_disk_actor():
+    """A `DriverActor` on a full disk. It runs in another process, so the write is replaced there."""
+
+    class FullDiskActor:
+        def __init__(self, root):
+            import errno
+            import os
+
+            from itl.experiments.search import ray_backend
+
+            def fail(folder, bundle):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+            ray_backend.unpack = fail
+            self.actor = ray_backend.DriverActor(root)
+
+        def read_files(self, folder):
+            return self.actor.read_files(folder)
+
+        def write_files(self, folder, bundle):
+            return self.actor.write_files(folder, bundle)
+
+        def add_event(self, event):
+            self.actor.add_event(event)
+
+        def take_events(self):
+            return self.actor.take_events()
+
+    return FullDiskActor
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_failed_cell_and_full_disk_are_reported_from_a_node(cluster, tmp_path):
+def test_failed_cell_and_full_disk_are_reported_from_a_node(cluster, tmp_path, monkeypatch):
     raylets, _ = cluster
     ray = RayBackend(address=raylets.address, threads=1, device="cpu")
     configs = [*grid(0, buffer=1), *grid(0, 1, method="er")]
@@ -174,8 +205,7 @@ def test_failed_cell_and_full_disk_are_reported_from_a_node(cluster, tmp_path):
     assert "buffer of 1" in tracker.in_state("failed")[0].error
     assert len(tracker.in_state("done")) == 2
     last = grid(2, method="er")
-    (tmp_path / last[0].name).mkdir()
-    (tmp_path / last[0].name / ".config.json.arriving").symlink_to("/dev/full")
+    monkeypatch.setattr(ray_backend, "DriverActor", full_disk_actor())
     with pytest.raises(UserError, match=r"No space left on device.*kept"):
         sweep(SweepJobs(tmp_path, last), ray, ProgressTracker())
 
