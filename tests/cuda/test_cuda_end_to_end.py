@@ -119,7 +119,7 @@ def test_out_of_memory_is_one_line_and_leaves_the_model_unchanged(
         torch.cuda.set_per_process_memory_fraction(1.0)
     message = capfd.readouterr().err.strip()
     assert done.value.code == 2
-    assert "out of memory" in message
+    assert "not enough GPU memory" in message
     assert len(message.splitlines()) == 1
     assert content(tmp_path) == before
 
