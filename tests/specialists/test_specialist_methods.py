@@ -117,9 +117,7 @@ def test_joint_learns_from_all_tasks_and_requires_their_images(tmp_path: Path) -
     )  # type: ignore[method-assign, func-returns-value]
     learner.learn(stream.tasks[1])
     assert sorted(shown) == sorted([0, 1, 2, 3] * 10 * 2)  # two epochs over both tasks' 40 images
-    with pytest.raises(
-        UserError, match=r"those of 1 before this one are not here; hand their tasks to learner\.recall"
-    ):
+    with pytest.raises(UserError, match=r"those of 1 earlier tasks are missing; pass these tasks to learner\.recall"):
         itl.load(tmp_path, device="cpu").learn(stream.tasks[1])
 
 
@@ -169,7 +167,7 @@ def test_method_that_requires_new_classes_refuses_a_known_class(method: str) -> 
     images, labels = tiny_images(4)
     learner.learn(images[labels < 2], labels[labels < 2])
     before = full_snapshot(learner)
-    with pytest.raises(UserError, match=rf"{method} needs tasks of new classes, and class 1 was taught before"):
+    with pytest.raises(UserError, match=rf"{method} needs tasks of new classes, and class 1 was learned before"):
         learner.learn(images[labels > 0], labels[labels > 0])
     assert differing_keys(full_snapshot(learner), before) == set()
 
@@ -179,14 +177,26 @@ def test_method_that_requires_new_classes_refuses_a_known_class(method: str) -> 
     [
         ("der", {"memory__policy": "stratified"}, r"der stores logits step by step; set memory\.policy=reservoir"),
         ("der", {"memory__logits": False}, r"memory\.logits=false leaves out; set it to true"),
-        ("gdumb", {"memory__policy": "reservoir"}, r"chosen at a task's end; set memory\.policy=stratified"),
-        ("icarl", {"memory__policy": "reservoir"}, r"chosen at a task's end; set memory\.policy=stratified"),
+        ("gdumb", {"memory__policy": "reservoir"}, r"selected at the end of a task; set memory\.policy=stratified"),
+        ("icarl", {"memory__policy": "reservoir"}, r"selected at the end of a task; set memory\.policy=stratified"),
         ("agem", {"memory__policy": "none"}, "agem needs a memory"),
         ("x-der", {"classes": None}, "number of classes from the start; give classes=N"),
         ("lwf", {"generalist": "tangent", "memory__policy": "none"}, "lwf needs a memory"),
-        ("x-der", {"memory__policy": "reservoir"}, r"takes the present one's; set memory\.policy=stratified, herding"),
-        ("x-der", {"memory__policy": "ring"}, r"takes the present one's; set memory\.policy=stratified, herding"),
-        ("x-der", {"memory__policy": "loss-aware"}, r"takes the present one's; set memory\.policy=stratified, herding"),
+        (
+            "x-der",
+            {"memory__policy": "reservoir"},
+            r"stores those of the current task; set memory\.policy=stratified, herding",
+        ),
+        (
+            "x-der",
+            {"memory__policy": "ring"},
+            r"stores those of the current task; set memory\.policy=stratified, herding",
+        ),
+        (
+            "x-der",
+            {"memory__policy": "loss-aware"},
+            r"stores those of the current task; set memory\.policy=stratified, herding",
+        ),
     ],
 )
 def test_unsupported_settings_are_a_user_error_before_training(
