@@ -9,9 +9,9 @@ Old names may appear in this module and its tests only. To rename something, add
 - an entry-point group was renamed: `ENTRY_POINT_GROUPS["itl.new"] = "itl.old"`;
 - a parameter was renamed: decorate the function with `@renamed_parameters(old="new")`;
 - an attribute was renamed: decorate the class with `@renamed_attributes(old="new")`;
-- an overridable method was renamed: call `adopt_renamed_methods(cls, {"old": "new"})` in `__init_subclass__`.
+- an overridden method was renamed: call `adopt_renamed_methods(cls, {"old": "new"})` in `__init_subclass__`.
 
-`install()` is called by `import itl`. It imports nothing else of the package, so `import itl` stays fast.
+`install()` is called by `import itl`. It imports no other module of the package, so `import itl` stays fast.
 """
 
 from __future__ import annotations
@@ -168,6 +168,15 @@ NAMES = {
     "itl.engine.stage.Descent": "itl.engine.stage.OptimizerConfig",
     "itl.engine.stage.Rounds": "itl.engine.stage.RoundPlanner",
     "itl.engine.stage.Span": "itl.engine.stage.StepChunk",
+    "itl.engine.state.OtherVersion": "itl.checkpoint.store.UnsupportedVersion",
+    "itl.engine.state.Unreadable": "itl.checkpoint.store.TemporarilyUnreadable",
+    "itl.engine.state.named": "itl.checkpoint.store.current_unchecked",
+    "itl.engine.state.point": "itl.checkpoint.store.set_current",
+    "itl.engine.state.read_text": "itl.checkpoint.store.read_state_unchecked",
+    "itl.engine.state.reason": "itl.checkpoint.store.error_summary",
+    "itl.engine.state.seal": "itl.checkpoint.store.write_checksums",
+    "itl.engine.state.sums": "itl.checkpoint.store.read_checksums",
+    "itl.engine.state.tidy": "itl.checkpoint.store.remove_generations",
     "itl.engine.views.Normalise": "itl.engine.normalize.Normalize",
     "itl.generalists.Ground": "itl.generalists.MemoryContext",
     "itl.generalists.learn.Ground": "itl.generalists.MemoryContext",
@@ -366,7 +375,7 @@ SPECIALIST_MEMBERS = {
     "turns_gradients": "transforms_gradients",
     "views": "num_views",
 }
-# Attributes of the objects that a specialist works with: class -> {old name: new name}.
+# Attributes of the objects that a specialist uses: old name -> new one.
 BATCH_ATTRIBUTES = {
     "logits": "stored_logits",
     "others": "extra_views",
@@ -419,7 +428,7 @@ def new_setting_value(name: str, value: Any) -> Any:
 
 
 def update_saved_settings(saved: Mapping[str, Any]) -> dict[str, Any]:
-    """Dotted settings from a file with current names and values; files of older versions are no reason to warn."""
+    """Dotted settings from a file with current names and values, without warnings."""
     renamed = {SETTINGS.get(name, name): value for name, value in saved.items()}
     return {
         name: SETTING_VALUES.get((name, value), value) if isinstance(value, str) else value
@@ -503,7 +512,7 @@ def _alias_property(owner: str, old: str, new: str) -> property:
 
 @functools.cache
 def _renamed_by_module() -> dict[str, dict[str, str]]:
-    """Current module -> {old name: qualified new name}; the old names of submodules included."""
+    """Current module -> {old name: qualified new name}, including the old names of submodules."""
     table: dict[str, dict[str, str]] = {}
     for old, new in {**MODULES, **NAMES}.items():
         owner, _, name = old.rpartition(".")
@@ -529,7 +538,7 @@ class _DeprecatedFinder(MetaPathFinder):
 
 
 class _AliasLoader(Loader):
-    """Makes an old module name an alias of the current module."""
+    """Loads the current module under its old name."""
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return None
@@ -541,7 +550,7 @@ class _AliasLoader(Loader):
 
 
 class _ModuleWithOldNames(ModuleType):
-    """A module whose old functions are not hidden when an old submodule of the same name is imported."""
+    """A module in which importing an old submodule does not hide an old function of the same name."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         new = _renamed_by_module().get(self.__name__, {}).get(name)

@@ -1,4 +1,4 @@
-"""The state of a learner as plain data, and its folder: safetensors and JSON, never pickle."""
+"""State of a learner as tensors and JSON data, which a model folder stores without pickle."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class LearnerState:
     """Everything needed to continue a learner.
 
     Attributes:
-        tensors: Tensors by name: `net.*`, `flight.*` (the unfinished stage), `specialist.*`, `memory.*`, `slots.*`.
+        tensors: Tensors by name: `net.*`, `flight.*` (the unfinished stage), `specialist.*`, `memory.*` and `slots.*`.
         metadata: JSON data: arguments, settings, position, counters, timings and notes.
     """
 
@@ -30,15 +30,23 @@ class LearnerState:
 
     @classmethod
     def read(cls, folder: str | os.PathLike[str]) -> LearnerState:
-        """The state in a model folder, checked against its checksums."""
+        """Read the state from a model folder and verify its checksums.
+
+        Raises:
+            UserError: The folder is not a model folder, is damaged or cannot be read.
+        """
         return cls(*store.read(folder))
 
     def write(self, folder: str | os.PathLike[str]) -> None:
-        """Write the state as the new current generation of a model folder."""
+        """Write the state as the new current generation of a model folder.
+
+        Raises:
+            UserError: The folder cannot be written. Its content is unchanged.
+        """
         store.write(folder, self.tensors, self.metadata)
 
     def group(self, prefix: str) -> dict[str, Tensor]:
-        """Tensors whose names begin with `prefix`, by the rest of their names."""
+        """Tensors whose names start with `prefix`, by their names without it."""
         return {name.removeprefix(prefix): t for name, t in self.tensors.items() if name.startswith(prefix)}
 
 
@@ -56,7 +64,7 @@ def restore_memory(memory: Memory, state: LearnerState) -> None:
     """Copy the saved tensors and counters into a memory of the same size.
 
     Raises:
-        ValueError: A tensor has another shape, or the counters contradict the tensors.
+        ValueError: A tensor has a wrong shape, or the counters contradict the tensors.
     """
     tensors, values = state.tensors, state.metadata
     _copy(memory.pixels[: memory.size], tensors["memory.pixels"], "memory.pixels")
@@ -71,18 +79,18 @@ def restore_memory(memory: Memory, state: LearnerState) -> None:
         array = torch.empty(memory.size, dtype=torch.int64)
         _copy(array, tensors[f"slots.{name}"], f"slots.{name}")
         slots[name] = array.numpy()
-    slots["weight"] = np.ones(memory.size, np.float32)  # folders from before there were weights have none
+    slots["weight"] = np.ones(memory.size, np.float32)  # for folders that were saved before memories had weights
     if "slots.weight" in tensors:
         _copy(torch.from_numpy(slots["weight"]), tensors["slots.weight"], "slots.weight")
     memory.slots = Slots(**slots)
     if not 0 <= memory.slots.count <= memory.size or min(memory.slots.seen, memory.slots.step) < 0:
-        raise ValueError(f"{memory.slots.count} images in a memory of {memory.size}")
+        raise ValueError(f"the memory counts {memory.slots.count} images and has {memory.size} slots")
     if len(memory.labels) and not 0 <= memory.labels.min() <= memory.labels.max() < values["outputs"]:
-        raise ValueError(f"the memory holds images of classes beyond the {values['outputs']} outputs")
+        raise ValueError(f"the memory has images of classes beyond the {values['outputs']} outputs")
 
 
 def _copy(target: Tensor, saved: Tensor, name: str) -> None:
-    """Copy a saved tensor; unlike `copy_` alone, this rejects a tensor of another shape instead of broadcasting it."""
+    """Copy a saved tensor; a tensor of another shape is rejected, which `copy_` alone would broadcast."""
     if saved.shape != target.shape:
-        raise ValueError(f"{name} is {list(saved.shape)}, not {list(target.shape)}")
+        raise ValueError(f"{name} has the shape {list(saved.shape)}, not {list(target.shape)}")
     target.copy_(saved)

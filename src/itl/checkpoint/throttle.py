@@ -1,4 +1,4 @@
-"""How often an unfinished stage is saved."""
+"""Decides how often an unfinished stage is saved."""
 
 from __future__ import annotations
 
@@ -14,13 +14,17 @@ MAX_SAVE_SHARE = 0.025  # of the running time
 
 
 class CheckpointThrottle:
-    """Decides when to save an unfinished stage: at an interval, and never for more than a small share of the time.
+    """Decides when to save an unfinished stage: at an interval, and for a small share of the running time at most.
 
-    After a crash the lost steps are computed again, to the same bits; so a slow disk makes saves rarer instead of
+    After a crash the lost steps are repeated with bit-identical results, so a slow disk makes saves rarer instead of
     slowing down training.
 
     Args:
-        interval: Seconds between two saves; None: ITL_SAVE_EVERY or 30. With 0 every round is saved.
+        interval: Seconds between two saves; 0 saves after every round. None uses the environment variable
+            ITL_SAVE_EVERY, or 30.
+
+    Raises:
+        UserError: ITL_SAVE_EVERY is not a number.
     """
 
     def __init__(self, interval: float | None = None) -> None:

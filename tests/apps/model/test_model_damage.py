@@ -144,7 +144,7 @@ def paths() -> Iterator[tuple[str, Damage]]:
         def listed(folder: Path, line: str = line) -> None:
             path = current_generation(folder) / "SHA256SUMS"
             path.write_text(path.read_text() + f"{'0' * 64}  {line}\n")
-            store.point(folder, current_generation(folder).name)
+            store.set_current(folder, current_generation(folder).name)
 
         yield f"SHA256SUMS lists {line!r}", listed
     yield "SHA256SUMS is a link", replaced(FILES["sums"], lambda path, outside: path.symlink_to(outside))
@@ -170,8 +170,8 @@ def edited(change: Callable[[dict[str, Any]], Any]) -> Damage:
 
 
 def update_checksums(folder: Path) -> None:
-    store.seal(current_generation(folder))
-    store.point(folder, current_generation(folder).name)
+    store.write_checksums(current_generation(folder))
+    store.set_current(folder, current_generation(folder).name)
 
 
 def set_value(*keys: str, value: Any) -> Damage:

@@ -148,10 +148,10 @@ def test_other_format_version_is_not_called_damaged(tmp_path: Path) -> None:
     model = trained_model(tmp_path / "m")
     now = model.path / store.current(model.path)
     state = json.loads((now / "state.json").read_text())
-    (now / "state.json").write_text(json.dumps({**state, "format": store.FORMAT + 1}))
-    store.seal(now)
-    store.point(model.path, now.name)
-    with pytest.raises(UserError, match=f"reads version {store.FORMAT}$"):
+    (now / "state.json").write_text(json.dumps({**state, "format": store.FORMAT_VERSION + 1}))
+    store.write_checksums(now)
+    store.set_current(model.path, now.name)
+    with pytest.raises(UserError, match=f"reads version {store.FORMAT_VERSION}$"):
         reopened(model)
 
 

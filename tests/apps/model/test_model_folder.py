@@ -173,7 +173,9 @@ def test_undo_sets_the_number_of_kept_generations(tmp_path: Path) -> None:
         kept = store.generations(model.path)
         assert len(kept) == undo + 1
         assert kept[-1] == model.generation
-        history_lengths = [len(store.read_text(model.path / name)["notes"]["model"]["history"]) for name in kept]
+        history_lengths = [
+            len(store.read_state_unchecked(model.path / name)["notes"]["model"]["history"]) for name in kept
+        ]
         assert history_lengths == list(range(4 - undo, 5))
 
 
@@ -378,5 +380,5 @@ def test_temporarily_unreadable_image_is_not_called_damaged(tmp_path: Path, monk
         raise OSError(errno.EMFILE, "Too many open files", str(path))
 
     monkeypatch.setattr(Image, "open", refuse)
-    with pytest.raises(store.Unreadable, match=r"cannot read the model folder .*: Too many open files"):
+    with pytest.raises(store.TemporarilyUnreadable, match=r"cannot read the model folder .*: Too many open files"):
         reopened(model)

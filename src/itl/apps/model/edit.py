@@ -52,7 +52,7 @@ def undo(path: Path) -> list[dict[str, Any]]:
 
 def _undo(path: Path) -> list[dict[str, Any]]:
     damage = find_damage(path)
-    if isinstance(damage, store.Unreadable):
+    if isinstance(damage, store.TemporarilyUnreadable):
         raise damage
     target = newest_intact(path) if damage else next(earlier_finished(path), None)
     try:
@@ -60,13 +60,15 @@ def _undo(path: Path) -> list[dict[str, Any]]:
             raise damage
         if target is None:
             return _remove_unfinished_model(path)
-        history = [] if damage else _history(store.read_text(path / store.current(path)))
+        history = [] if damage else _history(store.read_state_unchecked(path / store.current(path)))
         kept = _history(store.read_generation(path, target)[1])
-        store.point(path, target)
+        store.set_current(path, target)
     except OSError as error:
-        raise UserError(f"cannot write the model folder {path}: {store.reason(error)}; it is unchanged") from None
+        raise UserError(
+            f"cannot write the model folder {path}: {store.error_summary(error)}; it is unchanged"
+        ) from None
     names = store.generations(path)
-    store.tidy(path, names[: names.index(target) + 1])
+    store.remove_generations(path, names[: names.index(target) + 1])
     return history[len(kept) :] or [{"what": "a damaged state" if damage else "an unfinished learn"}]
 
 

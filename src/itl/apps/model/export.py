@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from itl import __version__
 from itl.apps.model.folder import Model
 from itl.atomic import atomic_path
-from itl.checkpoint.store import reason
+from itl.checkpoint.store import error_summary
 from itl.errors import UserError
 from itl.nets import Net
 
@@ -151,7 +151,7 @@ def _draft_of(path: str | os.PathLike[str]) -> Iterator[Path]:
         with atomic_path(path) as draft:  # created first: exporters raise all kinds of exceptions if they cannot write
             yield draft
     except OSError as error:
-        raise UserError(f"cannot write {path}: {reason(error)}") from None
+        raise UserError(f"cannot write {path}: {error_summary(error)}") from None
 
 
 @contextmanager

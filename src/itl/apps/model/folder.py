@@ -159,7 +159,7 @@ class Model:
             UserError: If the folder is not a model, is damaged, or has another format version.
         """
         root = Path(path)
-        for _ in range(store.TRIES):
+        for _ in range(store.MAX_READ_ATTEMPTS):
             try:
                 current = store.current(root)
             except UserError as error:
@@ -168,7 +168,7 @@ class Model:
             try:
                 return cls._from_generation(root, name, device, dict(settings or {}), net)
             except UserError as error:
-                if store.named(root) == current:  # otherwise it was replaced and removed while it was read
+                if store.current_unchecked(root) == current:  # otherwise it was replaced and removed while it was read
                     raise with_undo_hint(root, error) from error.__cause__
         raise UserError(store.BUSY.format(path))
 
@@ -238,7 +238,7 @@ class Model:
 
         keep = [] if private else self._generations_to_keep()
         target = store.write(
-            self.path, tensors, state.metadata, beside=write_memory_images if as_files else None, keep=keep
+            self.path, tensors, state.metadata, add_files=write_memory_images if as_files else None, keep=keep
         )
         if as_files:
             self._memory_images.commit(target)

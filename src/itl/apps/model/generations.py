@@ -37,9 +37,11 @@ def find_damage(root: Path) -> UserError | None:
 
 def earlier_finished(root: Path) -> Iterator[str]:
     """Yield the finished generations before the current one, newest first; all of them if none is current."""
-    current = store.named(root)
+    current = store.current_unchecked(root)
     for name in reversed(store.generations(root)):
-        if (current is None or store.number(name) < store.number(current)) and is_finished(root / name):
+        if (current is None or store.generation_number(name) < store.generation_number(current)) and is_finished(
+            root / name
+        ):
             yield name
 
 
@@ -56,7 +58,7 @@ def newest_intact(root: Path) -> str | None:
 
 def with_undo_hint(root: Path, error: UserError) -> UserError:
     """Mention `itl undo` in an error, if the current generation is damaged and an older one is intact."""
-    if isinstance(error, (store.OtherVersion, store.Unreadable)) or find_damage(root) is None:
+    if isinstance(error, (store.UnsupportedVersion, store.TemporarilyUnreadable)) or find_damage(root) is None:
         return error
     if newest_intact(root) is None:
         return error
@@ -77,6 +79,6 @@ def is_finished(generation: Path) -> bool:
 
 def _metadata(generation: Path) -> dict[str, Any] | None:
     """Return a generation's metadata without validation, or None."""
-    notes = store.read_text(generation).get("notes")
+    notes = store.read_state_unchecked(generation).get("notes")
     metadata = notes.get(METADATA_KEY) if isinstance(notes, dict) else None
     return metadata if isinstance(metadata, dict) else None

@@ -71,7 +71,7 @@ class MemoryImageFiles:
         Returns:
             Pixels, uint8 `[count, *shape]`.
         """
-        class_folders, listed = class_folder_names(names), store.sums(root)
+        class_folders, listed = class_folder_names(names), store.read_checksums(root)
         self._generation, self._files = root, {}
         pixels = torch.zeros((count, *shape), dtype=torch.uint8)
         for slot, label in enumerate(labels[:count].tolist()):
@@ -103,7 +103,7 @@ class MemoryImageFiles:
         try:
             pixels = self.read(generation, count, shape, labels.numpy(), names)
         except OSError as error:  # another process may have replaced this generation
-            raise store.cannot_read(generation.parent, error) from None
+            raise store.read_error(generation.parent, error) from None
         empty_slots = torch.zeros((len(labels) - count, *shape), dtype=torch.uint8)
         return torch.cat([pixels, empty_slots])
 

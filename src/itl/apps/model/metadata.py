@@ -82,5 +82,5 @@ def read_metadata(path: Path, state: dict[str, Any]) -> ModelMetadata:
         first = error.errors()[0]
         reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
     except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
-        reason = store.reason(error)
+        reason = store.error_summary(error)
     raise UserError(f"the model folder {path} is not valid: {reason}")

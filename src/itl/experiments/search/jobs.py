@@ -9,7 +9,7 @@ from threading import Lock
 from typing import Any, Protocol
 
 from itl.callbacks.base import Callback
-from itl.checkpoint.store import reason
+from itl.checkpoint.store import error_summary
 from itl.errors import UserError
 from itl.experiments.config import Config
 from itl.experiments.search.job_locks import JobLock
@@ -97,7 +97,7 @@ def describe_error(error: BaseException) -> str:
     """One line about an error; other errors than the user's are prefixed with their type."""
     if isinstance(error, (UserError, OSError)):
         return " ".join(str(error).split())
-    return f"{type(error).__name__}: {reason(error)}"
+    return f"{type(error).__name__}: {error_summary(error)}"
 
 
 def is_disk_full(error: BaseException | None) -> bool:
