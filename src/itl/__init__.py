@@ -1,4 +1,8 @@
-"""Continual learning that people can use: Integral Tangent Learning, its baselines and its benchmark."""
+"""Continual learning: Integral Tangent Learning (ITL), its baselines and its benchmark.
+
+`Learner` trains on tasks of images with integer labels. `Model` is a learner in a folder, with class names; `load`
+opens one. `streams` builds the benchmark's sequences of tasks. `UserError` reports what a user can correct.
+"""
 
 from __future__ import annotations
 

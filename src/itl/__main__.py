@@ -1,4 +1,4 @@
-"""`python -m itl`: the command line, where the script `itl` is not on the path."""
+"""Runs the command line with `python -m itl`, for environments in which the script `itl` is not on the path."""
 
 from itl.cli import main
 

@@ -1,4 +1,4 @@
-"""Callbacks that a learner calls while it trains: the base class, checkpointing and TensorBoard."""
+"""Callbacks of a learner: the base class, lists of callbacks, checkpointing and TensorBoard."""
 
 from itl.callbacks.base import Callback, CallbackList
 from itl.callbacks.checkpointing import CheckpointCallback

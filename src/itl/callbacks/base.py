@@ -1,4 +1,4 @@
-"""Callbacks: hooks that a learner calls while it trains."""
+"""`Callback`: hooks that a learner calls during training."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ class Callback:
         """Called when a stage starts, or resumes after an interruption.
 
         Args:
-            learner: The learner that trains.
-            stage: The stage, of which `stage.name` is the name.
+            learner: The learner.
+            stage: The stage; `stage.name` is its name.
         """
 
     def on_round_end(self, learner: Learner, stage: Stage, epoch: int, loss: float) -> None:
         """Called after each round of epochs. The learner can be saved here.
 
         Args:
-            learner: The learner that trains.
+            learner: The learner.
             stage: The stage that is running.
-            epoch: Number of epochs of the stage that are complete.
+            epoch: Number of completed epochs of the stage.
             loss: Mean loss of the round.
         """
 
@@ -42,23 +42,23 @@ class Callback:
         """Called when a stage is complete; `learner.logits` still uses the model of that stage.
 
         Args:
-            learner: The learner that trains.
+            learner: The learner.
             stage: The stage that has ended.
         """
 
     def on_memory_update(self, learner: Learner, task: Task) -> None:
-        """Called when the specialist is trained and the memory holds samples of the task, before the half-pipe.
+        """Called after the specialist was trained and the memory was updated, before the half-pipe.
 
         Args:
-            learner: The learner that trains.
+            learner: The learner.
             task: The current task.
         """
 
     def on_task_end(self, learner: Learner) -> None:
-        """Called when a task is learned: the network is the expert f_t.
+        """Called when a task is complete: the network is the expert f_t.
 
         Args:
-            learner: The learner that trains.
+            learner: The learner.
         """
 
     def on_record(self, line: dict[str, Any]) -> None:
@@ -73,7 +73,7 @@ class CallbackList(Callback):
     """Calls several callbacks in order.
 
     Args:
-        callbacks: The callbacks.
+        callbacks: The callbacks, in the order in which they are called.
     """
 
     def __init__(self, callbacks: Sequence[Callback]) -> None:

@@ -1,4 +1,4 @@
-"""Saves a learner while it trains."""
+"""`CheckpointCallback`: saves a learner during training."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class CheckpointCallback(Callback):
     """Saves the learner between rounds, as often as a `CheckpointThrottle` allows, and at the end of each task.
 
     Args:
-        save: Called with the learner to save it.
+        save: Function that saves the learner that it is called with.
         interval: Seconds between two saves within a task; None for the default.
         at_task_end: Whether to save at the end of each task too.
     """
@@ -29,7 +29,7 @@ class CheckpointCallback(Callback):
         self.throttle = CheckpointThrottle(interval)
 
     def on_round_end(self, learner: Learner, stage: Stage, epoch: int, loss: float) -> None:
-        """Save if it is time."""
+        """Save if the throttle allows it."""
         if self.throttle.due():
             self._save(learner)
 

@@ -1,4 +1,4 @@
-"""Writes the measurements of a run as TensorBoard event files."""
+"""`TensorBoardCallback`: writes the metrics of a run as TensorBoard event files."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ METRIC_TITLES = {"class_il": "Class-IL", "task_il": "Task-IL"}
 
 
 class TensorBoardCallback(Callback):
-    """Writes every recorded line as it arrives; `tensorboard --logdir runs` shows the curves.
+    """Writes every line of metrics.jsonl as TensorBoard events; `tensorboard --logdir runs` shows the curves.
 
     Within stages the step is the number of the line in metrics.jsonl; at the ends of stages and tasks it is the task. A
-    resumed run repeats its earlier lines, and the events of earlier processes are purged, so nothing appears twice.
+    resumed run repeats its earlier lines, and the events of earlier processes are purged, so no value appears twice.
 
     Args:
         run: Folder of the run.
@@ -56,12 +56,20 @@ class TensorBoardCallback(Callback):
             self.writer = SummaryWriter(str(self.folder), purge_step=0)  # type: ignore[no-untyped-call]
         for tag, value, step in scalars(line, self.line_count):
             self.writer.add_scalar(tag, value, step)  # type: ignore[no-untyped-call]
-        self.writer.flush()  # type: ignore[no-untyped-call]  # so that the curves are up to date
+        self.writer.flush()  # type: ignore[no-untyped-call]  # shows the curves without delay
         self.line_count += 1
 
 
 def scalars(line: dict[str, Any], number: int) -> list[tuple[str, float, int]]:
-    """(tag, value, step) triples of line `number` of metrics.jsonl."""
+    """TensorBoard scalars of a line of metrics.jsonl.
+
+    Args:
+        line: The line.
+        number: Index of the line, from 0.
+
+    Returns:
+        (tag, value, step) triples.
+    """
     task, stage, kind = line["task"], line["stage"], line["kind"]
     if kind in ("end", "expert"):
         return [(f"{title} after each task/{stage}", line[key], task) for key, title in METRIC_TITLES.items()]

@@ -1,4 +1,4 @@
-"""The learner: `learn` reads like Algorithm 1 of the paper."""
+"""The learner, its stages, and loading it from a model folder. `Learner.learn` is Algorithm 1 of the paper."""
 
 from itl.learner.learner import Learner
 from itl.learner.loading import learner_from_state, load_learner, use_saved_threads

@@ -1,4 +1,4 @@
-"""Construction of a learner's parts: settings, network, memory, specialist and engine."""
+"""Builds the components of a learner: settings, network, memory, specialist and engine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from itl.streams import Traits
 
 @dataclass(frozen=True)
 class Configuration:
-    """Arguments of a learner that determine its parts."""
+    """Arguments of a learner that determine its components."""
 
     method: str
     buffer: int
@@ -74,7 +74,7 @@ class Configuration:
 
 @dataclass(frozen=True)
 class Components:
-    """Parts of a learner that exist once it knows its stream."""
+    """Components of a learner, which depend on the stream of its first task."""
 
     settings: Settings
     specialist: Specialist
@@ -87,7 +87,7 @@ class Components:
 def build_components(
     configuration: Configuration, stream: str, shape: tuple[int, int, int], traits: Traits, outputs: int
 ) -> Components:
-    """Build the parts of a learner for images of `shape` and a classifier with `outputs` columns.
+    """Build the components of a learner for images of `shape` `[c, h, w]` and a classifier with `outputs` outputs.
 
     Raises:
         UserError: The settings, the specialist and the memory do not fit together.
@@ -97,19 +97,19 @@ def build_components(
     specialist = generalists.TangentSpecialist(settings) if reverse else specialists.build(settings.specialist)
     engine = choose_engine(configuration.device, settings.precision, exact=settings.exact, capture=settings.capture)
     normalize = Normalize(traits.mean, traits.std, engine)
-    drawn = torch_generator(configuration.seed, "network")
-    net = engine.to_device(configuration.network(settings.net, shape[0], outputs, drawn))
+    rng = torch_generator(configuration.seed, "network")
+    net = engine.to_device(configuration.network(settings.net, shape[0], outputs, rng))
     net.validate_input(shape)
     memory = _build_memory(settings, configuration.buffer, shape, outputs, specialist, engine)
     validation.check_settings(configuration.method, configuration.classes, settings, specialist, memory)
-    net.split(settings.tangent.layers)  # rejects more layers than the network has
+    net.split(settings.tangent.layers)  # raises if the network has fewer layers
     for policy in (settings.augment.task, settings.augment.memory):
-        build_augment(settings.augment, traits, policy)  # rejects an unknown policy before training
+        build_augment(settings.augment, traits, policy)  # raises if the policy is unknown
     return Components(settings, specialist, engine, normalize, net, memory)
 
 
 def build_augment(settings: AugmentSettings, traits: Traits, policy: str | None) -> Augment:
-    """Augmentation with an AutoAugment policy; settings that are null take the stream's value."""
+    """Augmentation with an AutoAugment policy; settings that are None take the stream's value."""
     return Augment(
         padding=traits.padding if settings.padding is None else settings.padding,
         flip=traits.flip if settings.flip is None else settings.flip,

@@ -1,4 +1,4 @@
-"""Logits of the model that a learner has at its current stage."""
+"""Logits of the model of a learner's current stage."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from itl.streams import Images
 if TYPE_CHECKING:
     from itl.learner.learner import Learner
 
-BATCH_SIZE = {"cpu": 512, "cuda": 2048}  # images per forward pass: a GPU is faster with few large batches
+BATCH_SIZE = {"cpu": 512, "cuda": 2048}  # images per forward pass; large batches are faster on a GPU
 
 
 @torch.no_grad()
 def compute_logits(learner: Learner, images: Images) -> Tensor:
-    """Logits `[n, outputs]` on the CPU."""
+    """Logits `[n, outputs]` of the images, on the CPU."""
     net, engine = learner.net, learner.engine
     training = net.training
     net.eval()
@@ -35,5 +35,7 @@ def _forward(learner: Learner, x: Tensor) -> Tensor:
     if learner._generalist is not None:
         return learner._generalist.logits(x).float()
     with learner.engine.autocast():
-        plain = learner.is_expert or not learner.tasks  # before its first task a specialist has no model to ask
-        return (learner.net(x) if plain else learner.specialist.evaluate_logits(learner.net, x)).float()
+        if learner.is_expert or not learner.tasks:  # a specialist has no model before its first task
+            logits: Tensor = learner.net(x)
+            return logits.float()
+        return learner.specialist.evaluate_logits(learner.net, x).float()

@@ -1,4 +1,4 @@
-"""The learner: it learns one task after another and keeps one network and one small memory."""
+"""`Learner`: learns tasks one after another with one network and a memory of past images."""
 
 from __future__ import annotations
 
@@ -36,16 +36,21 @@ from itl.streams.arrays import as_images
 
 @renamed_attributes(observer="callback", clock="timer")
 class Learner:
-    """Learns tasks one after another by a method of the registry.
+    """Learns tasks one after another with one network and a memory of past images.
 
-    Nothing random is hidden: `seed` and the position in the stream determine every draw.
+    A learner is the training algorithm in memory: it takes uint8 images of one shape and integer labels, which are the
+    outputs of its classifier. `itl.Model` wraps a learner for applications: a folder on disk with class names, an image
+    size to which every picture is resized, a history and undo. Its learner is `Model.learner`. Use `Learner` for
+    experiments and `Model` for data with class names.
+
+    Every random draw is determined by `seed` and the position in the stream.
 
     Args:
         method: Name of a method (`itl methods` lists them).
         buffer: Size of the memory in images.
         seed: Seed of every random draw.
-        classes: Number of outputs of the classifier, as the benchmark fixes it. None lets it grow with the classes.
-        settings: Dotted names that override the method's defaults, which depend on the stream of the first task.
+        classes: Number of outputs of the classifier, fixed as in the benchmark. None lets it grow with the classes.
+        settings: Values by dotted name that override the method's defaults on the stream of the first task.
         device: "auto", "cpu", "cuda" or "cuda:N".
         callback: Called during training; combine several in a `CallbackList`.
         net: Module to train in place of the network that the settings name (`itl.nets.ModuleAdapter`).
@@ -54,10 +59,10 @@ class Learner:
         UserError: The method or a setting does not exist, or the buffer's size is negative.
 
     Attributes:
-        tasks: Output columns of each task begun.
-        position: Stage of the current task and the number of its rounds that are done; ("done", 0) between tasks.
+        tasks: Classes of each task that was started.
+        position: Stage of the current task and the number of its completed rounds; ("done", 0) between tasks.
         stage_state: Tensors that an unfinished stage needs in addition to network and memory.
-        notes: JSON data of the owner, saved with the learner.
+        notes: JSON data of the caller, saved with the learner.
         threads: Number of CPU threads when the learner was saved; None if it was not loaded.
     """
 
@@ -92,7 +97,7 @@ class Learner:
         self._inside_round = False  # weights, memory and position are inconsistent within a round
         self._generalist: Generalist | None = None
         self._last_generalist: Generalist | None = None
-        self._stepper_cache: dict[str, Stepper] = {}  # reused at the next task where the stage has not changed
+        self._stepper_cache: dict[str, Stepper] = {}  # reused at the next task if the stage has not changed
         self._past_data: list[LabeledSource] = []  # images of earlier tasks, for methods that train on all of them
         self._pool_cache: tuple[Images, ImagePool] | None = None
 
@@ -110,13 +115,13 @@ class Learner:
     def learn(self, task: Task | ImageData, labels: LabelData | None = None) -> None:
         """Learn a task.
 
-        A learner that was stopped within a round (by divergence, an interrupt or any error) is inconsistent: it refuses
-        to learn or to be saved. Load its last saved state instead.
+        A learner that was stopped within a round (by divergence, an interrupt or any error) is inconsistent: `learn`
+        and `save` raise. Load its last saved state instead.
 
         Args:
             task: A task of a stream; or uint8 images `[n, h, w]`, `[n, h, w, c]` or `[n, c, h, w]`, a list of Pillow
-                images, or a torch `Dataset`, which brings its labels.
-            labels: Integer labels `[n]` of the images, which are output columns. `itl.Model` takes class names.
+                images, or a torch `Dataset` of images and labels.
+            labels: Integer labels `[n]` of the images; None for a task or a `Dataset`.
 
         Raises:
             UserError: The task does not fit the learner, or the loss is not finite.
@@ -170,7 +175,9 @@ class Learner:
         if self.position != ("generalist", 0):
             self._restore_generalist(task.traits)
             return
-        if not self.stage_state.before_half_pipe:  # else interrupted after the half-pipe: keep the weights before it
+        if (
+            not self.stage_state.before_half_pipe
+        ):  # otherwise they are already saved: the learner was interrupted after the half-pipe
             before = {name: tensor.clone() for name, tensor in self.net.state_dict().items()}
             with CAPTURE_GATE.eager():
                 replaced = self.specialist.on_generalist_start(self.net)
@@ -201,7 +208,7 @@ class Learner:
         if self._generalist is None or self.position[0] != "projection":
             return
         if not self.settings.projects:
-            if self.settings.generalist == "tangent":  # no weights to continue from: go back to the specialist's
+            if self.settings.generalist == "tangent":  # a tangent model leaves no weights: restore the specialist's
                 self.net.load_state_dict(self.stage_state.before_half_pipe, strict=False)
             return
         over = self.settings.projection.over
@@ -218,11 +225,14 @@ class Learner:
         """Class-IL and Task-IL accuracy in percent.
 
         Args:
-            stream: A stream, of which the test images of every task are evaluated; or whatever `learn` takes as a task.
+            stream: A stream, whose test images of every task are evaluated; or anything that `learn` takes as a task.
             labels: Integer labels `[n]` if `stream` is images.
 
         Returns:
             The accuracies of each task and their means over the tasks learned so far.
+
+        Raises:
+            UserError: The learner has learned nothing yet, or the images have another shape.
         """
         if isinstance(stream, Stream):
             return self.scores(stream.tasks, [task.test for task in stream])
@@ -231,13 +241,18 @@ class Learner:
         return self.scores([task], [task.test if len(task.test) else task.train])
 
     def scores(self, tasks: Sequence[Task], images: Sequence[Images]) -> metrics.Scores:
-        """Class-IL and Task-IL accuracy of each task on the given images, in one pass over all of them."""
-        logits = self.logits(Images.join(images)).split([len(part) for part in images])
-        each = [
-            metrics.score(task_logits, part.labels, task.classes)
-            for task_logits, part, task in zip(logits, images, tasks, strict=True)
+        """Class-IL and Task-IL accuracy of each task on the given images, in one pass over all of them.
+
+        Args:
+            tasks: The tasks, whose classes define the Task-IL accuracy.
+            images: Images and labels to evaluate, for each task.
+        """
+        logits = self.logits(Images.join(images)).split([len(task_images) for task_images in images])
+        scores = [
+            metrics.score(task_logits, task_images.labels, task.classes)
+            for task_logits, task_images, task in zip(logits, images, tasks, strict=True)
         ]
-        return metrics.Scores.of(each, seen=len(self.tasks))
+        return metrics.Scores.of(scores, seen=len(self.tasks))
 
     def predict(self, images: Images | ImageData) -> np.ndarray:
         """Most probable label of each image.
@@ -263,7 +278,7 @@ class Learner:
         return np.asarray(self.logits(pixels).softmax(1).cpu().numpy())
 
     def logits(self, images: Images) -> Tensor:
-        """Logits `[n, outputs]` on the CPU, of the model of the current stage: specialist, tangent model or expert."""
+        """Logits `[n, outputs]`, on the CPU, of the model of the current stage: specialist, tangent model or expert."""
         self._check_built()
         validation.check_shape("these images", images, self.memory)
         return compute_logits(self, images)
@@ -279,6 +294,9 @@ class Learner:
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Save the learner in a model folder. The previous state stays until the new one is complete.
+
+        Args:
+            folder: The folder; it is created if it does not exist.
 
         Raises:
             UserError: The learner has learned nothing, was stopped within a round, or the folder cannot be written.
@@ -300,7 +318,7 @@ class Learner:
 
     @property
     def configuration(self) -> Configuration:
-        """Arguments that determine the learner's parts."""
+        """Arguments that determine the learner's components."""
         arguments = (self.method, self.buffer, self.seed, self.classes)
         return Configuration(*arguments, self.overrides, self.device, self.own_net)
 
@@ -311,10 +329,10 @@ class Learner:
             self._build(task.stream, (channels, height, width), task.traits, self.classes or max(task.classes) + 1)
 
     def _build(self, stream: str, shape: tuple[int, int, int], traits: Traits, outputs: int) -> None:
-        parts = build_components(self.configuration, stream, shape, traits, outputs)
+        components = build_components(self.configuration, stream, shape, traits, outputs)
         self.stream, self.traits = stream, traits
-        self.settings, self.specialist, self.engine = parts.settings, parts.specialist, parts.engine
-        self.normalize, self.net, self.memory = parts.normalize, parts.net, parts.memory
+        self.settings, self.specialist, self.engine = components.settings, components.specialist, components.engine
+        self.normalize, self.net, self.memory = components.normalize, components.net, components.memory
         self.is_built = True
 
     def _check_built(self) -> None:
@@ -329,13 +347,13 @@ class Learner:
             ]
 
     def check_memory(self, classes: int) -> None:
-        """Raise `UserError` if the memory is too small for so many classes and the settings do not allow that."""
+        """Raise `UserError` if the memory is too small for `classes` classes and the settings do not allow that."""
         validation.check_memory_size(self.settings.memory, self.memory.size, classes)
 
     # ------------------------------------------------------------------ tasks and stages
 
     def _start_task(self, task: Task) -> None:
-        """Start the next task, or continue the unfinished one, which must be this one."""
+        """Start a task, or continue it if it is unfinished."""
         self.prepare(task)
         is_new = self.position[0] == "done"
         validation.check_task(self, task, is_new)

@@ -22,7 +22,7 @@ from itl.settings import flatten
 from itl.streams import Traits
 
 MAX_THREADS = 1024
-MAX_ROUNDS = 10**9  # no stage has more: a larger number in a folder is damage
+MAX_ROUNDS = 10**9  # no stage has more; a larger number means that the folder is damaged
 
 
 def load_learner(
@@ -33,18 +33,21 @@ def load_learner(
     callback: Callback | None = None,
     net: nn.Module | None = None,
 ) -> Learner:
-    """The learner that `Learner.save` wrote into a folder, ready to predict or to continue learning.
+    """Load the learner that `Learner.save` wrote into a folder, to predict or to continue learning.
 
     Args:
         folder: A model folder.
         device: "auto", "cpu", "cuda" or "cuda:N".
-        settings: Dotted names that override the saved settings.
+        settings: Values by dotted name that override the saved settings.
         callback: Called during training.
-        net: The module of a learner that was made with `net`: its structure; the weights are in the folder. (The
-            methods `gdumb` and `joint` start every task from the weights that the module comes with.)
+        net: Module with the structure of the network, for a learner that was created with `net`. The weights are loaded
+            from the folder. The methods `gdumb` and `joint` start every task from the weights of this module.
+
+    Returns:
+        The learner, at the position where it was saved.
 
     Raises:
-        UserError: The folder is damaged, or does not hold a learner that this version can read.
+        UserError: The folder is damaged, or has no learner that this version can read.
     """
     state = LearnerState.read(folder)
     return learner_from_state(state, folder, device=device, settings=settings, callback=callback, net=net)
@@ -59,7 +62,19 @@ def learner_from_state(
     callback: Callback | None = None,
     net: nn.Module | None = None,
 ) -> Learner:
-    """The learner that `Learner.get_state` described. Errors name `source`; the rest is as in `load_learner`."""
+    """Build the learner that `Learner.get_state` described.
+
+    Args:
+        state: The state.
+        source: Where the state comes from, for error messages.
+        device: As in `load_learner`, like the remaining arguments.
+        settings: Settings that override the saved ones.
+        callback: Called during training.
+        net: Module with the structure of the network.
+
+    Raises:
+        UserError: The state does not describe a learner that this version can build.
+    """
     try:
         values = state.metadata
         own_net = _adapt_module(source, values["network"], net)
@@ -68,7 +83,7 @@ def learner_from_state(
         try:
             saved = Learner(*arguments, settings=saved_settings, net=own_net)
             _check_sizes(state, saved.configuration)
-        except UserError as error:  # of the folder's content, not of the caller's arguments
+        except UserError as error:  # caused by the folder's content, not by the caller's arguments
             raise ValueError(str(error)) from None
         merged = {**saved_settings, **flatten(settings or {})}
         learner = Learner(*arguments, settings=merged, device=device, callback=callback, net=own_net)
@@ -76,46 +91,48 @@ def learner_from_state(
         learner._build(values["stream"], tuple(values["shape"]), Traits(**traits), values["outputs"])
         _restore(learner, state)
     except (AttributeError, LookupError, TypeError, ValueError, RuntimeError, OverflowError, MemoryError) as error:
-        raise UserError(f"the model folder {source} does not fit this itl: {store.reason(error)}") from error
+        raise UserError(
+            f"the model folder {source} does not fit this version of itl: {store.error_summary(error)}"
+        ) from error
     return learner
 
 
 def use_saved_threads(learner: Learner) -> None:
-    """Compute with as many CPU threads as when the learner was saved, so that results stay equal bit by bit."""
+    """Compute with as many CPU threads as when the learner was saved, so that results stay bit-identical."""
     if learner.threads is not None and learner.engine.device.type == "cpu":
         torch.set_num_threads(max(1, min(learner.threads, MAX_THREADS)))
 
 
 def _adapt_module(source: str | os.PathLike[str], saved: Any, net: nn.Module | None) -> ModuleAdapter | None:
-    """Wrap the user's module as it was wrapped when the learner was made."""
+    """Wrap the user's module with the classifier and last layers that were saved."""
     if saved is None and net is None:
         return None
     if saved is None:
-        raise UserError(f"the learner in {source} has one of itl's networks; load it without net=")
+        raise UserError(f"the learner in {source} uses a network of itl; load it without net=")
     if net is None:
-        raise UserError(f"the learner in {source} has a network of yours, a {saved['class']}; load it with net=")
+        raise UserError(f"the learner in {source} uses your own network, a {saved['class']}; load it with net=")
     module = net.module if isinstance(net, ModuleAdapter) else net
     return ModuleAdapter(module, saved["classifier"], [str(layer) for layer in saved["last"]])
 
 
 def _check_sizes(state: LearnerState, configuration: Configuration) -> None:
-    """Reject sizes that the tensors do not have, before anything of those sizes is allocated."""
+    """Reject saved sizes that differ from the tensors' sizes, before anything of these sizes is allocated."""
     values, tensors = state.metadata, state.tensors
     pixels, outputs = tensors["memory.pixels"], values["outputs"]
     stored, shape = list(pixels.shape[:1]), list(pixels.shape[1:])
     if shape != values["shape"] or len(shape) != 3 or pixels.dtype != torch.uint8:
         raise ValueError(f"memory.pixels is {pixels.dtype} {list(pixels.shape)}, not uint8 of shape {values['shape']}")
     if stored not in ([values["buffer"]], [0]):
-        raise ValueError(f"a memory of {stored[0]} images, not {values['buffer']}")
+        raise ValueError(f"the memory has {stored[0]} images, not {values['buffer']}")
     if type(outputs) is not int or outputs < 1:
-        raise ValueError(f"there are no {outputs} outputs")
+        raise ValueError(f"the number of outputs is {outputs!r}, not a positive integer")
     with torch.device("meta"):  # allocates nothing
         net = configuration.network(configuration.settings_for(values["stream"]).net, shape[0], outputs)
     shapes = {name: t.shape for name, t in net.state_dict().items()}
     if shapes != {name: t.shape for name, t in state.group("net.").items()}:
         own_net = configuration.own_net
         name = values["settings"]["net.name"] if own_net is None else own_net.describe()["class"]
-        raise ValueError(f"the weights there are not those of a {name} with {outputs} outputs")
+        raise ValueError(f"the weights do not fit a {name} with {outputs} outputs")
     if not all(0 <= int(column) < outputs for task in values["tasks"] for column in task):
         raise ValueError(f"a task has classes beyond the {outputs} outputs")
 
@@ -130,7 +147,7 @@ def _restore(learner: Learner, state: LearnerState) -> None:
     learner.tasks = [tuple(int(column) for column in task) for task in values["tasks"]]
     stage, rounds = values["position"]
     if stage not in STAGES or not 0 <= int(rounds) <= MAX_ROUNDS:
-        raise ValueError(f"there is no round {rounds} of a stage '{stage}'")
+        raise ValueError(f"the position is round {rounds} of the stage '{stage}', which does not exist")
     learner.position = (str(stage), int(rounds))
     learner.threads = int(values["threads"])
     learner.timer.seconds.update({str(part): float(spent) for part, spent in values["seconds"].items()})

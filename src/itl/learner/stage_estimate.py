@@ -1,4 +1,4 @@
-"""A task's stages counted before they are run: for telling how long they will take."""
+"""Numbers of steps of a task's stages before they are run, to estimate the remaining time."""
 
 from __future__ import annotations
 
@@ -7,12 +7,19 @@ from dataclasses import dataclass
 from itl.engine.batches import num_batches
 from itl.settings import Settings
 
-GENERALIST = "generalist"  # tangent, full or linear: a run has one of them
+GENERALIST = "generalist"  # stands for "tangent", "full" or "linear", of which a run has one
 
 
 @dataclass(frozen=True)
 class StageEstimate:
-    """One stage of one task (from 1): how many steps, and how many images each of them takes."""
+    """Size of one stage of one task.
+
+    Attributes:
+        task: Number of the task, from 1.
+        stage: Name of the stage.
+        steps: Number of optimizer steps.
+        images: Number of images per step.
+    """
 
     task: int
     stage: str
@@ -21,21 +28,27 @@ class StageEstimate:
 
 
 def estimate_stages(settings: Settings, task: int, count: int, before: int, stored: int) -> list[StageEstimate]:
-    """The stages of a task of `count` images: `before` are in memory at its start, `stored` in the end.
+    """Estimate the stages of a task.
 
-    But for the stratified one, a memory is filled, and replayed from, as the task goes.
+    Args:
+        settings: Settings of the run.
+        task: Number of the task, from 1.
+        count: Number of training images of the task.
+        before: Number of images in the memory when the task starts.
+        stored: Number of images in the memory when the task ends.
     """
     s, g, p = settings.specialist, settings.tangent, settings.projection
+    # Every memory except the stratified one is filled, and replayed from, during the task.
     replays = settings.memory.policy != "none" and (before > 0 or settings.memory.policy != "stratified")
     steps = num_batches(count, s.batch) * s.epochs
     images = min(s.batch, count) + (s.replay * s.draws if replays else 0)
-    out = [StageEstimate(task, "specialist", min(steps, s.steps or steps), images)]
+    stages = [StageEstimate(task, "specialist", min(steps, s.steps or steps), images)]
     if settings.generalist != "none":
-        out.append(StageEstimate(task, GENERALIST, _steps(stored, g.batch, g.epochs, g.steps), min(g.batch, stored)))
+        stages.append(StageEstimate(task, GENERALIST, _steps(stored, g.batch, g.epochs, g.steps), min(g.batch, stored)))
     if settings.projects:
-        over = stored if p.over == "memory" else count
-        out.append(StageEstimate(task, "projection", _steps(over, p.batch, p.epochs, p.steps), min(p.batch, over)))
-    return out
+        size = stored if p.over == "memory" else count
+        stages.append(StageEstimate(task, "projection", _steps(size, p.batch, p.epochs, p.steps), min(p.batch, size)))
+    return stages
 
 
 def _steps(images: int, batch: int, epochs: int, steps: int | None) -> int:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-# Stages of a task, in order. A learner's position is one of them and the number of its rounds that are done.
+# Stages of a task, in order. A learner's position is one of them and the number of its completed rounds.
 STAGES = ("specialist", "closing", "memory", "generalist", "projection", "done")
 
 _PREFIXES = {"before_half_pipe": "before.", "momentum": "momentum.", "candidates": "candidates."}  # names on disk
@@ -18,9 +18,9 @@ class StageState:
 
     Attributes:
         before_half_pipe: Weights that the half-pipe replaced, by parameter name.
-        generalist: Tensors of the generalist, under the names that `Generalist.tensors` gives them.
+        generalist: Tensors of the generalist, by the names in `Generalist.tensors`.
         momentum: Momentum of the optimizer, by parameter name.
-        candidates: Samples that the memory's policy gathers while a task is trained.
+        candidates: Samples that the memory's policy collects during a task.
     """
 
     before_half_pipe: dict[str, Tensor] = field(default_factory=dict)
@@ -30,10 +30,10 @@ class StageState:
 
     def tensors(self) -> dict[str, Tensor]:
         """Tensors to checkpoint, in one dictionary."""
-        out = dict(self.generalist)
+        tensors = dict(self.generalist)
         for group, prefix in _PREFIXES.items():
-            out |= {prefix + name: tensor for name, tensor in getattr(self, group).items()}
-        return out
+            tensors |= {prefix + name: tensor for name, tensor in getattr(self, group).items()}
+        return tensors
 
     @classmethod
     def from_tensors(cls, tensors: dict[str, Tensor]) -> StageState:

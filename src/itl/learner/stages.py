@@ -1,4 +1,4 @@
-"""Stages of a task: what they are given, and how they are run."""
+"""Runs the stages of a task and builds their inputs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def grow_for_task(learner: Learner, task: Task) -> None:
 
 
 def task_context(learner: Learner, task: Task) -> TaskContext:
-    """What the specialist works with while it learns a task."""
+    """Inputs of the specialist for a task."""
     settings = learner.settings.augment
     return TaskContext(
         net=learner.net,
@@ -51,7 +51,7 @@ def task_context(learner: Learner, task: Task) -> TaskContext:
 
 
 def memory_context(learner: Learner, traits: Traits) -> MemoryContext:
-    """What the generalist works with."""
+    """Inputs of the generalist."""
     settings = learner.settings
     return MemoryContext(
         memory=learner.memory,
@@ -64,7 +64,7 @@ def memory_context(learner: Learner, traits: Traits) -> MemoryContext:
 
 
 def make_specialist_stage(learner: Learner, phase: Phase) -> Stage:
-    """The stage of a phase of the specialist.
+    """Build the stage of a phase of the specialist.
 
     Raises:
         UserError: The phase trains on all tasks, and the images of some are missing.
@@ -80,7 +80,7 @@ def make_specialist_stage(learner: Learner, phase: Phase) -> Stage:
 
 
 def run_stage(learner: Learner, stage: Stage, section: str) -> None:
-    """Train a stage from the learner's position to its end and call the callback; time counts toward `section`."""
+    """Train a stage from the learner's position to its end, with callbacks; its time counts toward `section`."""
     state, timer = learner.stage_state, learner.timer
     learner.callback.on_stage_start(learner, stage)
 

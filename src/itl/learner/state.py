@@ -1,4 +1,4 @@
-"""The state of a learner as plain data."""
+"""Converts a learner into a `LearnerState`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def get_state(learner: Learner) -> LearnerState:
-    """State of a learner that has a network and a memory."""
+    """State of a learner whose network and memory exist."""
     slots = learner.memory.slots
     tensors = {f"net.{name}": t for name, t in learner.net.state_dict().items()}
     tensors |= {f"flight.{name}": t for name, t in learner.stage_state.tensors().items()}
@@ -26,7 +26,9 @@ def get_state(learner: Learner) -> LearnerState:
         "buffer": learner.buffer,
         "seed": learner.seed,
         "classes": learner.classes,
-        "settings": flatten(learner.settings.model_dump()),  # all of them: defaults may change with a version
+        "settings": flatten(
+            learner.settings.model_dump()
+        ),  # all of them, because defaults may change in later versions
         "stream": learner.stream,
         "traits": asdict(learner.traits),
         "shape": list(learner.memory.pixels.shape[1:]),

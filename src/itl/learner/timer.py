@@ -1,4 +1,4 @@
-"""Seconds spent in the sections of a program."""
+"""Measures the time that a program spends in its sections."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from contextlib import contextmanager
 
 
 class SectionTimer:
-    """Seconds by section. A nested section pauses the enclosing one."""
+    """Seconds by section. A nested section pauses the enclosing one.
+
+    Attributes:
+        seconds: Seconds spent in each section so far.
+    """
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = defaultdict(float)

@@ -1,4 +1,4 @@
-"""Checks of what a learner is given. Each error says in one line what is wrong and what to do."""
+"""Checks the settings and tasks of a learner. Each error says in one line what is wrong and what to do."""
 
 from __future__ import annotations
 
@@ -16,22 +16,23 @@ if TYPE_CHECKING:
 
 
 def check_settings(method: str, classes: int | None, s: Settings, specialist: Specialist, memory: Memory) -> None:
-    """Reject settings, specialist and memory that do not fit together."""
+    """Raise `UserError` if settings, specialist and memory do not fit together."""
     name, policy, required = specialist.name, memory.policy, specialist.required_policy
     if s.memory.policy == "none" and (specialist.needs_memory or s.generalist != "none"):
         raise UserError(f"method {method} needs a memory; set memory.policy=stratified or reservoir")
     if required is not None and s.memory.policy != required:
-        raise UserError(f"{name} fills its memory by its own rule; set memory.policy={required}")
+        raise UserError(f"{name} works with one memory policy only; set memory.policy={required}")
     if s.memory.policy == "gss" and required != "gss":
         raise UserError(f"memory.policy=gss compares gradients, which {name} does not compute; set another policy")
     if specialist.data != "task" and (policy.plans_writes or policy.candidates_class):
         raise UserError(f"{name} needs a memory that is selected at the end of a task; set memory.policy=stratified")
     if specialist.requires_fixed_classes and classes is None:
-        raise UserError(f"{name} must know the number of classes from the start; give classes=N")
+        raise UserError(f"{name} needs the number of classes from the start; pass classes=N")
     _check_stored_logits(s, specialist, memory)
     if s.design == "reverse" and _uses_step_outputs(memory):
         raise UserError(
-            "design=reverse has no predictions in its steps, which this memory needs; set memory.policy=stratified"
+            "design=reverse computes no predictions in its steps, but this memory needs them; "
+            "set memory.policy=stratified"
         )
     if s.memory.weights and not policy.assigns_weights:
         raise UserError(
@@ -42,7 +43,7 @@ def check_settings(method: str, classes: int | None, s: Settings, specialist: Sp
 def _check_stored_logits(s: Settings, specialist: Specialist, memory: Memory) -> None:
     name, policy = specialist.name, memory.policy
     if specialist.stores_logits and s.memory.logits is False:
-        raise UserError(f"{name} replays stored logits, which memory.logits=false leaves out; set it to true")
+        raise UserError(f"{name} replays stored logits, but memory.logits=false does not store them; set it to true")
     stores_by_step = specialist.stores_logits and not specialist.stores_logits_at_task_end
     if stores_by_step and not (policy.plans_writes or policy.candidates_class):
         raise UserError(f"{name} stores logits step by step; set memory.policy=reservoir")
@@ -52,11 +53,11 @@ def _check_stored_logits(s: Settings, specialist: Specialist, memory: Memory) ->
             "current task; set memory.policy=stratified, herding, entropy or coreset"
         )
     if s.tangent.alpha and memory.logits is None:
-        raise UserError(f"tangent.alpha needs stored logits, which {name} does not keep; set memory.logits=true")
+        raise UserError(f"tangent.alpha needs stored logits, which {name} does not store; set memory.logits=true")
 
 
 def _uses_step_outputs(memory: Memory) -> bool:
-    """Whether a memory uses the network's outputs in a step, to select samples or to store them."""
+    """Whether a memory uses the network's outputs during steps, to select samples or to store them."""
     policy, stores = memory.policy, memory.logits is not None
     if policy.candidates_class is not None:
         return stores or policy.candidates_class.needs_logits
@@ -64,7 +65,7 @@ def _uses_step_outputs(memory: Memory) -> bool:
 
 
 def check_memory_size(s: MemorySettings, size: int, classes: int) -> None:
-    """Reject more classes than a memory can hold enough images of, unless a setting allows it."""
+    """Raise `UserError` if the memory is too small for `classes` classes, unless the settings allow it."""
     needed = classes * s.least
     if s.policy != "none" and s.outgrown == "refuse" and size < needed:
         images = "one image" if s.least == 1 else f"{s.least} images"
@@ -72,18 +73,18 @@ def check_memory_size(s: MemorySettings, size: int, classes: int) -> None:
             f"a buffer of {size} cannot hold {images} of each of {classes} classes; use --buffer {needed} or more"
         )
     if s.policy != "none" and s.outgrown == "drop" and not size:
-        raise UserError("a buffer of 0 holds nothing to learn from again; use --buffer 1 or more")
+        raise UserError("a buffer of 0 cannot hold any images; use --buffer 1 or more")
 
 
 def check_shape(what: str, images: Images, memory: Memory) -> None:
-    """Reject images of another shape than those the learner was built for."""
+    """Raise `UserError` if the images have another shape than those that the learner was built for."""
     shape, expected = list(images.source.shape[1:]), list(memory.pixels.shape[1:])
     if shape != expected:
-        raise UserError(f"{what} are {shape}, the learner's are {expected}; bring them to one shape")
+        raise UserError(f"{what} have the shape {shape}, the learner expects {expected}; resize them")
 
 
 def check_task(learner: Learner, task: Task, is_new: bool) -> None:
-    """Reject a task that does not fit the learner; `is_new` is False if the learner has an unfinished task."""
+    """Raise `UserError` if a task does not fit the learner; `is_new` is False if it continues an unfinished task."""
     check_shape("this task's images", task.train, learner.memory)
     known = {column for classes in learner.tasks for column in classes} & set(task.classes)
     if learner.specialist.requires_new_classes and known and is_new:
@@ -93,18 +94,21 @@ def check_task(learner: Learner, task: Task, is_new: bool) -> None:
         )
     outputs = max(learner.net.classifier.out_features, max(task.classes) + 1)
     if learner.classes is not None and outputs > learner.classes:
-        raise UserError(f"a task with class {outputs - 1} does not fit a learner of {learner.classes} classes")
+        raise UserError(
+            f"a task with class {outputs - 1} does not fit a learner of {learner.classes} classes; "
+            "create the learner with more classes, or with classes=None"
+        )
     if not is_new and task.classes != learner.tasks[-1]:
-        raise UserError(f"task {len(learner.tasks)} is unfinished; learn it to its end before another task")
+        raise UserError(f"task {len(learner.tasks)} is unfinished; finish learning it before another task")
 
 
 def explain_divergence(settings: Settings, task: int, error: Diverged) -> str:
-    """Where a loss was not finite, and which setting to lower."""
+    """Message for a loss that is not finite: where, and which setting to lower."""
     group = {"specialist": "specialist", "closing": "specialist", "projection": "projection"}.get(
         error.stage, "tangent"
     )
     lr = getattr(settings, group).lr
     return (
         f"task {task}, {error.stage}, epoch {error.epoch}: the loss is not finite; "
-        f"lower {group}.lr (now {lr:g}) or {group}.momentum. The last good state is kept"
+        f"lower {group}.lr (now {lr:g}) or {group}.momentum. The last saved state is unchanged"
     )
