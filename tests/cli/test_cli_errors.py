@@ -203,7 +203,7 @@ def test_a_diverging_run_keeps_the_last_good_state(tmp_path):
                 learner.net.classifier.weight.data.fill_(float("inf"))
 
     config = Config(tasks=2, method="er", settings={"net.width": 2, "specialist.steps": 2})
-    with pytest.raises(UserError, match=r"task 2, specialist, epoch 1.*specialist\.lr.*last good state is kept"):
+    with pytest.raises(UserError, match=r"task 2, specialist, epoch 1.*specialist\.lr.*last saved state is unchanged"):
         run(config, config.load_stream("data"), tmp_path / "run", device="cpu", callbacks=[Poison()])
     learner = load_learner(tmp_path / "run/model", device="cpu")
     assert (len(learner.tasks), learner.position[0]) == (1, "done")

@@ -60,16 +60,16 @@ def test_interrupted_task_ends_with_the_same_memory(policy: str, epoch: int, tmp
     """Also between two coresets, and after the last epoch, before the memory is updated."""
     stream = tiny_stream(classes=6, tasks=3, each=9)
 
-    def keep(event: str, learner: Learner, stage: str | None, at: int) -> None:
+    def save_when_reached(event: str, learner: Learner, stage: str | None, at: int) -> None:
         if (event, stage, at, len(learner.tasks)) == ("on_round_end", "specialist", epoch, 2):
             learner.save(tmp_path)
 
-    whole = learner_with(policy, callback=LambdaCallback(keep))
+    uninterrupted = learner_with(policy, callback=LambdaCallback(save_when_reached))
     for task in stream.tasks[:2]:
-        whole.learn(task)
+        uninterrupted.learn(task)
     again = itl.load(tmp_path, device="cpu")
     again.learn(stream.tasks[1])
-    assert not differing_keys(learner_snapshot(whole), learner_snapshot(again))
+    assert not differing_keys(learner_snapshot(uninterrupted), learner_snapshot(again))
 
 
 def test_herding_uses_the_specialists_features() -> None:
@@ -93,27 +93,29 @@ def test_coreset_weights_are_stored_saved_and_used(tmp_path: Path) -> None:
     assert len(set(weights)) > 1
     learner.save(tmp_path)
     assert np.array_equal(itl.load(tmp_path, device="cpu").memory.slots.weight, weights)
-    seen: list[Batch] = []
+    recorded: list[Batch] = []
     plain = ER.loss
 
-    def watched(self: ER, net: Any, batch: Batch, replay_batches: tuple[Batch, ...]) -> torch.Tensor:
+    def recorded_loss(self: ER, net: Any, batch: Batch, replay_batches: tuple[Batch, ...]) -> torch.Tensor:
         loss = plain(self, net, batch, replay_batches)
-        seen.extend(replay_batches)
-        past, n = replay_batches[0], len(batch.y)
-        assert past.outputs is not None
-        assert past.weights is not None
+        recorded.extend(replay_batches)
+        replay, n = replay_batches[0], len(batch.y)
+        assert replay.outputs is not None
+        assert replay.weights is not None
         assert batch.outputs is not None
-        each = F.cross_entropy(torch.cat([batch.outputs, past.outputs]), torch.cat([batch.y, past.y]), reduction="none")
-        by_hand = (each[:n].sum() + (each[n:] * past.weights / past.weights.mean()).sum()) / len(each)
-        assert torch.allclose(loss.detach(), by_hand)
+        losses = F.cross_entropy(
+            torch.cat([batch.outputs, replay.outputs]), torch.cat([batch.y, replay.y]), reduction="none"
+        )
+        expected = (losses[:n].sum() + (losses[n:] * replay.weights / replay.weights.mean()).sum()) / len(losses)
+        assert torch.allclose(loss.detach(), expected)
         return loss
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ER, "loss", watched)
+        patch.setattr(ER, "loss", recorded_loss)
         learner.learn(stream.tasks[1])
-    for past in seen:
-        assert past.slots is not None
-        assert torch.equal(past.weights, torch.from_numpy(weights)[past.slots])  # type: ignore[arg-type]
+    for replay in recorded:
+        assert replay.slots is not None
+        assert torch.equal(replay.weights, torch.from_numpy(weights)[replay.slots])  # type: ignore[arg-type]
 
 
 def test_coreset_weights_can_be_disabled() -> None:
@@ -147,24 +149,24 @@ def test_logits_stored_in_a_step_belong_to_the_image_in_the_slot(
 ) -> None:
     """Also for methods that do not store logits themselves."""
     learner = tiny_learner(method, classes=4, memory__policy=policy, memory__logits=True)
-    stream, said = tiny_stream(), []
+    stream, outputs = tiny_stream(), []
     learner.prepare(stream.tasks[0])
     loss, plan = learner.specialist.loss, ReplayRoundPlanner.plan
     rows: list[np.ndarray] = []  # of each step's batch, in order
 
-    def planned(self: ReplayRoundPlanner, index: int) -> Any:
+    def recorded_plan(self: ReplayRoundPlanner, index: int) -> Any:
         out = plan(self, index)
         rows.extend(np.split(out.replay.rows, np.cumsum(out.replay.batch)[:-1]))
         return out
 
-    def watched(net: Any, batch: Batch, replay_batches: tuple[Batch, ...]) -> torch.Tensor:
+    def recorded_loss(net: Any, batch: Batch, replay_batches: tuple[Batch, ...]) -> torch.Tensor:
         value = loss(net, batch, replay_batches)
         assert batch.outputs is not None
-        said.append(batch.outputs.detach().clone())
+        outputs.append(batch.outputs.detach().clone())
         return value
 
-    monkeypatch.setattr(ReplayRoundPlanner, "plan", planned)
-    monkeypatch.setattr(learner.specialist, "loss", watched)
+    monkeypatch.setattr(ReplayRoundPlanner, "plan", recorded_plan)
+    monkeypatch.setattr(learner.specialist, "loss", recorded_loss)
     for task in stream:
         learner.learn(task)
     slots = learner.memory.slots
@@ -172,25 +174,27 @@ def test_logits_stored_in_a_step_belong_to_the_image_in_the_slot(
     assert set(slots.task) == {0, 1}
     for slot in range(slots.count):
         step = slots.written[slot] - 1
-        (place,) = np.flatnonzero(rows[step] == slots.row[slot])
-        assert torch.equal(learner.memory.logits[slot], said[step][place])
+        (index,) = np.flatnonzero(rows[step] == slots.row[slot])
+        assert torch.equal(learner.memory.logits[slot], outputs[step][index])
 
 
 def test_reverse_design_stores_logits_of_the_projected_specialist() -> None:
-    stream, seen = tiny_stream(), []
+    stream, recorded = tiny_stream(), []
 
-    def look(event: str, learner: Learner, stage: str | None, epoch: int) -> None:
+    def check_logits(event: str, learner: Learner, stage: str | None, epoch: int) -> None:
         if event == "on_memory_update":
-            ours = np.flatnonzero(learner.memory.slots.task == len(learner.tasks) - 1)
-            said = learner.logits(stream.tasks[len(learner.tasks) - 1].train)[learner.memory.slots.row[ours]]
+            current = np.flatnonzero(learner.memory.slots.task == len(learner.tasks) - 1)
+            logits = learner.logits(stream.tasks[len(learner.tasks) - 1].train)[learner.memory.slots.row[current]]
             assert learner.memory.logits is not None
-            assert torch.allclose(learner.memory.logits[ours], said, atol=1e-5)
-            seen.append(len(ours))
+            assert torch.allclose(learner.memory.logits[current], logits, atol=1e-5)
+            recorded.append(len(current))
 
-    learner = tiny_learner("itl-l", design="reverse", memory__policy="stratified", callback=LambdaCallback(look))
+    learner = tiny_learner(
+        "itl-l", design="reverse", memory__policy="stratified", callback=LambdaCallback(check_logits)
+    )
     for task in stream:
         learner.learn(task)
-    assert seen == [8, 4]
+    assert recorded == [8, 4]
 
 
 MISTAKES: dict[str, tuple[str, dict[str, Any], str]] = {
@@ -198,9 +202,9 @@ MISTAKES: dict[str, tuple[str, dict[str, Any], str]] = {
     "no step": ("derpp", {"memory__policy": "herding"}, r"stores logits step by step; set memory\.policy=reservoir"),
     "no weights": ("itl", {"memory__weights": True}, r"stratified does not; set it to false"),
     "no alpha": ("itl", {"tangent__alpha": 1.0}, r"tangent\.alpha needs stored logits.*set memory\.logits=true"),
-    "reverse": ("itl-l", {"design": "reverse"}, r"design=reverse leaves no predictions.*memory\.policy=stratified"),
-    "reverse, by entropy": ("itl", {"design": "reverse", "memory__policy": "entropy"}, r"leaves no predictions"),
-    "reverse, by loss": ("itl", {"design": "reverse", "memory__policy": "loss-aware"}, r"leaves no predictions"),
+    "reverse": ("itl-l", {"design": "reverse"}, r"design=reverse computes no predictions.*memory\.policy=stratified"),
+    "reverse, by entropy": ("itl", {"design": "reverse", "memory__policy": "entropy"}, r"computes no predictions"),
+    "reverse, by loss": ("itl", {"design": "reverse", "memory__policy": "loss-aware"}, r"computes no predictions"),
     "present": ("x-der", {"memory__policy": "reservoir"}, r"past tasks' images only.*set memory\.policy=stratified"),
     "unknown": ("itl", {"memory__policy": "entropi"}, r"entropi.*entropy"),
     "fraction": ("itl", {"memory__fraction": 1.5}, r"memory\.fraction = 1\.5 is not valid"),
@@ -210,8 +214,8 @@ MISTAKES: dict[str, tuple[str, dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_invalid_memory_settings_are_reported_with_the_remedy(mistake: str) -> None:
-    method, settings, line = MISTAKES[mistake]
-    with pytest.raises(UserError, match=line) as error:
+    method, settings, message = MISTAKES[mistake]
+    with pytest.raises(UserError, match=message) as error:
         tiny_learner(method, **settings).learn(tiny_stream().tasks[0])
     assert "\n" not in str(error.value)
 
@@ -225,14 +229,14 @@ def test_memory_too_small_for_its_classes_is_rejected(policy: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("policy", "said"),
+    ("policy", "message"),
     [
         ("entropy", r"needs the specialist's logits.*set memory\.policy="),
         ("ring", r"memory\.logits=true stores the specialist's logits.*set memory\.policy=stratified"),
     ],
 )
-def test_specialist_without_logits_is_reported(policy: str, said: str) -> None:
-    class Silent(ER):
+def test_specialist_without_logits_is_reported(policy: str, message: str) -> None:
+    class WithoutLogits(ER):
         def loss(self, net: Any, batch: Batch, replay_batches: tuple[Batch, ...]) -> torch.Tensor:
             value = super().loss(net, batch, replay_batches)
             batch.outputs = None
@@ -240,6 +244,6 @@ def test_specialist_without_logits_is_reported(policy: str, said: str) -> None:
 
     learner = learner_with(policy, classes=4, memory__logits=policy == "ring")
     learner.prepare(tiny_stream().tasks[0])
-    learner.specialist = Silent(learner.settings.specialist)
-    with pytest.raises(UserError, match=said):
+    learner.specialist = WithoutLogits(learner.settings.specialist)
+    with pytest.raises(UserError, match=message):
         learner.learn(tiny_stream().tasks[0])

@@ -230,7 +230,7 @@ def test_mistakes_are_user_errors(tmp_path: Path) -> None:
     mine = learner("backbone")
     mine.learn(tiny_stream().tasks[0])
     mine.save(tmp_path)
-    with pytest.raises(UserError, match=r"a network of yours, a \S+Backbone; load it with net="):
+    with pytest.raises(UserError, match=r"your own network, a \S+Backbone; load it with net="):
         itl.load(tmp_path, device="cpu")
     other = Backbone()
     other.body[0] = nn.Conv2d(8, 16, 5, 2, 2)

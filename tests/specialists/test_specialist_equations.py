@@ -23,7 +23,7 @@ from itl.specialists.x_der import graft, hinge
 from support.tiny import tiny_net, tiny_stream
 from support.tiny_methods import baseline_learner
 
-C = 6  # outputs; classes 0, 1 are past, 2, 3 present, 4, 5 to come
+C = 6  # outputs: classes 0 and 1 are past, 2 and 3 current, 4 and 5 future
 
 
 class StubMemory(SimpleNamespace):
@@ -34,9 +34,9 @@ class StubMemory(SimpleNamespace):
 
 
 def specialist(name: str, net: nn.Module, tasks: Any = ((0, 1), (2, 3)), **settings: Any) -> Specialist:
-    one = build(SpecialistSettings(name=name, **settings))
+    result = build(SpecialistSettings(name=name, **settings))
     seen = [c for task in tasks for c in task]
-    one.context = SimpleNamespace(  # type: ignore[assignment]
+    result.context = SimpleNamespace(  # type: ignore[assignment]
         net=net,
         tasks=tasks,
         past_classes=tuple(c for task in tasks[:-1] for c in task),
@@ -48,7 +48,7 @@ def specialist(name: str, net: nn.Module, tasks: Any = ((0, 1), (2, 3)), **setti
         memory=StubMemory(size=8, pixels=torch.zeros(9, 1, 8, 8)),
         engine=SimpleNamespace(send=lambda t: t, device=torch.device("cpu")),
     )
-    return one
+    return result
 
 
 @pytest.fixture
@@ -114,12 +114,12 @@ def test_der_loss_is_cross_entropy_plus_squared_error_to_stored_logits(net: nn.M
 
 @pytest.mark.parametrize("seed", range(8))
 def test_agem_gradient_is_the_nearest_one_that_does_not_oppose_the_memorys(seed: int) -> None:
-    one: Any = build(SpecialistSettings(name="agem"))
+    method: Any = build(SpecialistSettings(name="agem"))
     rng = torch.Generator().manual_seed(seed)
     g, reference = ([torch.randn(s, generator=rng) for s in ((4, 3), (5,), ())] for _ in range(2))
-    one.memory_gradient = list(reference)
-    got = one.transform_gradients(list(g))
-    flat, ref, out = (torch.cat([t.flatten() for t in ts]).double() for ts in (g, reference, got))
+    method.memory_gradient = list(reference)
+    projected = method.transform_gradients(list(g))
+    flat, ref, out = (torch.cat([t.flatten() for t in ts]).double() for ts in (g, reference, projected))
     dot = float(flat @ ref)
     assert float(out @ ref) >= -1e-5
     expected = flat - min(dot, 0.0) / float(ref @ ref) * ref
@@ -143,21 +143,21 @@ def test_er_ace_task_term_has_no_gradient_for_old_outputs(net: nets.ResNet) -> N
 
 
 def test_lwf_loss_is_cross_entropy_over_seen_classes_plus_distillation(net: nets.ResNet) -> None:
-    one = specialist("lwf", net, alpha=3.0)
-    one.model_copies["old"] = old = frozen_copy(tiny_net(classes=C, seed=3, dtype=torch.float64))
+    method = specialist("lwf", net, alpha=3.0)
+    method.model_copies["old"] = old = frozen_copy(tiny_net(classes=C, seed=3, dtype=torch.float64))
     batch = make_batch(5, (2, 3), 0)
-    ours, theirs = net(batch.x).tolist(), old(batch.x).tolist()
+    logits, old_logits = net(batch.x).tolist(), old(batch.x).tolist()
     kd = 0.0
-    for a, b in zip(ours, theirs, strict=True):
+    for a, b in zip(logits, old_logits, strict=True):
         p, q = log_softmax([v / 2 for v in a[:2]]), log_softmax([v / 2 for v in b[:2]])
         kd -= sum(math.exp(t) * s for s, t in zip(p, q, strict=True)) / 5
-    expected = ce(torch.tensor(ours), batch.y, [0, 1, 2, 3]) + 3 * kd
-    assert one.loss(net, batch, ()).item() == pytest.approx(expected, abs=1e-6)
+    expected = ce(torch.tensor(logits), batch.y, [0, 1, 2, 3]) + 3 * kd
+    assert method.loss(net, batch, ()).item() == pytest.approx(expected, abs=1e-6)
 
 
 def test_icarl_targets_are_labels_for_new_classes_and_old_outputs_for_old_ones(net: nets.ResNet) -> None:
-    one = specialist("icarl", net)
-    one.model_copies["old"] = old = frozen_copy(tiny_net(classes=C, seed=3, dtype=torch.float64))
+    method = specialist("icarl", net)
+    method.model_copies["old"] = old = frozen_copy(tiny_net(classes=C, seed=3, dtype=torch.float64))
     batch = make_batch(6, (0, 2, 3), 0)  # one of them is a memory sample
     total = 0.0
     for a, b, y in zip(net(batch.x).tolist(), old(batch.x).tolist(), batch.y.tolist(), strict=True):
@@ -165,7 +165,7 @@ def test_icarl_targets_are_labels_for_new_classes_and_old_outputs_for_old_ones(n
             q = 1 / (1 + math.exp(-b[c])) if c < 2 else float(c == y)
             p = 1 / (1 + math.exp(-a[c]))
             total -= q * math.log(p) + (1 - q) * math.log(1 - p)
-    assert one.loss(net, batch, ()).item() == pytest.approx(total / (6 * 4), abs=1e-8)
+    assert method.loss(net, batch, ()).item() == pytest.approx(total / (6 * 4), abs=1e-8)
 
 
 @pytest.mark.parametrize("classes", [4, None])
@@ -175,7 +175,7 @@ def test_icarl_loss_and_gradient_equal_the_benchmarks(classes: int | None) -> No
     learner.prepare(stream.tasks[0])
     loss = learner.specialist.loss
 
-    def watched(net: nn.Module, batch: Batch, replay_batches: tuple[Batch, ...]) -> Tensor:
+    def checked_loss(net: nn.Module, batch: Batch, replay_batches: tuple[Batch, ...]) -> Tensor:
         task, weights = len(learner.tasks) - 1, list(net.parameters())
         pc, ac = task * 2, (task + 1) * 2
         outputs, targets = net(batch.x)[:, :ac], torch.eye(4)[batch.y][:, :ac]
@@ -183,14 +183,14 @@ def test_icarl_loss_and_gradient_equal_the_benchmarks(classes: int | None) -> No
             with torch.no_grad():
                 logits = torch.sigmoid(learner.specialist.model_copies["old"](batch.x))
             targets = torch.cat((logits[:, :pc], targets[:, pc:ac]), dim=1)
-        theirs, ours = F.binary_cross_entropy_with_logits(outputs, targets), loss(net, batch, replay_batches)
-        torch.testing.assert_close(ours, theirs)
-        grads = (torch.autograd.grad(value, weights, retain_graph=True) for value in (ours, theirs))
+        expected, actual = F.binary_cross_entropy_with_logits(outputs, targets), loss(net, batch, replay_batches)
+        torch.testing.assert_close(actual, expected)
+        grads = (torch.autograd.grad(value, weights, retain_graph=True) for value in (actual, expected))
         torch.testing.assert_close(*grads, rtol=1e-4, atol=1e-6)
         compared.append(net.classifier.out_features)  # type: ignore[union-attr, arg-type]
-        return ours
+        return actual
 
-    learner.specialist.loss = watched  # type: ignore[method-assign]
+    learner.specialist.loss = checked_loss  # type: ignore[method-assign]
     for task in stream:
         learner.learn(task)
     assert set(compared) == ({4} if classes else {2, 4})
@@ -208,7 +208,7 @@ def test_icarl_predicts_the_class_of_the_nearest_mean(flip: bool) -> None:
         for c in range(4):
             x = held[torch.from_numpy(learner.memory.labels) == c]
             views = [x, x.flip(3)] if flip else [x]
-            unit = torch.stack([torch.stack([v / v.norm() for v in net.features(one)]).mean(0) for one in views])
+            unit = torch.stack([torch.stack([v / v.norm() for v in net.features(view)]).mean(0) for view in views])
             means.append(unit.mean(0) / unit.mean(0).norm())
         x = learner.normalize(stream.tasks[0].test.pixels)
         expected = [[-float(((v / v.norm()) - m).square().sum()) for m in means] for v in net.features(x)]
@@ -216,41 +216,41 @@ def test_icarl_predicts_the_class_of_the_nearest_mean(flip: bool) -> None:
 
 
 def test_cls_er_target_comes_from_the_average_with_the_higher_label_probability(net: nets.ResNet) -> None:
-    one = specialist("cls-er", net, options={"reg": 0.15})
+    method = specialist("cls-er", net, options={"reg": 0.15})
     for name, seed in (("stable", 3), ("plastic", 4)):
-        one.model_copies[name] = frozen_copy(tiny_net(classes=C, seed=seed, dtype=torch.float64))
+        method.model_copies[name] = frozen_copy(tiny_net(classes=C, seed=seed, dtype=torch.float64))
     batch, replay = make_batch(5, (2, 3), 0), make_batch(8, (0, 1), 1)
-    stable, plastic = (one.model_copies[n].train()(replay.x).tolist() for n in ("stable", "plastic"))
-    ours, both = net(replay.x).tolist(), net(torch.cat([batch.x, replay.x]))
-    square, taken = 0.0, set()
-    for p, s, q, y in zip(ours, stable, plastic, replay.y.tolist(), strict=True):
+    stable, plastic = (method.model_copies[n].train()(replay.x).tolist() for n in ("stable", "plastic"))
+    logits, both = net(replay.x).tolist(), net(torch.cat([batch.x, replay.x]))
+    square, choices = 0.0, set()
+    for p, s, q, y in zip(logits, stable, plastic, replay.y.tolist(), strict=True):
         slow = log_softmax(s)[y] > log_softmax(q)[y]
-        taken.add(slow)
+        choices.add(slow)
         square += sum((a - b) ** 2 for a, b in zip(p, s if slow else q, strict=True)) / (8 * C)
-    assert taken == {True, False}  # both averages occur
+    assert choices == {True, False}  # both averages occur
     expected = ce(both, torch.cat([batch.y, replay.y]), list(range(C))) + 0.15 * square
-    assert one.loss(net, batch, (replay,)).item() == pytest.approx(expected, abs=1e-10)
+    assert method.loss(net, batch, (replay,)).item() == pytest.approx(expected, abs=1e-10)
 
 
 def test_cls_er_averages_are_updated_at_their_rate_with_warm_up(net: nets.ResNet) -> None:
-    one = specialist("cls-er", net, options={"stable_rate": 0.25, "stable_alpha": 0.9, "plastic_rate": 1.0})
-    decays = one.draw_inputs(np.random.default_rng(0), 4000, 0)
+    method = specialist("cls-er", net, options={"stable_rate": 0.25, "stable_alpha": 0.9, "plastic_rate": 1.0})
+    decays = method.draw_inputs(np.random.default_rng(0), 4000, 0)
     assert abs((decays["stable"] < 1).mean() - 0.25) < 0.03
     assert (decays["plastic"] < 1).all()
     assert decays["plastic"][:3] == pytest.approx([1 / 2, 2 / 3, 3 / 4])  # 1 − 1/(step + 1), up to alpha
     assert decays["plastic"][-1] == pytest.approx(0.999)
     assert set(np.round(decays["stable"][100:], 6)) == {np.float32(0.9).round(6), np.float32(1.0)}
-    one.model_copies |= {
+    method.model_copies |= {
         name: frozen_copy(tiny_net(classes=C, seed=3, dtype=torch.float64)) for name in ("stable", "plastic")
     }
-    before = [p.clone() for p in one.model_copies["stable"].parameters()]
+    before = [p.clone() for p in method.model_copies["stable"].parameters()]
     batch = make_batch(2, (2, 3), 0)
     batch.extra = {"stable": torch.tensor(0.75), "plastic": torch.tensor(1.0)}
     with torch.no_grad():
-        one.after_step(net, batch, ())
-    for a, b, theta in zip(before, one.model_copies["stable"].parameters(), net.parameters(), strict=True):
+        method.after_step(net, batch, ())
+    for a, b, theta in zip(before, method.model_copies["stable"].parameters(), net.parameters(), strict=True):
         torch.testing.assert_close(b, 0.75 * a + 0.25 * theta.detach())
-    same = zip(one.model_copies["plastic"].parameters(), before, strict=True)
+    same = zip(method.model_copies["plastic"].parameters(), before, strict=True)
     assert all(torch.equal(a, b) for a, b in same)
 
 
@@ -260,35 +260,35 @@ def unit(m: int, d: int, seed: int) -> Tensor:
 
 def test_supervised_contrast_equals_its_definition() -> None:
     z, y, t = unit(6, 3, 0), [0, 1, 0, 1, 1, 0], 0.5
-    got = supervised_contrast(z, torch.tensor(y), t).tolist()
+    actual = supervised_contrast(z, torch.tensor(y), t).tolist()
     for i in range(6):
         total = sum(math.exp(float(z[i] @ z[j]) / t) for j in range(6) if j != i)
         chances = [math.log(math.exp(float(z[i] @ z[j]) / t) / total) for j in range(6) if j != i and y[j] == y[i]]
-        assert got[i] == pytest.approx(-mean(chances), abs=1e-10)
+        assert actual[i] == pytest.approx(-mean(chances), abs=1e-10)
 
 
 def test_relations_are_log_softmax_over_the_other_samples() -> None:
     z, t = unit(5, 3, 0), 0.2
-    got = relations(z, t)
-    assert got.shape == (5, 4)
+    actual = relations(z, t)
+    assert actual.shape == (5, 4)
     for i in range(5):
         expected = log_softmax([float(z[i] @ z[j]) / t for j in range(5) if j != i])
-        assert got[i].tolist() == pytest.approx(expected, abs=1e-10)
+        assert actual[i].tolist() == pytest.approx(expected, abs=1e-10)
 
 
 def test_co2l_loss_has_task_anchors_and_distills_relations(net: nets.ResNet) -> None:
     options = {"width": 4, "temperature": 0.5, "now_temperature": 0.2, "past_temperature": 0.1, "distil": 2.0}
-    one: Any = specialist("co2l", net, tasks=((0, 1),), options=options)
-    one.on_task_start()
-    one.context = specialist("co2l", net, options=options).context
-    one.on_task_start()
-    one.head, one.old_head = one.head.double(), one.old_head.double()
+    method: Any = specialist("co2l", net, tasks=((0, 1),), options=options)
+    method.on_task_start()
+    method.context = specialist("co2l", net, options=options).context
+    method.on_task_start()
+    method.head, method.old_head = method.head.double(), method.old_head.double()
     with torch.no_grad():
-        one.old_head[0].weight.add_(0.3)
+        method.old_head[0].weight.add_(0.3)
     batch = make_batch(4, (0, 2, 3, 2), 0, views=2)
     x, y = torch.cat([batch.x, *batch.extra_views]), [0, 2, 3, 2] * 2
-    z = F.normalize(one.head(net.features(x)), dim=1).detach()
-    before = F.normalize(one.old_head(one.model_copies["old"].features(x)), dim=1).detach()
+    z = F.normalize(method.head(net.features(x)), dim=1).detach()
+    before = F.normalize(method.old_head(method.model_copies["old"].features(x)), dim=1).detach()
     asym = 0.0
     for i in (k for k in range(8) if y[k] != 0):
         total = sum(math.exp(float(z[i] @ z[j]) / 0.5) for j in range(8) if j != i)
@@ -299,13 +299,13 @@ def test_co2l_loss_has_task_anchors_and_distills_relations(net: nets.ResNet) -> 
         p = log_softmax([float(z[i] @ z[j]) / 0.2 for j in range(8) if j != i])
         q = log_softmax([float(before[i] @ before[j]) / 0.1 for j in range(8) if j != i])
         ird -= sum(math.exp(b) * a for a, b in zip(p, q, strict=True)) / 8
-    assert one.loss(net, batch, ()).item() == pytest.approx(asym + 2.0 * ird, abs=1e-8)
+    assert method.loss(net, batch, ()).item() == pytest.approx(asym + 2.0 * ird, abs=1e-8)
 
 
 def test_co2l_trains_features_and_head_then_classifier(net: nets.ResNet) -> None:
-    one: Any = specialist("co2l", net, tasks=((0, 1),), batch=512, epochs=100, lr=0.5, options={"first_epochs": 500})
-    one.on_task_start()
-    phase, closing_phase = one.training_phase(), one.closing_phase()
+    method: Any = specialist("co2l", net, tasks=((0, 1),), batch=512, epochs=100, lr=0.5, options={"first_epochs": 500})
+    method.on_task_start()
+    phase, closing_phase = method.training_phase(), method.closing_phase()
     assert phase.epochs == 500
     assert not any(name.startswith("classifier.") for name in phase.parameters)
     assert {name for name in phase.parameters if name.startswith("head.")}
@@ -365,14 +365,14 @@ def test_distillation_is_minimal_for_equal_logits() -> None:
 def test_graft_bounds_logits_by_gamma_times_the_labels_logit() -> None:
     old, new = torch.randn(40, C).abs() + 0.1, torch.randn(40, C) * 3
     y, columns = torch.arange(40) % 2, torch.tensor([False, False, True, True, True, True])
-    got = graft(old, new, y, columns, 0.85)
-    assert torch.equal(got[:, :2], old[:, :2])
+    actual = graft(old, new, y, columns, 0.85)
+    assert torch.equal(actual[:, :2], old[:, :2])
     high = 0
     for k in range(40):
         own, top = float(old[k, y[k]]), float(new[k, 2:].max())
         scale = 0.85 * own / top if top > own else 1.0
         high += top > own
-        torch.testing.assert_close(got[k, 2:], new[k, 2:] * scale)
+        torch.testing.assert_close(actual[k, 2:], new[k, 2:] * scale)
     assert 0 < high < 40
 
 
@@ -383,9 +383,9 @@ def test_hinge_is_the_mean_of_positive_values() -> None:
 
 def test_x_der_loss_is_the_sum_of_its_seven_terms(net: nets.ResNet) -> None:
     options = {"consistency": 0.05, "temperature": 5.0, "eta": 0.1, "margin": 0.3}
-    one: Any = specialist("x-der", net, alpha=0.3, beta=0.8, replay=4, options=options)
-    one.on_task_start()
-    one.training_phase()
+    method: Any = specialist("x-der", net, alpha=0.3, beta=0.8, replay=4, options=options)
+    method.on_task_start()
+    method.training_phase()
     batch = make_batch(5, (2, 3), 0, views=3)
     replay_batches = tuple(make_batch(4, (0, 1), k, logits=True, views=3) for k in (1, 2))
     batch.extra = {"chance": torch.ones(2, 4)}
@@ -406,26 +406,26 @@ def test_x_der_loss_is_the_sum_of_its_seven_terms(net: nets.ResNet) -> None:
     )
     y = torch.cat([batch.y, replay_batches[0].y]).repeat(2)
     expected += 0.05 * supervised_contrast(F.normalize(net(x)[:, 4:6], dim=1), y, 5.0).mean().item()
-    assert one.loss(net, batch, replay_batches).item() == pytest.approx(expected, abs=1e-8)
+    assert method.loss(net, batch, replay_batches).item() == pytest.approx(expected, abs=1e-8)
 
 
 def test_x_der_updates_logits_with_decreasing_probability_and_once_per_step(net: nets.ResNet) -> None:
-    one: Any = specialist("x-der", net, replay=4)
-    one.on_task_start()
-    one.training_phase()
+    method: Any = specialist("x-der", net, replay=4)
+    method.on_task_start()
+    method.training_phase()
     replay_batches = tuple(make_batch(4, (0, 1), k, logits=True, views=3) for k in (1, 2))
     replay_batches[1].slots = torch.tensor([3, 4, 5, 6])  # one image is in both batches
     for replay in replay_batches:
         replay.stored_logits = replay.stored_logits.float()
     outputs = [torch.randn(4, C) for _ in replay_batches]
-    one._update_logits(replay_batches, outputs, torch.full((2, 4), 0.6))
-    assert one.count.tolist() == [1, 1, 1, 1, 1, 1, 1, 0, 0]
+    method._update_logits(replay_batches, outputs, torch.full((2, 4), 0.6))
+    assert method.count.tolist() == [1, 1, 1, 1, 1, 1, 1, 0, 0]
     assert not torch.equal(replay_batches[0].updated_logits, replay_batches[0].stored_logits)
     assert torch.equal(
         replay_batches[0].updated_logits[:, :2], replay_batches[0].stored_logits[:, :2]
     )  # known columns stay
     assert torch.equal(replay_batches[1].updated_logits[0], replay_batches[0].updated_logits[3])
-    one._update_logits(replay_batches, outputs, torch.full((2, 4), 0.6))  # 0.6 is not under 1/2
+    method._update_logits(replay_batches, outputs, torch.full((2, 4), 0.6))  # 0.6 is not under 1/2
     assert torch.equal(replay_batches[0].updated_logits, replay_batches[0].stored_logits)
 
 

@@ -68,12 +68,12 @@ def test_one_step_equals_the_original_code(case: str) -> None:
         return losses[-1]
 
     parameters: dict[str, Tensor] = dict(net.named_parameters())
-    rounds: Any = None  # nothing is planned here
+    planner: Any = None  # not used by a single step
     stage = Stage(
         "specialist",
         parameters,
         OptimizerConfig(GOLDEN["lr"]),
-        rounds,
+        planner,
         loss,
         transform_gradients=specialist.transform_gradients,
     )

@@ -139,33 +139,33 @@ def test_hook_state_survives_an_interruption(stage: str, epoch: int, classes: in
             raise KeyboardInterrupt
 
     first, second = tiny_stream().tasks
-    whole, stopped = (
+    uninterrupted, stopped = (
         recording_learner(classes=classes),
         recording_learner(classes=classes, callback=LambdaCallback(stop)),
     )
-    for learner in (whole, stopped):
+    for learner in (uninterrupted, stopped):
         learner.learn(first)
-    whole.learn(second)
+    uninterrupted.learn(second)
     with pytest.raises(KeyboardInterrupt):
         stopped.learn(second)
     again = itl.load(tmp_path, device="cpu")
     again.learn(second)
-    assert differing_keys(learner_snapshot(again), learner_snapshot(whole)) == set()
-    assert differing_keys(again.specialist.state_dict(), whole.specialist.state_dict()) == set()
-    assert torch.equal(again.logits(second.test), whole.logits(second.test))
+    assert differing_keys(learner_snapshot(again), learner_snapshot(uninterrupted)) == set()
+    assert differing_keys(again.specialist.state_dict(), uninterrupted.specialist.state_dict()) == set()
+    assert torch.equal(again.logits(second.test), uninterrupted.logits(second.test))
 
 
 def test_optimizer_uses_transformed_gradients() -> None:
-    halved, whole = recording_learner(), recording_learner(specialist__lr=0.025)
+    halved, unchanged = recording_learner(), recording_learner(specialist__lr=0.025)
     task = tiny_stream().tasks[0]
     halved.learn(task)
     plain = RecordingSpecialist.transform_gradients
     try:
         RecordingSpecialist.transform_gradients = Specialist.transform_gradients  # type: ignore[method-assign]
-        whole.learn(task)
+        unchanged.learn(task)
     finally:
         RecordingSpecialist.transform_gradients = plain  # type: ignore[method-assign]
-    same = zip(halved.net.parameters(), whole.net.parameters(), strict=True)
+    same = zip(halved.net.parameters(), unchanged.net.parameters(), strict=True)
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in same)
 
 

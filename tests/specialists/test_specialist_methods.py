@@ -35,7 +35,7 @@ def test_method_resumes_exactly_within_a_task(method: str, generalist: str, tmp_
     end, logits = full_snapshot(learner), learner.logits(stream.tasks[0].test)
     assert torch.isfinite(logits).all()
     expected = {*stages(learner), *(["tangent", "projection"] if generalist == "tangent" else [])}
-    assert {place.name for place in tmp_path.iterdir()} == expected
+    assert {path.name for path in tmp_path.iterdir()} == expected
     for stage in expected:
         again = itl.load(tmp_path / stage, device="cpu")
         again.recall(stream.tasks[:1])
@@ -52,8 +52,8 @@ def test_method_resumes_exactly_between_tasks(method: str, tmp_path: Path) -> No
     again = itl.load(tmp_path, device="cpu")
     assert torch.equal(again.logits(stream.tasks[0].test), learner.logits(stream.tasks[0].test))
     again.recall(stream.tasks[:1])
-    for one in (learner, again):
-        one.learn(stream.tasks[1])
+    for each in (learner, again):
+        each.learn(stream.tasks[1])
     assert differing_keys(full_snapshot(again), full_snapshot(learner)) == set()
 
 
@@ -77,7 +77,7 @@ def test_method_learns_with_a_growing_classifier(method: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("method", BASELINES)
 def test_method_learns(method: str) -> None:
-    """Twelve times as many steps as elsewhere here: the tiny world's patterns are easy."""
+    """Uses twelve times as many steps as the other tests; the synthetic patterns are easy to learn."""
     many = {"specialist__epochs": 24} if method != "gdumb" else {"specialist__epochs": 62}
     own = {**BASELINE_SETTINGS.get(method, {}), **many}
     if method == "co2l":
@@ -108,15 +108,15 @@ def test_chunk_size_does_not_change_a_methods_results(method: str) -> None:
 
 def test_joint_learns_from_all_tasks_and_requires_their_images(tmp_path: Path) -> None:
     stream, learner = tiny_stream(), baseline_learner("joint")
-    shown: list[int] = []
+    trained_on: list[int] = []
     learner.learn(stream.tasks[0])
     learner.save(tmp_path)
     loss = learner.specialist.loss
     learner.specialist.loss = lambda net, batch, replay_batches: (
-        shown.extend(batch.y.tolist()) or loss(net, batch, replay_batches)
+        trained_on.extend(batch.y.tolist()) or loss(net, batch, replay_batches)
     )  # type: ignore[method-assign, func-returns-value]
     learner.learn(stream.tasks[1])
-    assert sorted(shown) == sorted([0, 1, 2, 3] * 10 * 2)  # two epochs over both tasks' 40 images
+    assert sorted(trained_on) == sorted([0, 1, 2, 3] * 10 * 2)  # two epochs over the 40 images of both tasks
     with pytest.raises(UserError, match=r"those of 1 earlier tasks are missing; pass these tasks to learner\.recall"):
         itl.load(tmp_path, device="cpu").learn(stream.tasks[1])
 
@@ -131,32 +131,32 @@ def test_method_that_resets_the_network_starts_each_task_with_a_new_one(method: 
     assert not torch.allclose(seen[0], seen[1], atol=1e-3)
 
 
-def test_gdumb_sees_its_memory_and_nothing_else() -> None:
+def test_gdumb_trains_only_on_its_memory() -> None:
     stream, learner = tiny_stream(), baseline_learner("gdumb")
     learner.prepare(stream.tasks[0])
-    shown: list[int] = []
+    trained_on: list[int] = []
     loss = learner.specialist.loss
     learner.specialist.loss = lambda net, batch, replay_batches: (
-        shown.append(len(batch.y)) or loss(net, batch, replay_batches)
+        trained_on.append(len(batch.y)) or loss(net, batch, replay_batches)
     )  # type: ignore[method-assign, func-returns-value]
     for task in stream:
         learner.learn(task)
-    assert shown == [8] * 6  # three epochs a task over a memory of eight
+    assert trained_on == [8] * 6  # three epochs per task over a memory of eight
     assert sorted(learner.memory.labels) == [0, 0, 1, 1, 2, 2, 3, 3]
 
 
 def test_generalist_starts_from_the_evaluated_model() -> None:
-    """CLS-ER's stable average, not the trained network; later the averages continue from the expert."""
-    stream, heard = tiny_stream(), {}
+    """CLS-ER evaluates its stable average; after the generalist the averages continue from the expert."""
+    stream, states = tiny_stream(), {}
 
-    def tell(event: str, learner: Learner, stage: str | None, done: int) -> None:
+    def record_event(event: str, learner: Learner, stage: str | None, done: int) -> None:
         if (event, stage) == ("on_stage_start", "tangent"):
-            heard["features"] = {n: t.clone() for n, t in learner.net.state_dict().items() if "classifier" not in n}
-            heard["stable"] = {n: t.clone() for n, t in learner.specialist.model_copies["stable"].state_dict().items()}
+            states["features"] = {n: t.clone() for n, t in learner.net.state_dict().items() if "classifier" not in n}
+            states["stable"] = {n: t.clone() for n, t in learner.specialist.model_copies["stable"].state_dict().items()}
 
-    learner = baseline_learner("cls-er", generalist="tangent", callback=LambdaCallback(tell))
+    learner = baseline_learner("cls-er", generalist="tangent", callback=LambdaCallback(record_event))
     learner.learn(stream.tasks[0])
-    assert all(torch.equal(t, heard["stable"][n]) for n, t in heard["features"].items())
+    assert all(torch.equal(t, states["stable"][n]) for n, t in states["features"].items())
     for average in learner.specialist.model_copies.values():
         assert all(torch.equal(a, b) for a, b in zip(average.parameters(), learner.net.parameters(), strict=True))
 
@@ -176,11 +176,11 @@ def test_method_that_requires_new_classes_refuses_a_known_class(method: str) -> 
     ("method", "settings", "message"),
     [
         ("der", {"memory__policy": "stratified"}, r"der stores logits step by step; set memory\.policy=reservoir"),
-        ("der", {"memory__logits": False}, r"memory\.logits=false leaves out; set it to true"),
+        ("der", {"memory__logits": False}, r"memory\.logits=false does not store them; set it to true"),
         ("gdumb", {"memory__policy": "reservoir"}, r"selected at the end of a task; set memory\.policy=stratified"),
         ("icarl", {"memory__policy": "reservoir"}, r"selected at the end of a task; set memory\.policy=stratified"),
         ("agem", {"memory__policy": "none"}, "agem needs a memory"),
-        ("x-der", {"classes": None}, "number of classes from the start; give classes=N"),
+        ("x-der", {"classes": None}, "number of classes from the start; pass classes=N"),
         ("lwf", {"generalist": "tangent", "memory__policy": "none"}, "lwf needs a memory"),
         (
             "x-der",
@@ -251,7 +251,7 @@ WITHOUT_EFFECT: dict[str, tuple[Any, list[str]]] = {
 }
 
 
-@pytest.mark.parametrize(("setting", "method"), [(s, m) for s, (_, those) in WITHOUT_EFFECT.items() for m in those])
+@pytest.mark.parametrize(("setting", "method"), [(s, m) for s, (_, methods) in WITHOUT_EFFECT.items() for m in methods])
 def test_setting_without_effect_is_documented(setting: str, method: str) -> None:
     ends = []
     for given in ({}, {setting: WITHOUT_EFFECT[setting][0]}):
@@ -265,9 +265,9 @@ def test_setting_without_effect_is_documented(setting: str, method: str) -> None
 
 
 def test_every_specialist_has_a_method_and_a_step_cost() -> None:
-    on = (None, "seq-cifar10")
-    used = {presets.settings_for(name, stream, 200).specialist.name for name in presets.METHODS for stream in on}
+    streams = (None, "seq-cifar10")
+    used = {presets.settings_for(name, stream, 200).specialist.name for name in presets.METHODS for stream in streams}
     assert used == set(names())
     for name in names():
-        one = build(SpecialistSettings(name=name))
-        assert one.forward_batches >= one.backward_batches >= 1
+        specialist = build(SpecialistSettings(name=name))
+        assert specialist.forward_batches >= specialist.backward_batches >= 1

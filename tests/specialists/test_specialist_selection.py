@@ -63,9 +63,9 @@ class Small(nn.Module):
 
 
 def test_gss_steps_equal_the_benchmarks_code() -> None:
-    """Ten steps from the same weights, batches and draws: loss and weights to 1e-8, every slot and score."""
+    """Ten steps from the same weights, batches and draws: loss and weights agree to 1e-8, slots and scores too."""
     net, size = Small(), 6
-    live = GradientSimilaritySelector(Slots.empty(size), torch.zeros(size + 1, dtype=torch.float64), CPU)
+    selector = GradientSimilaritySelector(Slots.empty(size), torch.zeros(size + 1, dtype=torch.float64), CPU)
     held_x, held_y, filled = torch.zeros(size + 1, 4, dtype=torch.float64), torch.zeros(size + 1, dtype=torch.int64), 0
     for t, step in enumerate(GOLDEN["steps"]):
         x = (wave(3, 4, k=0.37 + 0.11 * t) * (1 + 0.2 * t)).float().double()
@@ -85,16 +85,16 @@ def test_gss_steps_equal_the_benchmarks_code() -> None:
             both = gradient_gram(net, torch.cat([held_x[compare], x]), torch.cat([held_y[compare], y]))
             score, alone = cosine_scores(both, len(compare))
             score = score.expand(3)
-        wish = [min(filled + k, size) if filled + k < size else CHOOSE_ON_DEVICE for k in range(3)]
+        planned_slots = [min(filled + k, size) if filled + k < size else CHOOSE_ON_DEVICE for k in range(3)]
         draws = [torch.tensor(step[name] or [0.0] * 3, dtype=torch.float64) for name in ("where", "whether")]
-        inputs = {"slot": torch.tensor(wish), "slot_draw": draws[0], "accept_draw": draws[1]}
+        inputs = {"slot": torch.tensor(planned_slots), "slot_draw": draws[0], "accept_draw": draws[1]}
         extra = {"batch_score": score, "sample_score": alone}
-        targets = live.choose_slots(OfferedBatch(y, None, inputs, extra), [])
+        targets = selector.choose_slots(OfferedBatch(y, None, inputs, extra), [])
         for k, target in enumerate(targets.tolist()):
             held_x[target], held_y[target] = x[k], y[k]
         filled = min(size, filled + 3)
         assert held_y[:filled].tolist() == step["labels"][:filled]
-        assert live.scores[:filled].tolist() == pytest.approx(step["scores"][:filled], abs=1e-6)
+        assert selector.scores[:filled].tolist() == pytest.approx(step["scores"][:filled], abs=1e-6)
 
 
 def test_gss_scores_are_the_largest_cosines_plus_one() -> None:
@@ -124,20 +124,22 @@ def test_loss_aware_eviction_probabilities_equal_the_authors_code() -> None:
 
 
 def test_loss_aware_memory_accepts_like_a_reservoir_and_evicts_by_score() -> None:
-    rng, taken, given_up, runs = np.random.default_rng(0), 0, np.zeros(4), 600
+    rng, accepted, evicted, runs = np.random.default_rng(0), 0, np.zeros(4), 600
     losses = torch.tensor([0.01, 0.02, 4.0, 5.0, 0.0], dtype=torch.float64)
     for _ in range(runs):
         slots = Slots.empty(4)
         slots.write(np.arange(4), np.zeros(4, np.int64), 0, np.arange(4), 2)
         slots.seen = 9
-        live = LossAwareSelector(slots, losses.clone(), CPU)
-        batch = {name: torch.from_numpy(array) for name, array in live.draw_inputs(slots, np.array([4]), rng).items()}
-        targets = live.choose_slots(OfferedBatch(torch.tensor([1]), torch.zeros(1, 2), batch, {}), [])
-        taken += int(targets[0] < 4)
-        given_up[targets[targets < 4].numpy()] += 1
-    assert abs(taken / runs - 0.4) < 4 * math.sqrt(0.24 / runs)  # 4 of 10
+        selector = LossAwareSelector(slots, losses.clone(), CPU)
+        batch = {
+            name: torch.from_numpy(array) for name, array in selector.draw_inputs(slots, np.array([4]), rng).items()
+        }
+        targets = selector.choose_slots(OfferedBatch(torch.tensor([1]), torch.zeros(1, 2), batch, {}), [])
+        accepted += int(targets[0] < 4)
+        evicted[targets[targets < 4].numpy()] += 1
+    assert abs(accepted / runs - 0.4) < 4 * math.sqrt(0.24 / runs)  # 4 of 10
     chances = eviction_probabilities(losses[:4], torch.zeros(4, dtype=torch.int64)).numpy()
-    assert (abs(given_up / taken - chances) <= 4 * np.sqrt(chances * (1 - chances) / taken)).all()
+    assert (abs(evicted / accepted - chances) <= 4 * np.sqrt(chances * (1 - chances) / accepted)).all()
 
 
 # ------------------------------------------------------------------------------------------------------------ ER-T
@@ -180,7 +182,7 @@ def test_er_t_learning_rate_decays_with_samples_seen() -> None:
 
 
 def test_gmed_edit_equals_its_equation() -> None:
-    """α (∇ℓ(x; θ') - ∇ℓ(x; θ) + β ∇ℓ(x; θ)), θ' = θ - lr ∇ℓ(now), written out on plain copies of the weights."""
+    """α (∇ℓ(x; θ') - ∇ℓ(x; θ) + β ∇ℓ(x; θ)), θ' = θ - lr ∇ℓ(batch), computed on copies of the weights."""
     net = Small()
     settings = SpecialistSettings(lr=0.2, options={"stride": 0.3, "regularise": 0.1})
     specialist = GMED(settings)
@@ -196,12 +198,12 @@ def test_gmed_edit_equals_its_equation() -> None:
         return torch.autograd.grad(F.cross_entropy(model(at), y), at)[0]
 
     before = image_gradient(net)
-    ahead = Small().float()
-    grads = torch.autograd.grad(F.cross_entropy(ahead(batch.x), batch.y), list(ahead.parameters()))
+    virtual = Small().float()
+    grads = torch.autograd.grad(F.cross_entropy(virtual(batch.x), batch.y), list(virtual.parameters()))
     with torch.no_grad():
-        for p, g in zip(ahead.parameters(), grads, strict=True):
+        for p, g in zip(virtual.parameters(), grads, strict=True):
             p -= 0.2 * g
-    expected = x + 0.3 * (image_gradient(ahead) - before + 0.1 * before)
+    expected = x + 0.3 * (image_gradient(virtual) - before + 0.1 * before)
     assert torch.allclose(edited, expected, atol=1e-6)
 
 
@@ -219,7 +221,7 @@ def test_gmed_edits_follow_their_images() -> None:
 def test_gmed_image_written_at_task_end_has_no_edit(policy: str) -> None:
     edited: list[bool] = []
 
-    def look(event: str, learner: Learner, stage: str | None, epoch: int) -> None:
+    def check_edits(event: str, learner: Learner, stage: str | None, epoch: int) -> None:
         memory = learner.memory
         if event == "on_memory_update":
             assert memory.edits is not None
@@ -229,16 +231,16 @@ def test_gmed_image_written_at_task_end_has_no_edit(policy: str) -> None:
 
     stream = tiny_stream(classes=6, tasks=3, each=9)
     options = {"memory__policy": policy, "specialist__options__stride": 5.0}
-    learner = tiny_learner("gmed", 7, 6, callback=LambdaCallback(look), **options)
+    learner = tiny_learner("gmed", 7, 6, callback=LambdaCallback(check_edits), **options)
     for task in stream:
         learner.learn(task)
-    assert any(edited)  # of images that stayed
+    assert any(edited)  # images of earlier tasks
 
 
 def test_gmed_image_written_in_a_step_has_no_edit(monkeypatch: pytest.MonkeyPatch) -> None:
     write, lost = OnlineSelectionStep.write, []
 
-    def watched(self: OnlineSelectionStep, *args: Any) -> None:
+    def checked_write(self: OnlineSelectionStep, *args: Any) -> None:
         edits, written = self.memory.edits, self.selector.slot_fields["written"].clone()
         assert edits is not None
         before = edits.flatten(1).any(1)
@@ -247,7 +249,7 @@ def test_gmed_image_written_in_a_step_has_no_edit(monkeypatch: pytest.MonkeyPatc
         lost.extend(before[new].tolist())
         assert not edits[new].any()
 
-    monkeypatch.setattr(OnlineSelectionStep, "write", watched)
+    monkeypatch.setattr(OnlineSelectionStep, "write", checked_write)
     learner = trained_learner("gmed", memory__policy="loss-aware", specialist__options__stride=5.0)
     assert any(lost)
     assert learner.memory.edits is not None
@@ -257,7 +259,7 @@ def test_gmed_image_written_in_a_step_has_no_edit(monkeypatch: pytest.MonkeyPatc
 # ---------------------------------------------------------------------------------------------------------- MetaSP
 
 
-def judged_batches(dtype: torch.dtype) -> tuple[tuple[Tensor, Tensor], list[tuple[Tensor, Tensor]]]:
+def influence_batches(dtype: torch.dtype) -> tuple[tuple[Tensor, Tensor], list[tuple[Tensor, Tensor]]]:
     """A batch to learn from and two held-out sets."""
     draw = torch.Generator().manual_seed(1)
     batches = [(torch.randn(n, 1, 8, 8, generator=draw).to(dtype), torch.arange(n) % 3) for n in (6, 4, 5)]
@@ -266,40 +268,40 @@ def judged_batches(dtype: torch.dtype) -> tuple[tuple[Tensor, Tensor], list[tupl
 
 def test_metasp_influence_is_the_derivative_through_the_virtual_step() -> None:
     net = tiny_net(classes=3, dtype=torch.float64)
-    (x, y), judges = judged_batches(torch.float64)
-    ours = influences(net, (x, y), judges, 0.1)
+    (x, y), held_out = influence_batches(torch.float64)
+    computed = influences(net, (x, y), held_out, 0.1)
     weights = {name: p.detach().clone().requires_grad_() for name, p in net.named_parameters()}
     eps = torch.zeros(6, requires_grad=True, dtype=torch.float64)
     each = F.cross_entropy(torch.func.functional_call(net, weights, (x,)), y, reduction="none")
     grads = torch.autograd.grad(((1 + eps) * each).sum() / 6, list(weights.values()), create_graph=True)
-    ahead = {name: w - 0.1 * g for (name, w), g in zip(weights.items(), grads, strict=True)}
-    for influence, (judge_x, judge_y) in zip(ours, judges, strict=True):
-        loss = F.cross_entropy(torch.func.functional_call(net, ahead, (judge_x,)), judge_y)
+    virtual = {name: w - 0.1 * g for (name, w), g in zip(weights.items(), grads, strict=True)}
+    for influence, (held_out_x, held_out_y) in zip(computed, held_out, strict=True):
+        loss = F.cross_entropy(torch.func.functional_call(net, virtual, (held_out_x,)), held_out_y)
         (raw,) = torch.autograd.grad(loss, eps, retain_graph=True)
         assert torch.allclose(influence, raw * loss.detach() / raw.norm(), rtol=1e-10, atol=1e-10)
 
 
 def test_metasp_influence_is_computed_in_float32_with_bf16_weights() -> None:
-    net, (batch, judges) = tiny_net(classes=3), judged_batches(torch.float32)
+    net, (batch, held_out) = tiny_net(classes=3), influence_batches(torch.float32)
     masters = {layer: layer.weight for layer in net.modules() if isinstance(layer, nn.Conv2d | nn.Linear)}
     for layer in masters:
         layer._parameters["weight"] = nn.Parameter(layer.weight.detach().bfloat16())
     with torch.autocast("cpu", torch.bfloat16):
-        ours = influences(net, batch, judges, 0.1)
+        computed = influences(net, batch, held_out, 0.1)
     for layer, weight in masters.items():
         layer._parameters["weight"] = nn.Parameter(weight.detach().bfloat16().float())
-    for one, other in zip(ours, influences(net, batch, judges, 0.1), strict=True):
-        assert one.dtype == torch.float32
-        assert torch.equal(one, other)
+    for influence, expected in zip(computed, influences(net, batch, held_out, 0.1), strict=True):
+        assert influence.dtype == torch.float32
+        assert torch.equal(influence, expected)
 
 
 def test_metasp_influence_is_zero_if_the_virtual_step_overflows() -> None:
     """A virtual step in evaluation mode may overflow where the actual step does not; it must not stop the run."""
-    net, (batch, judges) = tiny_net(classes=3), judged_batches(torch.float32)
-    each = influences(net, batch, judges, 1e30)
+    net, (batch, held_out) = tiny_net(classes=3), influence_batches(torch.float32)
+    each = influences(net, batch, held_out, 1e30)
     assert [t.tolist() for t in each] == [[0.0] * 6] * 2
     assert step_weights(min_norm_combination(*each)).tolist() == pytest.approx([1 / 6] * 6)
-    assert any(t.abs().sum() > 0 for t in influences(net, batch, judges, 0.1))
+    assert any(t.abs().sum() > 0 for t in influences(net, batch, held_out, 0.1))
 
 
 def test_min_norm_combination_has_the_smallest_norm() -> None:
@@ -330,20 +332,20 @@ def test_gcr_selection_equals_a_search_over_full_gradients() -> None:
         torch.rand(12, generator=draw).double() + 0.5,
     )
     held = GradientCoresetCandidates(12, 3, PolicyOptions(alpha=0.2, beta=0.7), CPU)
-    whole = []
+    gradients = []
     for k in range(12):
         logits = layer(features[k])
         loss = 0.7 * F.cross_entropy(logits[None], torch.tensor([1])) + 0.2 * ((logits - stored[k]) ** 2).mean()
         grads = torch.autograd.grad(loss, [layer.weight, layer.bias])
-        whole.append(torch.cat([grads[0], grads[1][:, None]], 1).flatten())
-    gradient = torch.stack(whole).numpy()
+        gradients.append(torch.cat([grads[0], grads[1][:, None]], 1).flatten())
+    gradient = torch.stack(gradients).numpy()
     seen = FeaturesAndLogits(features, layer(features).detach())
     errors, inputs = held._gradient(seen, 1, stored, None)
     assert np.allclose((errors[:, :, None] * inputs[:, None]).flatten(1).numpy(), gradient)
     chosen, weights = select_and_weight(errors, inputs, mass, 5)
-    expected, theirs = reference_pursuit(gradient, (gradient * mass[:, None].numpy()).sum(0), 5, 0.5)
+    expected, expected_weights = reference_pursuit(gradient, (gradient * mass[:, None].numpy()).sum(0), 5, 0.5)
     assert chosen[: len(expected)].tolist() == expected
-    assert np.allclose(weights[: len(expected)], theirs, atol=1e-5)
+    assert np.allclose(weights[: len(expected)], expected_weights, atol=1e-5)
 
 
 def test_gcr_loss_uses_sample_weights() -> None:
@@ -376,30 +378,30 @@ def test_gcr_memory_is_balanced_and_holds_correctly_classified_samples() -> None
 def test_gcr_selects_from_all_samples_of_a_class_without_correct_ones(
     never: set[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stream, told = tiny_stream(), []
+    stream, counts = tiny_stream(), []
 
     def rate(self: GradientCoresetCandidates, logits: Tensor, batch: dict[str, Tensor]) -> Tensor:
         return (~torch.isin(batch["y"], torch.tensor(list(never)))).double()
 
-    def look(event: str, learner: Learner, stage: str | None, epoch: int) -> None:
+    def check_logits(event: str, learner: Learner, stage: str | None, epoch: int) -> None:
         if event == "on_memory_update":
-            held, task = learner.memory.slots, len(learner.tasks) - 1
-            ours = np.flatnonzero((held.task == task) & np.isin(held.label, list(never)))
-            logits = learner.logits(stream.tasks[task].train)[held.row[ours]]
+            slots, task = learner.memory.slots, len(learner.tasks) - 1
+            current = np.flatnonzero((slots.task == task) & np.isin(slots.label, list(never)))
+            logits = learner.logits(stream.tasks[task].train)[slots.row[current]]
             assert learner.memory.logits is not None
-            assert torch.allclose(learner.memory.logits[ours], logits, atol=1e-5)
-            told.append(len(ours))
+            assert torch.allclose(learner.memory.logits[current], logits, atol=1e-5)
+            counts.append(len(current))
 
     monkeypatch.setattr(GradientCoresetCandidates, "rate", rate)
-    learner = tiny_learner("gcr", buffer=8, classes=4, callback=LambdaCallback(look))
+    learner = tiny_learner("gcr", buffer=8, classes=4, callback=LambdaCallback(check_logits))
     for task in stream:
         learner.learn(task)
-    assert any(told)
+    assert any(counts)
     assert np.bincount(learner.memory.labels).tolist() == [2, 2, 2, 2]
     assert (learner.memory.slots.weight > 0).all()
 
 
-# ---------------------------------------------------------------------------------------------------- all of them
+# ---------------------------------------------------------------------------------------------------- all methods
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -420,29 +422,29 @@ def test_interrupted_task_resumes_with_equal_weights_and_memory(method: str, sta
     stream = tiny_stream(classes=6, tasks=3, each=9)
     at = ("on_round_end", "specialist", 2) if stage == "specialist" else ("on_memory_update", None, 0)
 
-    def keep(event: str, learner: Learner, name: str | None, epoch: int) -> None:
+    def save_when_reached(event: str, learner: Learner, name: str | None, epoch: int) -> None:
         if (event, name, epoch) == at and len(learner.tasks) == 2:
             learner.save(tmp_path)
 
     settings: dict[str, Any] = {"specialist__epochs": 3, "generalist": "tangent"}
     if method == "er-t":
         settings["specialist__options__bias_epochs"] = 3
-    whole = tiny_learner(method, buffer=7, classes=6, callback=LambdaCallback(keep), **settings)
+    uninterrupted = tiny_learner(method, buffer=7, classes=6, callback=LambdaCallback(save_when_reached), **settings)
     for task in stream.tasks[:2]:
-        whole.learn(task)
+        uninterrupted.learn(task)
     again = itl.load(tmp_path, device="cpu")
     again.learn(stream.tasks[1])
-    assert not differing_keys(learner_snapshot(whole), learner_snapshot(again))
+    assert not differing_keys(learner_snapshot(uninterrupted), learner_snapshot(again))
     again.learn(stream.tasks[2])
-    whole.learn(stream.tasks[2])
-    assert not differing_keys(learner_snapshot(whole), learner_snapshot(again))
+    uninterrupted.learn(stream.tasks[2])
+    assert not differing_keys(learner_snapshot(uninterrupted), learner_snapshot(again))
 
 
 @pytest.mark.parametrize(
     ("method", "settings", "line"),
     [
-        ("gss", {"memory__policy": "reservoir"}, r"gss fills its memory by its own rule; set memory\.policy=gss"),
-        ("gcr", {"memory__policy": "stratified"}, r"gcr fills its memory by its own rule; set memory\.policy=gcr"),
+        ("gss", {"memory__policy": "reservoir"}, r"gss works with one memory policy only; set memory\.policy=gss"),
+        ("gcr", {"memory__policy": "stratified"}, r"gcr works with one memory policy only; set memory\.policy=gcr"),
         ("er", {"memory__policy": "gss"}, r"memory\.policy=gss compares gradients, which er does not"),
         ("er-t", {"specialist__options__decay": 1.5}, r"specialist\.options\.decay = 1\.5 is not valid"),
         ("gcr", {"memory__logits": False}, r"gcr replays stored logits.*set it to true"),

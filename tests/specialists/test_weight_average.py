@@ -49,7 +49,7 @@ def record_states(learner: Learner) -> list[State]:
 
 
 def expected_average(states: list[State], average: float) -> State:
-    """Plain mean until the average is as old as its horizon, then an exponential one."""
+    """Arithmetic mean until the average has covered its horizon, then an exponential moving average."""
     shares = np.ones(1)
     for k in range(1, len(states)):
         keep = min(k / (k + 1), average)
@@ -116,12 +116,12 @@ def test_average_resumes_exactly(method: str, classes: int | None, tmp_path: Pat
     for task in stream:
         learner.learn(task)
     logits = learner.logits(stream.tasks[0].test)
-    places = list(tmp_path.iterdir())
-    assert places
-    for place in places:
-        again = itl.load(place, device="cpu")
+    folders = list(tmp_path.iterdir())
+    assert folders
+    for folder in folders:
+        again = itl.load(folder, device="cpu")
         again.learn(stream.tasks[1])
-        assert differing_keys(full_snapshot(again), full_snapshot(learner)) == set(), place.name
+        assert differing_keys(full_snapshot(again), full_snapshot(learner)) == set(), folder.name
         assert torch.equal(again.logits(stream.tasks[0].test), logits)
 
 
