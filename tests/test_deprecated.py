@@ -14,7 +14,7 @@ import pytest
 from itl import _deprecated
 
 
-def recorded(action: Any) -> tuple[Any, list[str]]:
+def with_warnings(action: Any) -> tuple[Any, list[str]]:
     """Result of `action()` and the texts of its deprecation warnings."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -33,7 +33,7 @@ def test_old_module_is_the_new_module(old: str) -> None:
     new = _deprecated.MODULES[old]
     expected = import_module(new)
     sys.modules.pop(old, None)
-    module, messages = recorded(lambda: import_module(old))
+    module, messages = with_warnings(lambda: import_module(old))
     assert module is expected
     assert f"module {old} is deprecated, use {new}" in messages
     assert module.__name__ == module.__spec__.name == new
@@ -43,7 +43,7 @@ def test_old_module_is_the_new_module(old: str) -> None:
 def test_old_name_is_the_new_object(old: str) -> None:
     new = _deprecated.NAMES[old]
     owner, _, name = old.rpartition(".")
-    found, messages = recorded(lambda: resolve(old))
+    found, messages = with_warnings(lambda: resolve(old))
     assert found == resolve_name(new)
     assert f"{_deprecated.new_module(owner)}.{name} is deprecated, use {new}" in messages
 
@@ -71,9 +71,11 @@ def test_renamed_settings_lead_to_settings() -> None:
     ],
 )
 def test_old_public_import_works_in_a_new_process(statement: str, new: str) -> None:
-    done = subprocess.run([sys.executable, "-W", "always", "-c", statement], capture_output=True, text=True, check=True)
-    assert "<string>:1: DeprecationWarning" in done.stderr, "the warning points at the line that uses the old name"
-    assert f"use {new}" in done.stderr
+    process = subprocess.run(
+        [sys.executable, "-W", "always", "-c", statement], capture_output=True, text=True, check=True
+    )
+    assert "<string>:1: DeprecationWarning" in process.stderr, "the warning points at the line that uses the old name"
+    assert f"use {new}" in process.stderr
 
 
 def test_current_names_do_not_warn() -> None:
@@ -167,13 +169,13 @@ def test_specialist_with_old_hook_names_trains_as_before() -> None:
 
         return Old
 
-    kind, messages = recorded(define)
+    old_class, messages = with_warnings(define)
     assert "method Old.task_starts is deprecated, use on_task_start" in messages
     stream = tiny_stream()
     learner = tiny_learner("derpp")
     learner.prepare(stream.tasks[0])
-    learner.specialist = kind(SpecialistSettings(name="old", epochs=1))
-    _, messages = recorded(lambda: [learner.learn(task) for task in stream.tasks[:2]])
+    learner.specialist = old_class(SpecialistSettings(name="old", epochs=1))
+    _, messages = with_warnings(lambda: [learner.learn(task) for task in stream.tasks[:2]])
     assert calls == ["task 0 after ()", "task 1 after (0, 1)"]
     assert {"Batch.said is deprecated, use outputs", "Batch.logits is deprecated, use stored_logits"} <= set(messages)
     assert learner.memory.logits is not None
@@ -184,6 +186,6 @@ def test_specialist_with_old_hook_names_trains_as_before() -> None:
 def test_setting_value_of_an_older_version_is_mapped() -> None:
     from itl.settings import build
 
-    settings, messages = recorded(lambda: build({"specialist": {"name": "er-apart"}}))
+    settings, messages = with_warnings(lambda: build({"specialist": {"name": "er-apart"}}))
     assert settings.specialist.name == "er-separate"
     assert "specialist.name=er-apart is deprecated, use specialist.name=er-separate" in messages

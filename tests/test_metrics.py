@@ -1,4 +1,4 @@
-"""Accuracy, forgetting and transfer against matrices worked out by hand."""
+"""Accuracy, forgetting and transfer, compared with manually computed values."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 
 from itl import metrics
 
-# Row: after task 1, 2, 3. Column: accuracy on task 1, 2, 3 (the upper right is of tasks not yet taught).
+# Row: after task 1, 2, 3. Column: accuracy on task 1, 2, 3 (the upper triangle: tasks not yet learned).
 MATRIX = [
     [90.0, 10.0, 20.0],
     [60.0, 80.0, 5.0],
@@ -15,62 +15,66 @@ MATRIX = [
 ]
 
 
-def test_the_average_is_over_the_tasks_seen() -> None:
+def test_average_covers_the_tasks_seen() -> None:
     assert metrics.average(MATRIX) == pytest.approx((70 + 50 + 95) / 3)
     assert metrics.average(MATRIX, 0) == 90
     assert metrics.average(MATRIX, 1) == 70
 
 
-def test_the_average_incremental_accuracy_is_the_mean_of_the_averages() -> None:
+def test_average_incremental_is_the_mean_of_the_averages() -> None:
     assert metrics.average_incremental(MATRIX) == pytest.approx((90 + 70 + 215 / 3) / 3)
 
 
-def test_forgetting_is_from_the_best_before_the_end() -> None:
+def test_forgetting_is_measured_from_the_best_earlier_accuracy() -> None:
     assert metrics.forgetting(MATRIX) == pytest.approx(((90 - 70) + (80 - 50)) / 2)
-    relearned = [[50.0, 0.0, 0.0], [90.0, 70.0, 0.0], [60.0, 80.0, 90.0]]  # best at row 2; and a gain counts too
+    relearned = [
+        [50.0, 0.0, 0.0],
+        [90.0, 70.0, 0.0],
+        [60.0, 80.0, 90.0],
+    ]  # task 1 is best in row 2; task 2 improves, which counts as negative forgetting
     assert metrics.forgetting(relearned) == pytest.approx(((90 - 60) + (70 - 80)) / 2)
 
 
-def test_backward_transfer_is_from_when_just_learned() -> None:
+def test_backward_transfer_is_measured_from_the_end_of_each_task() -> None:
     assert metrics.backward_transfer(MATRIX) == pytest.approx(((70 - 90) + (50 - 80)) / 2)
 
 
-def test_forward_transfer_is_above_the_untrained_network() -> None:
+def test_forward_transfer_is_measured_from_the_untrained_network() -> None:
     assert metrics.forward_transfer(MATRIX, [1.0, 2.0, 3.0]) == pytest.approx(((10 - 2) + (5 - 3)) / 2)
 
 
-def test_one_task_forgets_and_transfers_nothing() -> None:
-    one = [[88.0]]
-    assert metrics.average(one) == metrics.average_incremental(one) == 88
-    assert metrics.forgetting(one) is None
-    assert metrics.backward_transfer(one) is None
-    assert metrics.forward_transfer(one, [50.0]) is None
+def test_single_task_has_no_forgetting_and_transfer() -> None:
+    matrix = [[88.0]]
+    assert metrics.average(matrix) == metrics.average_incremental(matrix) == 88
+    assert metrics.forgetting(matrix) is None
+    assert metrics.backward_transfer(matrix) is None
+    assert metrics.forward_transfer(matrix, [50.0]) is None
 
 
 LOGITS = torch.tensor(
     [
-        [0.1, 0.2, 0.9, 0.0],  # says 2; within task (0, 1): 1
-        [0.8, 0.1, 0.0, 0.0],  # says 0; 0
-        [0.0, 0.3, 0.0, 0.5],  # says 3; 1
-        [-5.0, -6.0, -1.0, -2.0],  # says 2; 0, though both are below every other
+        [0.1, 0.2, 0.9, 0.0],  # predicts 2; within task (0, 1): 1
+        [0.8, 0.1, 0.0, 0.0],  # predicts 0; 0
+        [0.0, 0.3, 0.0, 0.5],  # predicts 3; 1
+        [-5.0, -6.0, -1.0, -2.0],  # predicts 2; 0, although both are below all others
     ]
 )
 LABELS = torch.tensor([1, 0, 0, 0])
 
 
-def test_task_il_masks_the_other_tasks_classes() -> None:
+def test_task_il_masks_the_classes_of_other_tasks() -> None:
     assert metrics.masked_predictions(LOGITS, (0, 1)).tolist() == [1, 0, 1, 0]
     assert metrics.masked_predictions(LOGITS, (2, 3)).tolist() == [2, 2, 3, 2]
     assert metrics.score(LOGITS, LABELS, (0, 1)) == metrics.Score(class_il=25.0, task_il=75.0)
 
 
-def test_classes_that_have_no_output_yet_cannot_be_said() -> None:
+def test_classes_without_output_are_never_predicted() -> None:
     assert metrics.masked_predictions(LOGITS, (3, 4, 5)).tolist() == [3, 3, 3, 3]
     assert metrics.masked_predictions(LOGITS, (4, 5)).tolist() == [-1] * 4
     assert metrics.score(LOGITS, torch.full((4,), 4), (4, 5)) == metrics.Score(0.0, 0.0)
 
 
-def test_scores_average_the_tasks_seen_each_task_counting_once() -> None:
+def test_scores_average_the_tasks_seen_with_equal_weight() -> None:
     tasks = [metrics.Score(90, 95), metrics.Score(30, 65), metrics.Score(0, 50)]
     assert metrics.Scores.of(tasks, seen=2).class_il == 60
     assert metrics.Scores.of(tasks, seen=2).task_il == 80

@@ -1,4 +1,4 @@
-"""Settings: validated, named in their errors, and never silently wrong."""
+"""Settings: validation, parsing, overriding, and error messages that name the setting."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itl.settings import build, flatten, names, parse
 
 
 @pytest.mark.parametrize("name", names())
-def test_a_wrong_value_is_refused_in_one_line_that_names_the_setting(name: str) -> None:
+def test_invalid_value_is_refused_in_one_line_that_names_the_setting(name: str) -> None:
     with pytest.raises(UserError) as caught:
         build({name: [object]})
     assert f"Setting {name} =" in str(caught.value)
@@ -44,13 +44,13 @@ def test_a_wrong_value_is_refused_in_one_line_that_names_the_setting(name: str) 
         ("half_pipe", "perhaps"),
     ],
 )
-def test_values_out_of_range_are_refused(name: str, value: object) -> None:
+def test_value_out_of_range_is_refused(name: str, value: object) -> None:
     with pytest.raises(UserError, match=f"Setting {name} = "):
         build({name: value})
 
 
 @pytest.mark.parametrize(
-    ("wrong", "near"),
+    ("wrong", "suggestion"),
     [
         ("specialist.learning_rate", "specialist"),
         ("specialist.lrr", "specialist.lr"),
@@ -59,12 +59,12 @@ def test_values_out_of_range_are_refused(name: str, value: object) -> None:
         ("projecton.over", "projection.over"),
     ],
 )
-def test_an_unknown_setting_names_the_nearest(wrong: str, near: str) -> None:
-    with pytest.raises(UserError, match=f"Unknown setting '{wrong}'. Did you mean '.*{near}"):
+def test_unknown_setting_suggests_the_nearest_name(wrong: str, suggestion: str) -> None:
+    with pytest.raises(UserError, match=f"Unknown setting '{wrong}'. Did you mean '.*{suggestion}"):
         build({wrong: 1})
 
 
-def test_words_become_values() -> None:
+def test_parse_converts_text_to_values() -> None:
     pairs = ["specialist.lr=.1", "specialist.epochs=3", "half_pipe=true", "project=False", "tangent.layers=null"]
     pairs += [
         "tangent.l2=1e-5",
@@ -73,39 +73,39 @@ def test_words_become_values() -> None:
         "augment.task=none",
         "specialist.steps=NULL",
     ]
-    given = parse(pairs)
-    assert given["specialist.lr"] == 0.1
-    assert given["half_pipe"] is True
-    assert given["project"] is False
-    assert given["tangent.layers"] is None
-    assert given["specialist.steps"] is None
-    settings = build({"generalist": "tangent"}, given)
+    values = parse(pairs)
+    assert values["specialist.lr"] == 0.1
+    assert values["half_pipe"] is True
+    assert values["project"] is False
+    assert values["tangent.layers"] is None
+    assert values["specialist.steps"] is None
+    settings = build({"generalist": "tangent"}, values)
     assert settings.tangent.l2 == 1e-5
     assert settings.memory.policy == "none"
     assert settings.net.name == "resnet8"
     assert settings.augment.task is None
 
 
-@pytest.mark.parametrize("word", ["specialist.lr", "=3", ""])
-def test_a_setting_without_a_value_is_refused(word: str) -> None:
+@pytest.mark.parametrize("text", ["specialist.lr", "=3", ""])
+def test_parse_refuses_a_setting_without_value(text: str) -> None:
     with pytest.raises(UserError, match="Settings have the form key=value"):
-        parse([word])
+        parse([text])
 
 
-def test_later_layers_win_whether_nested_or_dotted() -> None:
+def test_later_layers_override_earlier_ones() -> None:
     settings = build({"specialist": {"lr": 0.1, "epochs": 3}}, {"specialist.lr": 0.2}, {"specialist": {"batch": 5}})
     assert (settings.specialist.lr, settings.specialist.epochs, settings.specialist.batch) == (0.2, 3, 5)
     assert flatten({"a": {"b": {"c": 1}}, "d": 2}) == {"a.b.c": 1, "d": 2}
 
 
 @pytest.mark.parametrize("extra", [{"project": True}, {"half_pipe": True}])
-def test_a_projection_of_nothing_is_refused(extra: dict[str, bool]) -> None:
+def test_projection_without_generalist_is_refused(extra: dict[str, bool]) -> None:
     with pytest.raises(UserError, match="generalist=none"):
         build({"generalist": "none", **extra})
 
 
 @pytest.mark.parametrize(
-    ("given", "jumps", "projects"),
+    ("values", "redraws", "projects"),
     [
         ({"generalist": "tangent"}, True, True),
         ({"generalist": "full"}, False, False),
@@ -115,19 +115,19 @@ def test_a_projection_of_nothing_is_refused(extra: dict[str, bool]) -> None:
         ({"generalist": "linear", "project": True}, False, True),
     ],
 )
-def test_the_jump_and_the_projection_belong_to_the_tangent_unless_said_otherwise(
-    given: dict[str, object], jumps: bool, projects: bool
+def test_half_pipe_and_projection_default_to_the_tangent_generalist(
+    values: dict[str, object], redraws: bool, projects: bool
 ) -> None:
-    settings = build(given)
-    assert (settings.redraws_classifier, settings.projects) == (jumps, projects)
+    settings = build(values)
+    assert (settings.redraws_classifier, settings.projects) == (redraws, projects)
 
 
-def test_settings_cannot_be_changed_once_made() -> None:
+def test_settings_are_immutable() -> None:
     with pytest.raises(Exception, match="frozen"):
         build({}).specialist.lr = 3.0  # type: ignore[misc]
 
 
-def test_a_learner_says_a_mistake_before_it_is_taught() -> None:
+def test_learner_refuses_invalid_arguments_at_construction() -> None:
     with pytest.raises(UserError, match=r"Unknown method 'ilt'. Did you mean 'itl"):
         Learner("ilt")
     with pytest.raises(UserError, match=r"Setting specialist\.lr = -1"):

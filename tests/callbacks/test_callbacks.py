@@ -15,7 +15,7 @@ from support.tiny import tiny_learner, tiny_stream
 HOOKS = [name for name in vars(Callback) if name.startswith("on_")]
 
 
-class Recorder(Callback):
+class RecordingCallback(Callback):
     """Records the hooks that are called."""
 
     def __init__(self, calls: list[tuple[Any, ...]], name: str) -> None:
@@ -26,7 +26,7 @@ class Recorder(Callback):
 @pytest.mark.parametrize("hook", HOOKS)
 def test_callback_list_calls_every_callback_in_order(hook: str) -> None:
     calls: list[tuple[Any, ...]] = []
-    getattr(CallbackList([Recorder(calls, "a"), Recorder(calls, "b")]), hook)(1, 2)
+    getattr(CallbackList([RecordingCallback(calls, "a"), RecordingCallback(calls, "b")]), hook)(1, 2)
     assert calls == [("a", hook, 1, 2), ("b", hook, 1, 2)]
 
 
@@ -60,7 +60,7 @@ def test_checkpoint_callback_saves_after_rounds_and_tasks(tmp_path: Path) -> Non
     assert itl.load(tmp_path / "model", device="cpu").position == ("done", 0)
 
 
-def test_checkpoint_callback_may_leave_the_end_of_a_task_out() -> None:
+def test_checkpoint_callback_can_skip_the_end_of_a_task() -> None:
     saved: list[itl.Learner] = []
     learner = tiny_learner("er", callback=CheckpointCallback(saved.append, interval=3600, at_task_end=False))
     learner.learn(tiny_stream().tasks[0])

@@ -1,4 +1,4 @@
-"""TensorBoard's own reader finds every number of metrics.jsonl in the event files, once."""
+"""TensorBoardCallback: the event files contain every number of metrics.jsonl exactly once."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from support.tiny import TINY, LambdaCallback, tiny_stream
 
 accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
 
-# TensorBoard's own, when its modules are first imported.
+# Raised by TensorBoard's modules when they are first imported.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 
 
 def read(folder: Path) -> dict[tuple[str, int], float]:
-    """(tag, step): value, as TensorBoard would show them."""
+    """Values by (tag, step), read by TensorBoard."""
     events = accumulator.EventAccumulator(str(folder / "tensorboard"), size_guidance={"scalars": 0})
     events.Reload()
-    found = [((tag, one.step), one.value) for tag in events.Tags()["scalars"] for one in events.Scalars(tag)]
-    assert len(found) == len(dict(found)), "a number is there twice"
+    found = [((tag, event.step), event.value) for tag in events.Tags()["scalars"] for event in events.Scalars(tag)]
+    assert len(found) == len(dict(found)), "a value occurs twice"
     return dict(found)
 
 
@@ -38,7 +38,7 @@ def config(**options: Any) -> Config:
     return Config("arrays", "itl", 8, 0, dict(TINY), **{"curves": 16, **options})
 
 
-def test_a_runs_events_are_its_record(tmp_path: Path) -> None:
+def test_events_equal_the_recorded_metrics(tmp_path: Path) -> None:
     with TensorBoardCallback(tmp_path) as events:
         run(config(), tiny_stream(), tmp_path, device="cpu", callbacks=[events], save=False)
     found, lines = read(tmp_path), expected(tmp_path)
@@ -49,23 +49,23 @@ def test_a_runs_events_are_its_record(tmp_path: Path) -> None:
     assert {"Class-IL/tasks seen", "Class-IL/task 02", "loss/tangent", "Task-IL after each task/expert"} <= tags
 
 
-def test_a_resumed_run_has_every_number_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Halt(Exception):
+def test_events_of_a_resumed_run_occur_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted(Exception):
         pass
 
-    def halt(event: str, learner: Any, stage: Any, epoch: int) -> None:
+    def interrupt(event: str, learner: Any, stage: Any, epoch: int) -> None:
         if event == "on_round_end" and len(learner.tasks) == 2 and stage == "projection":
-            raise Halt
+            raise Interrupted
 
     monkeypatch.setenv("ITL_SAVE_EVERY", "0")
-    with pytest.raises(Halt), TensorBoardCallback(tmp_path) as events:
-        run(config(), tiny_stream(), tmp_path, device="cpu", callbacks=[events, LambdaCallback(halt)])
+    with pytest.raises(Interrupted), TensorBoardCallback(tmp_path) as events:
+        run(config(), tiny_stream(), tmp_path, device="cpu", callbacks=[events, LambdaCallback(interrupt)])
     with TensorBoardCallback(tmp_path) as events:
         run(config(), tiny_stream(), tmp_path, device="cpu", callbacks=[events], resume=True)
     assert read(tmp_path).keys() == expected(tmp_path).keys()
 
 
-def test_without_tensorboard_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_tensorboard_is_reported_with_install_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     with pytest.raises(UserError, match=r"pip install 'itl\[tensorboard\]'"):
         TensorBoardCallback(tmp_path)

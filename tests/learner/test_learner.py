@@ -1,4 +1,4 @@
-"""The front door: a learner taught from arrays, one that grows, what it answers and what it refuses."""
+"""Learner: learning from arrays, growing classifiers, predictions, and errors for invalid input."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from support.tiny import TINY, LambdaCallback, differing_keys, learner_snapshot,
 GROWING = ["itl", "er", "derpp", "itl-l", "b+hp+ff+pd", "sgd"]
 
 
-def part(classes: list[int], each: int = 10, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """The images and labels of some classes, as NumPy arrays."""
+def images_of(classes: list[int], each: int = 10, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Images and labels of some classes, as NumPy arrays."""
     images, labels = tiny_images(6, each, seed=seed)
     chosen = np.isin(labels, classes)
     return images[chosen], labels[chosen]
 
 
 @pytest.mark.parametrize("method", GROWING)
-def test_a_learner_without_a_number_of_classes_grows_with_what_it_is_taught(method: str) -> None:
+def test_classifier_without_fixed_classes_grows_with_the_tasks(method: str) -> None:
     learner = tiny_learner(method, buffer=12, classes=None)
     widths = []
     for classes in ([0, 1], [2], [3, 4, 5]):
-        learner.learn(*part(classes))
+        learner.learn(*images_of(classes))
         widths.append(learner.net.classifier.out_features)
-        labels, probabilities = learner.predict(part([0])[0]), learner.predict_proba(part([0])[0])
+        labels, probabilities = learner.predict(images_of([0])[0]), learner.predict_proba(images_of([0])[0])
         assert probabilities.shape == (10, widths[-1])
         assert (labels < widths[-1]).all()
         np.testing.assert_allclose(probabilities.sum(1), 1, rtol=1e-5)
@@ -44,28 +44,28 @@ def test_a_learner_without_a_number_of_classes_grows_with_what_it_is_taught(meth
         assert set(learner.memory.labels) <= set(range(6))
 
 
-def test_old_outputs_keep_their_weights_when_new_classes_come() -> None:
-    kept: list[torch.Tensor] = []
+def test_growing_classifier_keeps_the_weights_of_old_outputs() -> None:
+    weights: list[torch.Tensor] = []
 
     def listen(event: str, learner: Learner, stage: str | None, epoch: int) -> None:
         if event in ("on_task_end", "on_stage_start"):
-            kept.append(learner.net.classifier.weight.detach().clone())
+            weights.append(learner.net.classifier.weight.detach().clone())
 
     learner = tiny_learner("er", classes=None, callback=LambdaCallback(listen))
-    learner.learn(*part([0, 1]))
-    learner.learn(*part([2, 3]))
-    before, after = kept[1], kept[2]
+    learner.learn(*images_of([0, 1]))
+    learner.learn(*images_of([2, 3]))
+    before, after = weights[1], weights[2]
     assert (before.shape[0], after.shape[0]) == (2, 4)
     assert torch.equal(after[:2], before)
 
 
 @pytest.mark.parametrize("method", ["derpp", "itl-l"])
-def test_stored_logits_count_only_on_the_columns_they_had(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever stood in the columns that a stored vector did not have changes nothing."""
+def test_replay_ignores_columns_that_stored_logits_did_not_have(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The values in the columns that stored logits did not have do not matter."""
     ends = []
     for garbage in (0.0, 1e3):
         learner = tiny_learner(method, buffer=10, classes=None, specialist__alpha=0.5)
-        learner.learn(*part([0, 1]))
+        learner.learn(*images_of([0, 1]))
         grow = learner.memory.grow_logits
 
         def grow_dirty(classes: int, grow: Any = grow, learner: Learner = learner, garbage: float = garbage) -> None:
@@ -74,42 +74,44 @@ def test_stored_logits_count_only_on_the_columns_they_had(method: str, monkeypat
             learner.memory.logits[:, 2:] = garbage
 
         learner.memory.grow_logits = grow_dirty  # type: ignore[method-assign]
-        learner.learn(*part([2, 3]))
+        learner.learn(*images_of([2, 3]))
         ends.append({n: t for n, t in learner_snapshot(learner).items() if n.startswith("net.")})
     assert differing_keys(*ends) == set()
 
 
-def test_derpps_replay_of_narrow_logits_is_the_loss_on_their_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_derpp_replay_of_narrow_logits_equals_the_loss_on_their_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     from itl.specialists import derpp
 
-    seen: list[tuple[list[int], float, float]] = []
+    calls: list[tuple[list[int], float, float]] = []
 
-    def watched(logits: Tensor, targets: Tensor, how: str, widths: Tensor | None, weights: Tensor | None) -> Tensor:
+    def recorded_squared_error(
+        logits: Tensor, targets: Tensor, how: str, widths: Tensor | None, weights: Tensor | None
+    ) -> Tensor:
         value = squared_error(logits, targets, how, widths, weights)
         if widths is not None:
             rows = [(logits[i, :w] - targets[i, :w]).detach() ** 2 for i, w in enumerate(widths.tolist())]
-            seen.append((widths.tolist(), value.item(), torch.cat(rows).mean().item()))
+            calls.append((widths.tolist(), value.item(), torch.cat(rows).mean().item()))
         return value
 
-    monkeypatch.setattr(derpp, "squared_error", watched)
+    monkeypatch.setattr(derpp, "squared_error", recorded_squared_error)
     learner = tiny_learner("derpp", buffer=10, classes=None)
-    learner.learn(*part([0, 1]))
-    assert not seen  # all as wide as the network: nothing to leave out
-    learner.learn(*part([2, 3]))
-    assert {w for widths, _, _ in seen for w in widths} == {2, 4}
-    assert all(ours == pytest.approx(by_hand, rel=1e-5) for _, ours, by_hand in seen)
+    learner.learn(*images_of([0, 1]))
+    assert not calls  # all stored logits are as wide as the network
+    learner.learn(*images_of([2, 3]))
+    assert {w for widths, _, _ in calls for w in widths} == {2, 4}
+    assert all(loss == pytest.approx(expected, rel=1e-5) for _, loss, expected in calls)
 
 
-def test_a_class_can_come_back_in_a_later_task() -> None:
+def test_class_can_return_in_a_later_task() -> None:
     learner = tiny_learner("itl", buffer=9, classes=None)
-    learner.learn(*part([0, 1]))
-    learner.learn(*part([1, 2], seed=3))
+    learner.learn(*images_of([0, 1]))
+    learner.learn(*images_of([1, 2], seed=3))
     assert sorted(np.bincount(learner.memory.labels).tolist()) == [3, 3, 3]
     assert learner.net.classifier.out_features == 3
 
 
-def test_arrays_and_a_streams_tasks_teach_the_same() -> None:
-    """Also NHWC and NHW, tensors and lists of labels."""
+def test_learning_is_equal_for_all_array_layouts() -> None:
+    """The images may be NCHW, NHWC or NHW; arrays or tensors; the labels an array, a tensor or a list."""
     stream = tiny_stream(tasks=1)
     task = stream.tasks[0]
     pixels, labels = task.train.pixels, task.train.labels
@@ -127,18 +129,18 @@ def test_arrays_and_a_streams_tasks_teach_the_same() -> None:
     assert [differing_keys(ends[0], end) for end in ends[1:]] == [set()] * 3
 
 
-def test_seeds_differ_and_a_seed_repeats() -> None:
-    def taught(seed: int) -> dict[str, torch.Tensor]:
+def test_seed_determines_the_result() -> None:
+    def snapshot_for_seed(seed: int) -> dict[str, torch.Tensor]:
         learner = tiny_learner("itl", seed=seed)
         learner.learn(tiny_stream().tasks[0])
         return learner_snapshot(learner)
 
-    assert differing_keys(taught(0), taught(0)) == set()
-    assert "net.classifier.weight" in differing_keys(taught(0), taught(1))
+    assert differing_keys(snapshot_for_seed(0), snapshot_for_seed(0)) == set()
+    assert "net.classifier.weight" in differing_keys(snapshot_for_seed(0), snapshot_for_seed(1))
 
 
-def test_a_learner_learns() -> None:
-    """Enough steps on an easy problem, and replay keeps the first task."""
+def test_learner_reaches_more_than_chance_accuracy() -> None:
+    """With enough steps on an easy problem, replay preserves the first task."""
     stream = tiny_stream(classes=4, tasks=2, each=16)
     learner = tiny_learner("itl", buffer=16, specialist__epochs=20, tangent__epochs=24, projection__epochs=24)
     for task in stream:
@@ -149,22 +151,22 @@ def test_a_learner_learns() -> None:
     assert min(score.class_il for score in scores.per_task) > 40
 
 
-def test_evaluating_changes_nothing() -> None:
+def test_evaluation_does_not_change_training() -> None:
     stream = tiny_stream()
-    one, other = (
+    evaluated, unobserved = (
         tiny_learner(callback=LambdaCallback(lambda e, lr, s, k: lr.logits(stream.tasks[0].test))),
         tiny_learner(),
     )
     for task in stream:
-        one.learn(task)
-        other.learn(task)
-    assert differing_keys(learner_snapshot(one), learner_snapshot(other)) == set()
-    before = one.net.training
-    one.evaluate(stream)
-    assert one.net.training == before
+        evaluated.learn(task)
+        unobserved.learn(task)
+    assert differing_keys(learner_snapshot(evaluated), learner_snapshot(unobserved)) == set()
+    before = evaluated.net.training
+    evaluated.evaluate(stream)
+    assert evaluated.net.training == before
 
 
-def test_logits_do_not_depend_on_who_else_is_asked() -> None:
+def test_logits_do_not_depend_on_the_other_images() -> None:
     stream, learner = tiny_stream(), tiny_learner()
     learner.learn(stream.tasks[0])
     test = stream.tasks[1].test
@@ -172,7 +174,7 @@ def test_logits_do_not_depend_on_who_else_is_asked() -> None:
     torch.testing.assert_close(alone, learner.logits(test), rtol=1e-4, atol=1e-5)
 
 
-def test_no_images_have_no_answers() -> None:
+def test_predictions_of_no_images_are_empty() -> None:
     learner = tiny_learner()
     learner.learn(tiny_stream().tasks[0])
     no_images = np.zeros((0, 8, 8), np.uint8)
@@ -180,17 +182,17 @@ def test_no_images_have_no_answers() -> None:
     assert learner.predict_proba(no_images).shape == (0, 4)
 
 
-# ---------------------------------------------------------------------- mistakes
+# ---------------------------------------------------------------------- invalid input
 
 
-def test_what_was_never_taught_cannot_answer() -> None:
+def test_untrained_learner_refuses_to_predict() -> None:
     for use in (lambda lr: lr.predict(tiny_images()[0]), lambda lr: lr.evaluate(tiny_stream())):
         with pytest.raises(UserError, match="learned nothing yet"):
             use(tiny_learner())
 
 
 @pytest.mark.parametrize(
-    ("images", "labels", "said"),
+    ("images", "labels", "message"),
     [
         (np.zeros((3, 8, 8)), [0, 1, 0], "uint8"),
         (np.zeros((3, 8, 8), np.uint8), [0, 1], "labels"),
@@ -200,26 +202,26 @@ def test_what_was_never_taught_cannot_answer() -> None:
         (np.zeros((3, 8, 8), np.uint8), [0, 1, 4], "class 4 does not fit a learner of 4 classes"),
     ],
 )
-def test_bad_lessons_are_refused_in_one_line(images: Any, labels: Any, said: str) -> None:
+def test_invalid_images_or_labels_are_refused_in_one_line(images: Any, labels: Any, message: str) -> None:
     learner = tiny_learner()
-    with pytest.raises(UserError, match=said) as caught:
+    with pytest.raises(UserError, match=message) as caught:
         learner.learn(images, labels)
     assert "\n" not in str(caught.value)
     assert learner.tasks == []
-    learner.learn(*tiny_images(4))  # and nothing is spoilt
+    learner.learn(*tiny_images(4))  # the learner can still be used
 
 
-def test_images_of_another_shape_are_refused() -> None:
+def test_learn_refuses_images_of_another_shape() -> None:
     learner = tiny_learner()
     learner.learn(*tiny_images(2))
     before = learner_snapshot(learner)
-    with pytest.raises(UserError, match=r"\[1, 9, 9\], the learner's are \[1, 8, 8\]"):
+    with pytest.raises(UserError, match=r"\[1, 9, 9\], the learner expects \[1, 8, 8\]"):
         learner.learn(np.zeros((4, 9, 9), np.uint8), [2, 3, 2, 3])
     assert differing_keys(learner_snapshot(learner), before) == set()
 
 
 @pytest.mark.parametrize(
-    ("method", "settings", "said"),
+    ("method", "settings", "message"),
     [
         ("itl", {"memory__policy": "none"}, "needs a memory"),
         ("sgd", {"generalist": "tangent", "memory__policy": "none"}, "needs a memory"),
@@ -231,22 +233,22 @@ def test_images_of_another_shape_are_refused() -> None:
         ("itl", {"augment__task": "imagnet"}, "Unknown AutoAugment policy 'imagnet'. Did you mean 'imagenet"),
     ],
 )
-def test_settings_that_do_not_go_together_are_refused_before_training(
-    method: str, settings: dict[str, Any], said: str
+def test_contradictory_settings_are_refused_before_training(
+    method: str, settings: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         tiny_learner(method, **settings).prepare(tiny_stream().tasks[0])
 
 
 @pytest.mark.parametrize("device", ["tpu", "meta", "cuda:99x"])
-def test_an_unknown_device_is_refused(device: str) -> None:
+def test_unknown_device_is_refused(device: str) -> None:
     learner = Learner("er", 8, settings=TINY, device=device)
     with pytest.raises(UserError, match=r"(?i)device"):
         learner.prepare(tiny_stream().tasks[0])
 
 
-def test_a_task_whose_last_batch_is_one_image_can_be_learned() -> None:
-    """Batch norm cannot normalise one value a channel: at 8x8 a deep network has one pixel left."""
+def test_task_whose_last_batch_is_one_image_can_be_learned() -> None:
+    """Batch norm cannot normalize one value per channel, and a deep network reduces 8x8 images to one pixel."""
     images, labels = tiny_images(3, 3)
     learner = tiny_learner("er", classes=3, net__name="resnet10", specialist__batch=4)
     learner.learn(images, labels)  # 9 images in batches of 4, 4, 1
@@ -255,17 +257,19 @@ def test_a_task_whose_last_batch_is_one_image_can_be_learned() -> None:
     alone.learn(images, labels)
 
 
-def test_a_learner_stopped_within_a_round_refuses_to_go_on_or_to_be_saved(tmp_path: Path) -> None:
+def test_learner_stopped_within_a_round_refuses_to_learn_and_save(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     images, labels = rng.integers(0, 256, (64, 8, 8), dtype=np.uint8), np.repeat([0, 1], 32)
-    wild = {
+    diverging = {
         "net.name": "resnet8",
         "net.width": 4,
         "specialist.lr": 100.0,
         "specialist.epochs": 2,
         "specialist.momentum": 0.99,
     }
-    learner = Learner("itl", buffer=8, settings={**wild, "projection.lr": 100.0, "tangent.lr": 100.0}, device="cpu")
+    learner = Learner(
+        "itl", buffer=8, settings={**diverging, "projection.lr": 100.0, "tangent.lr": 100.0}, device="cpu"
+    )
     with pytest.raises(UserError, match="not finite"):
         learner.learn(images, labels)
     for use in (lambda: learner.learn(images, labels), lambda: learner.save(tmp_path / "model")):
@@ -274,12 +278,12 @@ def test_a_learner_stopped_within_a_round_refuses_to_go_on_or_to_be_saved(tmp_pa
     assert not (tmp_path / "model").exists()
 
 
-def test_images_of_another_shape_are_refused_by_predict() -> None:
+def test_predict_refuses_images_of_another_shape() -> None:
     rng = np.random.default_rng(0)
     small = {"net.name": "resnet8", "net.width": 4, "specialist.epochs": 1, "generalist": "none"}
     learner = Learner("b", buffer=8, settings=small, device="cpu")
     learner.learn(rng.integers(0, 256, (32, 8, 8), dtype=np.uint8), np.repeat([0, 1], 16))
-    with pytest.raises(UserError, match="bring them to one shape"):
+    with pytest.raises(UserError, match="resize them"):
         learner.predict(rng.integers(0, 256, (2, 16, 16), dtype=np.uint8))
 
 
@@ -297,7 +301,7 @@ def test_predict_returns_the_labels_of_the_largest_probabilities() -> None:
     assert (learner.predict(images) == learner.predict_proba(images).argmax(1)).all()
 
 
-def test_old_names_of_the_callback_and_the_timer_still_work() -> None:
+def test_old_names_of_callback_and_timer_work_with_a_warning() -> None:
     callback = Callback()
     with pytest.warns(DeprecationWarning, match="argument observer"):
         learner = Learner("er", 8, device="cpu", observer=callback)  # type: ignore[call-arg]

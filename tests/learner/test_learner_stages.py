@@ -1,4 +1,4 @@
-"""What each stage changes, and nothing else: Algorithm 1 and every rung of the paper's ablation, tensor by tensor."""
+"""Which tensors each stage changes: Algorithm 1 and every variant of the paper's ablation."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ PARAMETERS = {f"net.{name}" for name, _ in NET.named_parameters()}
 STATISTICS = {f"net.{name}" for name, _ in NET.named_buffers() if name.endswith(("running_mean", "running_var"))}
 NAMES = PARAMETERS | STATISTICS
 CLASSIFIER = {"net.classifier.weight", "net.classifier.bias"}
-KEPT_BY_MEMORY = {"pixels", "label", "task", "row", "written", "width", "counters"}
+MEMORY_TENSORS = {"pixels", "label", "task", "row", "written", "width", "counters"}
 
 
-class Album:
-    """A photograph at every event of learning two tasks; those of the second are what is looked at."""
+class StageSnapshots:
+    """Snapshots at every event of the second of two tasks."""
 
     def __init__(self, method: str, **settings: Any) -> None:
         self.events: list[tuple[str, str | None]] = []
-        self.photographs: list[dict[str, Tensor]] = []
+        self.states: list[dict[str, Tensor]] = []
         stream = tiny_stream()
-        self.learner = tiny_learner(method, callback=LambdaCallback(self.take), **settings)
+        self.learner = tiny_learner(method, callback=LambdaCallback(self.record), **settings)
         self.learner.learn(stream.tasks[0])
-        self.events, self.photographs = [], []
+        self.events, self.states = [], []
         self.learner.learn(stream.tasks[1])
 
-    def take(self, event: str, learner: Learner, stage: str | None, epoch: int) -> None:
+    def record(self, event: str, learner: Learner, stage: str | None, epoch: int) -> None:
         if event != "on_round_end":
             self.events.append((event, stage))
-            self.photographs.append(learner_snapshot(learner))
+            self.states.append(learner_snapshot(learner))
 
     def at(self, event: str, stage: str | None = None) -> dict[str, Tensor]:
-        return self.photographs[self.events.index((event, stage))]
+        return self.states[self.events.index((event, stage))]
 
     def changed(self, stage: str) -> set[str]:
         return differing_keys(self.at("on_stage_start", stage), self.at("on_stage_end", stage))
@@ -59,81 +59,81 @@ STAGES: dict[str, dict[str, set[str]]] = {
 
 
 @pytest.mark.parametrize("method", list(STAGES))
-def test_each_rung_of_the_ablation_trains_what_it_says_and_nothing_else(method: str) -> None:
-    album = Album(method)
-    assert [stage for event, stage in album.events if event == "on_stage_start"] == list(STAGES[method])
+def test_stages_of_ablation_variants_change_only_their_tensors(method: str) -> None:
+    snapshots = StageSnapshots(method)
+    assert [stage for event, stage in snapshots.events if event == "on_stage_start"] == list(STAGES[method])
     for stage, expected in STAGES[method].items():
-        assert album.changed(stage) == expected, stage
-    # Between stages: the memory chooses after the specialist; then the classifier is redrawn, or nothing happens.
-    assert album.between(("on_stage_end", "specialist"), ("on_memory_update", None)) <= KEPT_BY_MEMORY
-    assert "pixels" in album.between(("on_stage_end", "specialist"), ("on_memory_update", None))
+        assert snapshots.changed(stage) == expected, stage
+    # Between stages the memory is updated after the specialist, and then the classifier may be redrawn.
+    assert snapshots.between(("on_stage_end", "specialist"), ("on_memory_update", None)) <= MEMORY_TENSORS
+    assert "pixels" in snapshots.between(("on_stage_end", "specialist"), ("on_memory_update", None))
     stages = list(STAGES[method])
     if len(stages) > 1:
-        jump = album.between(("on_memory_update", None), ("on_stage_start", stages[1]))
-        assert jump == (CLASSIFIER if album.learner.settings.redraws_classifier else set())
+        redrawn = snapshots.between(("on_memory_update", None), ("on_stage_start", stages[1]))
+        assert redrawn == (CLASSIFIER if snapshots.learner.settings.redraws_classifier else set())
     if len(stages) > 2:
-        assert album.between(("on_stage_end", stages[1]), ("on_stage_start", stages[2])) == set()
-    assert album.between(("on_stage_end", stages[-1]), ("on_task_end", None)) - KEPT_BY_MEMORY == set()
+        assert snapshots.between(("on_stage_end", stages[1]), ("on_stage_start", stages[2])) == set()
+    assert snapshots.between(("on_stage_end", stages[-1]), ("on_task_end", None)) - MEMORY_TENSORS == set()
 
 
-def test_the_half_pipe_is_a_fresh_classifier_and_projection_starts_there() -> None:
-    """Not at the specialist's classifier, and not at the tangent model's."""
-    album = Album("itl")
-    fresh = tiny_net(classes=4)
-    fresh.reinitialize_classifier(torch_generator(0, 2, "half-pipe"))
+def test_half_pipe_redraws_the_classifier_and_projection_starts_from_it() -> None:
+    """It starts neither from the specialist's classifier nor from the tangent model's."""
+    snapshots = StageSnapshots("itl")
+    expected = tiny_net(classes=4)
+    expected.reinitialize_classifier(torch_generator(0, 2, "half-pipe"))
     for event in (("on_stage_start", "tangent"), ("on_stage_start", "projection")):
-        assert torch.equal(album.at(*event)["net.classifier.weight"], fresh.classifier.weight)
-        assert album.between(("on_memory_update", None), event) == CLASSIFIER
-    assert not torch.equal(album.at("on_memory_update")["net.classifier.weight"], fresh.classifier.weight)
+        assert torch.equal(snapshots.at(*event)["net.classifier.weight"], expected.classifier.weight)
+        assert snapshots.between(("on_memory_update", None), event) == CLASSIFIER
+    assert not torch.equal(snapshots.at("on_memory_update")["net.classifier.weight"], expected.classifier.weight)
 
 
 @pytest.mark.parametrize("layers", [1, 2, None])
-def test_tangent_learning_leaves_weights_and_statistics_alone_over_any_layers(layers: int | None) -> None:
-    album = Album("itl", tangent__layers=layers)
-    assert album.changed("tangent") == set()
+def test_tangent_learning_does_not_change_the_network(layers: int | None) -> None:
+    snapshots = StageSnapshots("itl", tangent__layers=layers)
+    assert snapshots.changed("tangent") == set()
 
 
-def test_itl_l_keeps_its_reservoir_still_after_the_specialist() -> None:
-    album = Album("itl-l")
-    assert {"pixels", "logits"} < album.changed("specialist")
-    assert album.between(("on_stage_end", "specialist"), ("on_memory_update", None)) == set()
-    after = album.between(("on_memory_update", None), ("on_task_end", None))
+def test_itl_l_does_not_change_its_reservoir_after_the_specialist() -> None:
+    snapshots = StageSnapshots("itl-l")
+    assert {"pixels", "logits"} < snapshots.changed("specialist")
+    assert snapshots.between(("on_stage_end", "specialist"), ("on_memory_update", None)) == set()
+    after = snapshots.between(("on_memory_update", None), ("on_task_end", None))
     assert after <= NAMES
 
 
 @pytest.mark.parametrize("half_pipe", [True, False])
-def test_tangent_without_projection_reports_itself_and_leaves_the_specialist(half_pipe: bool) -> None:
-    stream, said = tiny_stream(), {}
+def test_tangent_without_projection_restores_the_specialist(half_pipe: bool) -> None:
+    stream, logits = tiny_stream(), {}
 
-    def listen(event: str, learner: Learner, stage: str | None, epoch: int) -> None:
+    def record_event(event: str, learner: Learner, stage: str | None, epoch: int) -> None:
         if event in ("on_stage_end", "on_memory_update", "on_task_end"):
-            said[stage or event] = learner.logits(stream.tasks[0].test)
+            logits[stage or event] = learner.logits(stream.tasks[0].test)
 
-    learner = tiny_learner("itl", project=False, half_pipe=half_pipe, callback=LambdaCallback(listen))
+    learner = tiny_learner("itl", project=False, half_pipe=half_pipe, callback=LambdaCallback(record_event))
     learner.learn(stream.tasks[0])
-    assert torch.equal(said["on_task_end"], said["on_memory_update"])
-    assert torch.equal(said["on_task_end"], said["specialist"])
-    assert not torch.allclose(said["tangent"], said["specialist"], atol=1e-3)
-    album = Album("itl", project=False)
-    assert album.between(("on_memory_update", None), ("on_task_end", None)) == set()
+    assert torch.equal(logits["on_task_end"], logits["on_memory_update"])
+    assert torch.equal(logits["on_task_end"], logits["specialist"])
+    assert not torch.allclose(logits["tangent"], logits["specialist"], atol=1e-3)
+    snapshots = StageSnapshots("itl", project=False)
+    assert snapshots.between(("on_memory_update", None), ("on_task_end", None)) == set()
 
 
-def test_the_tangent_stage_speaks_for_the_tangent_model() -> None:
-    """At its start it is the half-piped network (w = 0), and it moves away from it though the weights do not."""
-    stream, said = tiny_stream(), {}
+def test_logits_in_the_tangent_stage_are_the_tangent_models() -> None:
+    """At w = 0 its logits are the network's after the half-pipe; they change while the network's weights do not."""
+    stream, logits = tiny_stream(), {}
 
-    def listen(event: str, learner: Learner, stage: str | None, epoch: int) -> None:
+    def record_event(event: str, learner: Learner, stage: str | None, epoch: int) -> None:
         if stage == "tangent" and event != "on_round_end":
-            said[event] = learner.logits(stream.tasks[0].test)
-            said[f"{event}, net"] = learner.net.eval()(learner.normalize(stream.tasks[0].test.pixels)).detach()
+            logits[event] = learner.logits(stream.tasks[0].test)
+            logits[f"{event}, net"] = learner.net.eval()(learner.normalize(stream.tasks[0].test.pixels)).detach()
 
-    tiny_learner("itl", callback=LambdaCallback(listen)).learn(stream.tasks[0])
-    torch.testing.assert_close(said["on_stage_start"], said["on_stage_start, net"], rtol=1e-5, atol=1e-6)
-    assert torch.equal(said["on_stage_start, net"], said["on_stage_end, net"])
-    assert not torch.allclose(said["on_stage_end"], said["on_stage_start"], atol=1e-3)
+    tiny_learner("itl", callback=LambdaCallback(record_event)).learn(stream.tasks[0])
+    torch.testing.assert_close(logits["on_stage_start"], logits["on_stage_start, net"], rtol=1e-5, atol=1e-6)
+    assert torch.equal(logits["on_stage_start, net"], logits["on_stage_end, net"])
+    assert not torch.allclose(logits["on_stage_end"], logits["on_stage_start"], atol=1e-3)
 
 
-def test_a_linear_generalist_sees_the_trunk_in_evaluation_mode() -> None:
+def test_linear_generalist_uses_the_trunk_in_evaluation_mode() -> None:
     modes: list[bool] = []
     learner = tiny_learner(
         "b+lf", callback=LambdaCallback(lambda e, lr, s, _: s == "linear" and modes.append(lr.net.training))
@@ -144,38 +144,38 @@ def test_a_linear_generalist_sees_the_trunk_in_evaluation_mode() -> None:
 
 
 @pytest.mark.parametrize("stage", ["tangent", "projection"])
-def test_batch_norm_can_be_frozen_while_the_rest_is_trained(stage: str) -> None:
+def test_frozen_batch_norm_statistics_do_not_change(stage: str) -> None:
     if stage == "tangent":
-        assert Album("b+ff", tangent__batch_norm="eval").changed("full") == PARAMETERS
+        assert StageSnapshots("b+ff", tangent__batch_norm="eval").changed("full") == PARAMETERS
     else:
-        assert Album("itl", projection__batch_norm="eval").changed("projection") == PARAMETERS
+        assert StageSnapshots("itl", projection__batch_norm="eval").changed("projection") == PARAMETERS
 
 
-def test_momentum_is_carried_neither_from_stage_to_stage_nor_from_task_to_task() -> None:
-    """A learner that is handed another's network and memory between two tasks ends with the same weights."""
+def test_momentum_is_reset_at_every_stage() -> None:
+    """A learner that continues with another one's network and memory ends with the same weights."""
     stream = tiny_stream()
     settings = {"specialist__momentum": 0.9, "tangent__momentum": 0.9, "projection__momentum": 0.9}
-    begins: list[tuple[str, list[str]]] = []
+    momentum_at_start: list[tuple[str, list[str]]] = []
 
-    def listen(event: str, learner: Learner, stage: str | None, epoch: int) -> None:
+    def record_event(event: str, learner: Learner, stage: str | None, epoch: int) -> None:
         if event == "on_stage_start":
-            begins.append((str(stage), list(learner.stage_state.momentum)))
+            momentum_at_start.append((str(stage), list(learner.stage_state.momentum)))
 
-    one, other = (tiny_learner("itl", callback=LambdaCallback(listen), **settings) for _ in range(2))
-    one.learn(stream.tasks[0])
-    other.prepare(stream.tasks[0])
-    other.net.load_state_dict(one.net.state_dict())
-    other.memory.pixels.copy_(one.memory.pixels)
-    other.memory.slots, other.tasks = one.memory.slots.copy(), list(one.tasks)
-    for learner in (one, other):
+    first, second = (tiny_learner("itl", callback=LambdaCallback(record_event), **settings) for _ in range(2))
+    first.learn(stream.tasks[0])
+    second.prepare(stream.tasks[0])
+    second.net.load_state_dict(first.net.state_dict())
+    second.memory.pixels.copy_(first.memory.pixels)
+    second.memory.slots, second.tasks = first.memory.slots.copy(), list(first.tasks)
+    for learner in (first, second):
         learner.learn(stream.tasks[1])
-    assert differing_keys(learner_snapshot(one), learner_snapshot(other)) == set()
-    assert begins
-    assert all(names == [] for _, names in begins)
+    assert differing_keys(learner_snapshot(first), learner_snapshot(second)) == set()
+    assert momentum_at_start
+    assert all(names == [] for _, names in momentum_at_start)
 
 
-def test_the_first_step_of_every_stage_is_plain_gradient_descent() -> None:
-    """With momentum 0.9 or without, a stage of one step ends in the same place, whatever the stage before left."""
+def test_first_step_of_every_stage_does_not_depend_on_momentum() -> None:
+    """A stage of one step has the same result with and without momentum."""
     stream = tiny_stream()
     one_step = {"tangent__steps": 1, "projection__steps": 1}
     weights = []
@@ -189,12 +189,12 @@ def test_the_first_step_of_every_stage_is_plain_gradient_descent() -> None:
     assert differing_keys(*weights) == set()
 
 
-def test_projection_over_the_task_looks_at_the_task() -> None:
+def test_projection_over_the_task_uses_its_images() -> None:
     stream, sizes = tiny_stream(), {}
 
-    class Sizes(LambdaCallback):
+    class SizeCallback(LambdaCallback):
         def on_stage_start(self, learner: Learner, stage: Any) -> None:
             sizes[stage.name] = getattr(stage.planner, "size", None)
 
-    tiny_learner("itl", projection__over="task", callback=Sizes(lambda *_: None)).learn(stream.tasks[0])
+    tiny_learner("itl", projection__over="task", callback=SizeCallback(lambda *_: None)).learn(stream.tasks[0])
     assert sizes == {"specialist": None, "tangent": 8, "projection": 20}
