@@ -128,10 +128,10 @@ def test_learner_with_cached_steppers_can_be_pickled() -> None:
     learner = tiny_learner("itl", classes=6)
     first, second, _ = tiny_stream(classes=6, tasks=3)
     learner.learn(first)
-    twin = pickle.loads(pickle.dumps(learner))
+    restored = pickle.loads(pickle.dumps(learner))
     learner.learn(second)
-    twin.learn(second)
-    assert differing_keys(learner_snapshot(learner), learner_snapshot(twin)) == set()
+    restored.learn(second)
+    assert differing_keys(learner_snapshot(learner), learner_snapshot(restored)) == set()
 
 
 def test_training_on_a_cpu_does_not_touch_cuda(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,12 +29,12 @@ def test_fused_sgd_equals_pytorch_sgd_with_rounded_copies(momentum: float, devic
         plain.step()
     assert [grad is None for grad in rest] == [id(p) in weights.index for p in leaves]
     of = {id(p): copy for p, copy in zip(leaves, copies, strict=True)}
-    for master, twin in zip(weights.masters, weights.copies, strict=True):
+    for master, copy in zip(weights.masters, weights.copies, strict=True):
         assert torch.allclose(master, of[id(master)], rtol=1e-6, atol=1e-6)
         if device.type == "cuda":
-            assert torch.equal(twin, master.to(torch.bfloat16))
+            assert torch.equal(copy, master.to(torch.bfloat16))
         else:  # the interpreter drops what does not fit
-            assert torch.equal(twin.view(torch.int16), (master.view(torch.int32) >> 16).to(torch.int16))
+            assert torch.equal(copy.view(torch.int16), (master.view(torch.int32) >> 16).to(torch.int16))
     bad.fill_(1)
     before = [m.detach().clone() for m in weights.masters]
     update(leaves, grads)

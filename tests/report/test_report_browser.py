@@ -63,7 +63,7 @@ def lines(runs: Path, *kinds: str, name: str = "itl-0", **metadata: Any) -> list
 def choose(sheet: Sheet, **values: str) -> None:
     for name, label in values.items():
         sheet.page.locator(f"[role=tabpanel]:not([hidden]) select[data-name={name}]").first.select_option(label=label)
-    sheet.settle()
+    sheet.wait_until_idle()
 
 
 def test_every_tab_opens_without_a_complaint_or_a_request(sheet: Sheet) -> None:
@@ -155,7 +155,7 @@ def test_tabs_and_selectors_work_by_keyboard(sheet: Sheet) -> None:
     page.locator("#tab-0").focus()
     for key, tab, panel in MOVES:
         page.keyboard.press(key)
-        sheet.settle()
+        sheet.wait_until_idle()
         assert page.evaluate("document.activeElement.textContent") == tab
         assert page.locator("[role=tabpanel]:visible").evaluate_all("(all) => all.map((p) => p.id)") == [
             f"panel-{panel}"
@@ -169,7 +169,7 @@ def test_tabs_and_selectors_work_by_keyboard(sheet: Sheet) -> None:
     assert page.evaluate("document.activeElement.dataset.name") == "measure"
     before = sheet.plot("stages/").evaluate("(p) => p.data[0].y[0]")
     page.keyboard.press("ArrowDown")
-    sheet.settle()
+    sheet.wait_until_idle()
     assert page.evaluate("document.activeElement.value") == "task_il"
     assert sheet.plot("stages/").evaluate("(p) => p.data[0].y[0]") != before
     measures = page.locator("select[data-name=measure]").evaluate_all("(all) => all.map((s) => s.value)")
@@ -177,13 +177,13 @@ def test_tabs_and_selectors_work_by_keyboard(sheet: Sheet) -> None:
     page.keyboard.press("ArrowUp")
     page.locator("select[data-name=task]").focus()
     page.keyboard.press("ArrowDown")
-    sheet.settle()
+    sheet.wait_until_idle()
     faint = sheet.plot("breakdown/").evaluate("(p) => p.data.map((t) => t.opacity)")
     assert faint == [1, 0.15, 0.15, 0.15, 0.15, 0.15]
     page.keyboard.press("ArrowUp")
     page.locator("details summary").first.focus()
     page.keyboard.press("Tab")
-    sheet.settle()
+    sheet.wait_until_idle()
 
 
 def test_the_numbers_below_a_chart_are_its_own(sheet: Sheet, runs: Path) -> None:
@@ -226,7 +226,7 @@ def test_the_button_changes_the_theme_and_redraws_the_charts(chromium: Any, runs
     made.open("Compare")
     before = made.plot("bars0/").evaluate("(p) => p.data[0].marker.color")
     made.page.locator("#theme").click()
-    made.settle()
+    made.wait_until_idle()
     assert made.page.evaluate("document.documentElement.dataset.theme") == "dark"
     assert made.plot("bars0/").evaluate("(p) => p.data[0].marker.color") != before
     made.close()

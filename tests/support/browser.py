@@ -63,9 +63,9 @@ class Sheet:
 
     def open(self, tab: str) -> None:
         self.page.get_by_role("tab", name=tab, exact=True).click()
-        self.settle()
+        self.wait_until_idle()
 
-    def settle(self) -> None:
+    def wait_until_idle(self) -> None:
         """Until every chart of the open tab is drawn. (The page's policy forbids what the driver's waiting does.)"""
         drawn = """() => [...document.querySelectorAll('[role=tabpanel]:not([hidden]) .plot')]
             .every((p) => p.querySelector('.main-svg') || p.textContent.trim())"""

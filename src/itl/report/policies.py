@@ -146,8 +146,8 @@ def _names(some: Sequence[PolicyGroup], but: str = "") -> list[str]:
     """Policy names, with the settings that distinguish groups of one policy."""
     out = []
     for one in some:
-        twins = [other.memory for other in some if other.policy == one.policy]
-        out.append(", ".join([one.policy, *_odd(one.memory, twins, but)]))
+        same_policy = [other.memory for other in some if other.policy == one.policy]
+        out.append(", ".join([one.policy, *_odd(one.memory, same_policy, but)]))
     return out
 
 

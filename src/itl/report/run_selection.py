@@ -111,8 +111,8 @@ def report_data(runs: Sequence[Run]) -> ReportData:
     titles = _names([cell.metadata for cell in made], NAME_FIELDS[:-1])
     for k, (cell, title) in enumerate(zip(made, titles, strict=True)):
         mine = tuple(row for row in rows if row.ours is not None and row.ours.runs[0] is cell.runs[0])
-        twins = titles.count(title) > 1 and mine[0].label
-        groups.append(ReportGroup(f"c{k}", f"{title} [{mine[0].label}]" if twins else title, cell, mine))
+        is_ambiguous = titles.count(title) > 1 and mine[0].label
+        groups.append(ReportGroup(f"c{k}", f"{title} [{mine[0].label}]" if is_ambiguous else title, cell, mine))
     return ReportData(report_run, groups)
 
 

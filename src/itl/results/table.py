@@ -146,12 +146,12 @@ def _labels(mine: Sequence[SeedGroup]) -> list[str]:
     out = []
     for cell in mine:
         names = ("stream", "split", "method", "variant", "buffer")
-        twins = [c for c in mine if c is not cell and all(c.metadata.get(n) == cell.metadata.get(n) for n in names)]
+        similar = [c for c in mine if c is not cell and all(c.metadata.get(n) == cell.metadata.get(n) for n in names)]
         words = [str(cell.metadata["variant"])] if cell.metadata.get("variant") else []
-        words += [cell.user_settings] if cell.user_settings and (twins or not words) else []
-        if any(twin.user_settings == cell.user_settings for twin in twins):
+        words += [cell.user_settings] if cell.user_settings and (similar or not words) else []
+        if any(other.user_settings == cell.user_settings for other in similar):
             flat = run_settings(cell.runs[0])
-            others = [run_settings(twin.runs[0]) for twin in twins]
+            others = [run_settings(other.runs[0]) for other in similar]
             odd = [name for name in flat if any(name in o and o[name] != flat[name] for o in others)]
             words += [f"{name}={flat[name]}" for name in odd]
         out.append(", ".join(words))

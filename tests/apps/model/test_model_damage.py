@@ -291,7 +291,7 @@ DAMAGES = (truncations, flips, swaps, paths, versions, sizes, inconsistencies)
 
 
 def test_damaged_model_is_refused_in_one_line(original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "_flush", lambda path: None)  # fsync is slow and not tested here
+    monkeypatch.setattr(store, "flush_to_disk", lambda path: None)  # fsync is slow and not tested here
     assert Model.open(original, device="cpu").output_names == ["cat", "dog", "eel", "fox"]
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     messages: dict[str, str] = {}
