@@ -42,7 +42,7 @@ class TangentModel:
         self.frozen: frozen.FrozenTrunk | None = None
 
     def zero(self) -> Vector:
-        """w = 0: one tensor for each of the head's parameters."""
+        """`w = 0`: one tensor for each of the head's parameters."""
         return {name: torch.zeros_like(p) for name, p in self.params.items()}
 
     def freeze_trunk(self, dtype: torch.dtype) -> None:

@@ -1,6 +1,8 @@
 # mypy: ignore-errors
-"""Triton kernels for batch norm with residual sum and ReLU (training), for its forward-mode derivative (evaluation
-mode), and for global average pooling with the classifier and their derivative.
+"""Triton kernels for batch norm with residual sum and ReLU, and for global average pooling with the classifier.
+
+The batch-norm kernels compute the forward and backward pass in training mode and the forward-mode derivative in
+evaluation mode; the pooling kernels compute the forward pass and the derivative.
 
 PyTorch needs three to five kernels each, forward and backward, for `relu(batch_norm(x) + residual)` on channels-last
 bf16, a third of the time of a replay step. Here two kernels do it: one reduces, one applies; with few rows, a single
@@ -42,7 +44,7 @@ def _parts(values, group, cols, C, splits, LANES: tl.constexpr):
 
 @triton.jit
 def _relu_backward(dz, value, scale, shift, out_at, inside, AGAIN: tl.constexpr):
-    """dz where the ReLU's input is positive; that input is recomputed (`AGAIN`) or read."""
+    """`dz` where the ReLU's input is positive; that input is recomputed (`AGAIN`) or read."""
     if AGAIN:
         out = value * scale[None, :] + shift[None, :]
     else:
@@ -113,7 +115,7 @@ def _rows(group_rows, BLOCK_M: tl.constexpr):
 def apply_kernel(x, residual, y, kept_mean, kept_rstd, weight, bias, C, group_rows,
                  HAS_RESIDUAL: tl.constexpr, RELU: tl.constexpr,
                  BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr):  # fmt: skip
-    """y = relu(batch_norm(x) + residual)."""
+    """`y = relu(batch_norm(x) + residual)`."""
     cols = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
     group, rows, there = _rows(group_rows, BLOCK_M)
     inside = there[:, None]
@@ -187,7 +189,7 @@ def backward_reduce_kernel(dy, dother, y, x, dz, kept_mean, kept_rstd, weight, b
 @triton.jit(do_not_specialize=("group_rows",))
 def backward_apply_kernel(dz, x, dx, kept_mean, kept_rstd, weight, bias, group_sums, group_products, C, group_rows,
                           AGAIN: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr):  # fmt: skip
-    """dx = γ/σ (dz − mean dz − x̂ mean(dz·x̂)). `AGAIN`: apply the ReLU's mask to dz, recomputed from x."""
+    """`dx = γ/σ (dz − mean dz − x̂ mean(dz·x̂))`. `AGAIN`: apply the ReLU's mask to dz, recomputed from x."""
     cols = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
     group, rows, there = _rows(group_rows, BLOCK_M)
     inside = there[:, None]
@@ -210,7 +212,7 @@ def backward_apply_kernel(dz, x, dx, kept_mean, kept_rstd, weight, bias, group_s
 def norm_jvp_kernel(z, a, b, residual, dresidual, y, dy, mean, var, weight, bias, dweight, dbias, rstd, C, rows, eps,
                     HAS_B: tl.constexpr, HAS_RESIDUAL: tl.constexpr, HAS_DRESIDUAL: tl.constexpr, RELU: tl.constexpr,
                     BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr):  # fmt: skip
-    """y = relu(norm(z) + residual) in evaluation mode, and dy, its derivative along (dz = a + b, dresidual, dγ, dβ).
+    """`y = relu(norm(z) + residual)` in evaluation mode, and dy, its derivative along (dz = a + b, dresidual, dγ, dβ).
 
     1/standard deviation is stored in `rstd` `[C]` for the backward pass.
     """

@@ -97,7 +97,7 @@ def plan_epoch(
 
 
 def balanced_rows(labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """n rows drawn with replacement so that all classes among the labels `[n]` are equally likely."""
+    """`n` rows drawn with replacement so that all classes among the labels `[n]` are equally likely."""
     _, inverse, counts = np.unique(labels, return_inverse=True, return_counts=True)
     chance = 1.0 / counts[inverse]
     return rng.choice(len(labels), len(labels), p=chance / chance.sum())

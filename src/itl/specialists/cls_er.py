@@ -20,8 +20,14 @@ AVERAGES = ("plastic", "stable")
 
 
 class CLSEROptions(Options):
-    """`reg`: weight of the consistency term. Each average is updated at a step with probability `…_rate`, with decay
-    `…_alpha`.
+    """Options of CLS-ER, which keeps a plastic and a stable average of the weights.
+
+    Attributes:
+        reg: Weight of the consistency term.
+        plastic_rate: Probability that a step updates the plastic average.
+        plastic_alpha: Decay of the plastic average.
+        stable_rate: Probability that a step updates the stable average.
+        stable_alpha: Decay of the stable average.
     """
 
     reg: Weight = 0.15

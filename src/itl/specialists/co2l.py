@@ -18,9 +18,19 @@ from itl.specialists.model_copies import frozen_copy
 
 
 class Co2LOptions(Options):
-    """`temperature` of the contrastive loss; `now_temperature` and `past_temperature` of the current and the old
-    network in the distillation, whose weight is `distil`. `first_epochs`: epochs of the first task (null: as for the
-    others). `width`: outputs of the projection head. `probe_*`: training of the linear classifier.
+    """Options of Co2L.
+
+    Attributes:
+        temperature: Temperature of the contrastive loss.
+        now_temperature: Temperature of the current network in the distillation.
+        past_temperature: Temperature of the old network in the distillation.
+        distil: Weight of the distillation.
+        first_epochs: Epochs of the first task; None for as many as for the others.
+        warm_epochs: Epochs of the learning rate's linear warm-up.
+        width: Outputs of the projection head.
+        probe_epochs: Epochs of the linear classifier.
+        probe_batch: Batch size of the linear classifier.
+        probe_lr: Learning rate of the linear classifier.
     """
 
     temperature: Rate = 0.5
@@ -166,7 +176,7 @@ class Co2L(Specialist):
 
 
 def relations(z: Tensor, temperature: float) -> Tensor:
-    """log p_ij `[m, m − 1]`: log-softmax of each unit vector's similarities to the others, for z `[m, d]`."""
+    """`log p_ij` `[m, m − 1]`: log-softmax of each unit vector's similarities to the others, for z `[m, d]`."""
     m = len(z)
     with torch.autocast(z.device.type, enabled=False):
         similarity = z @ z.T

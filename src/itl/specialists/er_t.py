@@ -18,8 +18,12 @@ from itl.specialists.losses import cross_entropy
 
 
 class ERTOptions(Options):
-    """`decay` of the learning rate per sample seen; `bias_epochs` on the memory for the bias correction, at learning
-    rate `bias_lr`.
+    """Options of ER with tricks.
+
+    Attributes:
+        decay: Factor of the learning rate per sample seen.
+        bias_epochs: Epochs over the memory for the bias correction.
+        bias_lr: Learning rate of the bias correction.
     """
 
     decay: Annotated[float, Field(strict=True, gt=0, le=1, allow_inf_nan=False)] = 1.0

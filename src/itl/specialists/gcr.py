@@ -6,8 +6,9 @@ from itl.specialists.derpp import DERpp
 
 
 class GCR(DERpp):
-    """DER++ on a memory that is a weighted coreset of gradients. The loss is that of DER++, with the weights w:
+    """DER++ on a memory that is a weighted coreset of gradients.
 
+    The loss is that of DER++, with the sample weights w:
     CE(task) + α Σ w ‖p(x) − z‖² / Σ w on one memory draw + β Σ w CE / Σ w on another.
 
     The memory (`memory.policy=gcr`, `memory/policies/gcr.py`) is frozen during a task. At the task's end it is selected

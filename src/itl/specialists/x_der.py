@@ -19,9 +19,14 @@ EVALUATION_BATCH = 512
 
 
 class XDEROptions(Options):
-    """`gamma`: bound on the logits grafted into stored logits. `consistency`, `temperature`: weight and temperature of
-    the contrastive loss that prepares the future heads. `eta`, `margin`: weight and margin of the constraints that
-    keep past and future heads below the sample's own.
+    """Options of X-DER.
+
+    Attributes:
+        gamma: Bound on the logits that are grafted into stored logits.
+        consistency: Weight of the contrastive loss that prepares the future heads.
+        temperature: Temperature of that loss.
+        eta: Weight of the constraints that keep past and future heads below the sample's own.
+        margin: Margin of these constraints.
     """
 
     gamma: Annotated[float, Field(strict=True, gt=0, le=1)] = 0.85
