@@ -109,5 +109,5 @@ def test_wrong_image_shape_and_method_are_refused() -> None:
     X, _, y, _ = digits()
     with pytest.raises(ValueError, match="64 features, which do not fit image_shape"):
         ITLClassifier(image_shape=(8, 9)).fit(X, y)
-    with pytest.raises(ValueError, match="unknown method"):
+    with pytest.raises(ValueError, match="Unknown method"):
         ITLClassifier("itll").fit(X, y)

@@ -82,7 +82,7 @@ def test_from_arrays_supports_the_validation_split():
         ((pixels(48, 4, 4), LABELS / 2), {}, "labels must be integers"),
         ((pixels(48, 4, 4), LABELS[:, None]), {}, "labels must be integers"),
         ((pixels(48, 4, 4), LABELS), {"class_names": ["a", "b"]}, "label 2 has no name"),
-        ((pixels(48, 4, 4), LABELS), {"layout": "HWC"}, "unknown layout"),
+        ((pixels(48, 4, 4), LABELS), {"layout": "HWC"}, "Unknown layout"),
         ((pixels(48, 4, 4), LABELS), {"layout": "NCHW"}, "4 dimensions"),
         ((pixels(48, 4, 4), LABELS), {"mean": (0.1, 0.2)}, "mean must hold 1"),
         ((pixels(48, 4, 4), LABELS, pixels(48, 4, 4)), {}, "together"),

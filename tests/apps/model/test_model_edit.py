@@ -336,8 +336,8 @@ def test_merge_adds_the_probabilities(model: Model) -> None:
 def test_rename_refuses_taken_and_unknown_names(model: Model) -> None:
     for old, new, merge, match in (
         ("cat", "dog", False, "add --merge"),
-        ("cat", "cow", True, "unknown class 'cow'"),
-        ("cow", "cat", False, "unknown class 'cow'"),
+        ("cat", "cow", True, "Unknown class 'cow'"),
+        ("cow", "cat", False, "Unknown class 'cow'"),
         ("cat", " ", False, "must not be empty"),
         ("cat", "cat", False, "already"),
     ):

@@ -109,7 +109,7 @@ def test_read_only_file_system_is_a_user_error(model: Model, tmp_path: Path, mon
     def refuse(*args: object, **kwargs: object) -> None:
         raise OSError(errno.EROFS, "Read-only file system")
 
-    monkeypatch.setattr(Path, "touch", refuse)
+    monkeypatch.setattr("itl.atomic.os.open", refuse)
     monkeypatch.setattr(Path, "unlink", refuse)  # fails on a read-only file system even for a missing file
     with pytest.raises(UserError, match=r"cannot write .*m\.pt2: Read-only file system"):
         to_torch(model, tmp_path / "m.pt2")

@@ -51,7 +51,7 @@ def test_points_are_all_combinations_and_need_values():
     [
         ("tangent.lr", "key=low..high"),
         ("=1", "key=low..high"),
-        ("tangent.l=1,2", "unknown setting 'tangent.l'"),
+        ("tangent.l=1,2", "Unknown setting 'tangent.l'"),
         ("tangent.lr=0.1..0.01", "smaller number first"),
         ("tangent.lr=0..1:log", "must be above 0"),
         ("tangent.lr=a..b", "is not a range of numbers"),
@@ -75,7 +75,7 @@ def test_setting_of_a_missing_stage_is_refused_unless_the_stage_is_searched_too(
 def test_empty_space_gives_an_error():
     with pytest.raises(UserError, match="nothing to search"):
         parse_space([], None, ITL, False)
-    with pytest.raises(UserError, match="unknown space"):
+    with pytest.raises(UserError, match="Unknown space"):
         parse_space([], "papr", ITL, False)
     with pytest.raises(UserError, match="twice"):
         parse_space(["tangent.lr=1,2", "tangent.lr=3,4"], None, ITL, False)
