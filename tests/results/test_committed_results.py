@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 from pathlib import Path
 from statistics import mean
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from itl._deprecated import SETTING_VALUES
 from itl.experiments.config import Config
 from itl.results import find_runs, scores_from_predictions
 from itl.results.packed import MAX_ARCHIVE_BYTES, experiment_at
@@ -76,11 +78,18 @@ def test_restated_records_keep_their_old_scores_and_a_reason() -> None:
         assert run.path.name in (run.path.parent / "README.md").read_text()
 
 
+def with_current_values(command: str) -> str:
+    """A recorded command with the values of settings that were renamed since under their current names."""
+    for (name, old), new in SETTING_VALUES.items():
+        command = re.sub(rf"{re.escape(f'{name}={old}')}(?!\S)", f"{name}={new}", command)
+    return command
+
+
 @pytest.mark.parametrize("experiment", [path for path in EXPERIMENTS if path.is_relative_to(FOLDERS[0])], ids=title)
 def test_records_name_the_command_that_repeats_them(experiment: Path) -> None:
     for run in runs_of(experiment):
         result, config = run.metadata, Config.from_dict(run.config)
-        command = result["command"]
+        command = with_current_values(result["command"])
         assert config.command in (command, f"{command} --curves 16")  # 16 was once the default and not written
         assert (result["method"], result["seed"], result["split"]) == (config.method, config.seed, config.split)
         assert run.lines
