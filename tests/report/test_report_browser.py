@@ -135,7 +135,7 @@ def test_hovering_says_what_the_record_says(sheet: Sheet, runs: Path) -> None:
     assert f"{tangent[2]['task_il']:.2f} %" in sheet.hover("stages/", 1, 2)
     choose(sheet, measure="Class-IL")
     sheet.open("Tasks")
-    choose(sheet, cell="itl, |B| 500")
+    choose(sheet, group="itl, |B| 500")
     matrix = of(runs, "larger")["class_il_matrix"]
     for row, column in ((0, 0), (4, 1), (3, 3)):
         said = sheet.hover("matrix/", 0, (row, column))  # type: ignore[arg-type]
@@ -188,7 +188,7 @@ def test_tabs_and_selectors_work_by_keyboard(sheet: Sheet) -> None:
 
 def test_the_numbers_below_a_chart_are_its_own(sheet: Sheet, runs: Path) -> None:
     sheet.open("Tasks")
-    choose(sheet, cell="itl, |B| 500", measure="Class-IL")
+    choose(sheet, group="itl, |B| 500", measure="Class-IL")
     figure = sheet.page.locator("figure[data-key^='matrix/']")
     figure.locator("summary").click()
     row = figure.locator("tbody tr").nth(4)

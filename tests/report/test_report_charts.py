@@ -74,7 +74,7 @@ def test_very_many_numbers_are_thinned_and_the_last_of_a_stage_stays(tmp_path: P
     path = fake_run(tmp_path / "run", tasks=50, classes=100, points=16)
     chart = stages.breakdown(report(tmp_path).runs[0])
     assert chart is not None
-    assert sum(len(one.y) for one in chart.series) < 1.5 * stages.LIMIT
+    assert sum(len(one.y) for one in chart.series) < 1.5 * stages.MAX_CHART_NUMBERS
     last = lines(path, "curve", task=50, stage="projection")[-1]
     assert chart.series[0].y[-1] == last["class_il_tasks"][0]
 

@@ -89,7 +89,7 @@ def test_only_the_method_itself_on_the_test_split_meets_a_published_cell(tmp_pat
     assert all(row.ours is None for row in rows(found))
     assert [row.label for row in rows(found, "variant")] == ["longer"]
     assert [row.label for row in rows(found, "unpublished")] == ["order_seed=1"]
-    assert any("1 cells on the validation split are not shown" in note for note in found.notes)
+    assert any("not shown: 1 configuration on the validation split" in note for note in found.notes)
     assert len(rows(table(tmp_path, split="validation"), "validation")) == 1
 
 

@@ -17,7 +17,7 @@ def title(report: ReportData) -> str:
     """The report's title: method, stream and buffer."""
     metadata = [report_run.metadata for report_run in report.runs]
     streams, methods, buffers = (
-        list(dict.fromkeys(one.get(n) for one in metadata)) for n in ("stream", "method", "buffer")
+        list(dict.fromkeys(fields.get(name) for fields in metadata)) for name in ("stream", "method", "buffer")
     )
     method = str(methods[0]) if len(methods) == 1 else f"{len(methods)} methods"
     stream = str(streams[0]) if len(streams) == 1 else f"{len(streams)} streams"
@@ -26,44 +26,48 @@ def title(report: ReportData) -> str:
 
 
 def subtitle(report: ReportData) -> str:
-    """The number of runs, their split and hardware."""
-    done = [group.seed_group for group in report.groups]
+    """The numbers of runs and of configurations (runs that differ only in their seed), the split and the hardware."""
+    groups = [report_group.seed_group for report_group in report.groups]
     runs = len(report.runs)
     words = ["1 run" if runs == 1 else f"{runs} runs"]
     if runs == 1:
         words[0] += f", seed {report.runs[0].metadata['seed']}"
-    if len(done) > 1:
-        words.append(f"{len(done)} cells")
+    if len(groups) > 1:
+        words.append(f"{len(groups)} configurations")
     if report.unfinished:
         words.append(f"{len(report.unfinished)} interrupted")
     splits = {report_run.metadata.get("split", "test") for report_run in report.runs}
     words += [f"{split} split" for split in sorted(splits) if split != "test"]
-    words += list(dict.fromkeys(cell.hardware for cell in done))
+    words += list(dict.fromkeys(group.hardware for group in groups))
     return " · ".join(words)
 
 
 def cards(group: ReportGroup) -> list[KeyNumber]:
     """The four key numbers: Class-IL, Task-IL, forgetting, seconds."""
-    cell, row = group.seed_group, group.row
-    seeds = f"over {len(cell.seeds)} seeds" if len(cell.seeds) > 1 else ""
+    seed_group, row = group.seed_group, group.row
+    seeds = f"over {len(seed_group.seeds)} seeds" if len(seed_group.seeds) > 1 else ""
     out = []
-    for name, heading, report in (
+    for name, heading, explanation in (
         ("class_il", "Class-IL", "correct among all classes"),
         ("task_il", "Task-IL", "correct given the task"),
     ):
-        theirs = row.published_score(name)
-        small = report if theirs.mean is None else f"published {theirs.text()} ({difference(row, name)})"
-        out.append((heading, f"{cell.mean(name).text()} %", small))
-    forgot = cell.mean("forgetting")
+        published = row.published_score(name)
+        note = explanation if published.mean is None else f"published {published.text()} ({difference(row, name)})"
+        out.append((heading, f"{seed_group.mean(name).text()} %", note))
+    forgetting = seed_group.mean("forgetting")
     out.append(
-        ("Forgetting", forgot.text(), "points lost on earlier tasks" if forgot.mean is not None else "one task only")
+        (
+            "Forgetting",
+            forgetting.text(),
+            "points lost on earlier tasks" if forgetting.mean is not None else "one task only",
+        )
     )
-    spent = cell.seconds()["total"]
+    spent = seed_group.seconds()["total"]
     out.append(
         (
             "Seconds",
             f"{spent:.0f}" if spent >= 100 else f"{spent:.1f}",
-            f"per run, mean {seeds}" if seeds else cell.hardware,
+            f"per run, mean {seeds}" if seeds else seed_group.hardware,
         )
     )
     return out
@@ -71,28 +75,28 @@ def cards(group: ReportGroup) -> list[KeyNumber]:
 
 def summary(group: ReportGroup) -> list[str]:
     """A summary in sentences; every number is from the record."""
-    cell = group.seed_group
-    tasks = len(cell.results[0]["class_il_matrix"])
-    classes = len(cell.results[0].get("class_names") or [])
+    seed_group = group.seed_group
+    tasks = len(seed_group.results[0]["class_il_matrix"])
+    classes = len(seed_group.results[0].get("class_names") or [])
     among = f" among {classes} classes" if classes else ""
     out = [
         f"After {'the only task' if tasks == 1 else f'the last of {tasks} tasks'} the network classifies "
-        f"{cell.mean('class_il').text()} % of the test images correctly{among} (Class-IL), and "
-        f"{cell.mean('task_il').text()} % if the task of each image is given (Task-IL)."
+        f"{seed_group.mean('class_il').text()} % of the test images correctly{among} (Class-IL), and "
+        f"{seed_group.mean('task_il').text()} % if the task of each image is given (Task-IL)."
     ]
-    scores = _stages(cell)
+    scores = _stages(seed_group)
     if len(scores) > 1:
         parts = ", ".join(f"{_stage_name(name)} {value:.1f} %" for name, value in scores.items())
         out.append(f"Class-IL right after each task, averaged over the tasks: {parts}.")
-    last = [statistics.fmean(r["class_il_matrix"][-1][k] for r in cell.results) for k in range(tasks)]
+    last = [statistics.fmean(r["class_il_matrix"][-1][k] for r in seed_group.results) for k in range(tasks)]
     if tasks > 1:
         worst, best = min(range(tasks), key=lambda k: last[k]), max(range(tasks), key=lambda k: last[k])
         out.append(
             f"At the end it is best on task {best + 1} ({last[best]:.1f} %) and worst on task {worst + 1} "
-            f"({last[worst]:.1f} %); on earlier tasks it lost {cell.mean('forgetting').text()} points against "
+            f"({last[worst]:.1f} %); on earlier tasks it lost {seed_group.mean('forgetting').text()} points against "
             f"its best (forgetting)."
         )
-    share = cell.generalist_share()
+    share = seed_group.generalist_share()
     if share:
         out.append(f"Tangent learning and projection took {100 * share:.1f} % of the specialist's time.")
     return out
@@ -115,30 +119,32 @@ def table(report: ReportData) -> list[dict[str, str]]:
     """One row per group of runs, with the numbers of `itl table`."""
     out = []
     for group in report.groups:
-        cell, row = group.seed_group, group.row
-        spent = cell.seconds()["total"]
-        one = {"run": group.name}
+        seed_group, row = group.seed_group, group.row
+        spent = seed_group.seconds()["total"]
+        columns = {"run": group.name}
         for name, heading in (("class_il", "Class-IL"), ("task_il", "Task-IL")):
-            one[heading] = cell.mean(name).text()
-            if any(g.row.published is not None for g in report.groups):
-                theirs = row.published_score(name)
-                one[f"{heading} published"] = theirs.text() + (
-                    "" if theirs.mean is None else f" ({difference(row, name)})"
+            columns[heading] = seed_group.mean(name).text()
+            if any(other.row.published is not None for other in report.groups):
+                published = row.published_score(name)
+                columns[f"{heading} published"] = published.text() + (
+                    "" if published.mean is None else f" ({difference(row, name)})"
                 )
-        one["forgetting"] = cell.mean("forgetting").text()
-        one["seconds"] = f"{spent:.0f}" if spent >= 100 else f"{spent:.1f}"
-        one["seeds"] = ", ".join(map(str, cell.seeds)) if len(cell.seeds) < 8 else str(len(cell.seeds))
-        out.append(one)
+        columns["forgetting"] = seed_group.mean("forgetting").text()
+        columns["seconds"] = f"{spent:.0f}" if spent >= 100 else f"{spent:.1f}"
+        columns["seeds"] = (
+            ", ".join(map(str, seed_group.seeds)) if len(seed_group.seeds) < 8 else str(len(seed_group.seeds))
+        )
+        out.append(columns)
     return out
 
 
 def settings(report: ReportData) -> list[tuple[str, list[str]]]:
     """Every setting by name, with its value in each group of runs."""
-    every = [run_settings(group.seed_group.runs[0]) for group in report.groups] or [
-        run_settings(s.run) for s in report.runs[:1]
+    by_group = [run_settings(group.seed_group.runs[0]) for group in report.groups] or [
+        run_settings(report_run.run) for report_run in report.runs[:1]
     ]
-    names = list(dict.fromkeys(name for one in every for name in one))
-    return [(name, [_value_text(one.get(name)) for one in every]) for name in names]
+    names = list(dict.fromkeys(name for values in by_group for name in values))
+    return [(name, [_value_text(values.get(name)) for values in by_group]) for name in names]
 
 
 def commands(report: ReportData) -> list[str]:
@@ -148,14 +154,14 @@ def commands(report: ReportData) -> list[str]:
     ]
 
 
-def _stages(cell: SeedGroup) -> dict[str, float]:
+def _stages(seed_group: SeedGroup) -> dict[str, float]:
     """Class-IL at the end of each stage, averaged over tasks and runs."""
-    every: dict[str, list[float]] = {}
-    for result in cell.results:
+    scores_by_stage: dict[str, list[float]] = {}
+    for result in seed_group.results:
         for task in result.get("stages") or []:
             for stage, scores in task.items():
-                every.setdefault(stage, []).append(scores["class_il"])
-    return {stage: statistics.fmean(values) for stage, values in every.items()}
+                scores_by_stage.setdefault(stage, []).append(scores["class_il"])
+    return {stage: statistics.fmean(values) for stage, values in scores_by_stage.items()}
 
 
 def _stage_name(stage: str) -> str:

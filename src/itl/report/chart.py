@@ -125,7 +125,7 @@ class SharedLists:
 def plain(value: Any) -> Any:
     """A chart (or a container of charts) as JSON: numbers rounded, empty fields omitted."""
     if is_dataclass(value):
-        parts = {one.name: getattr(value, one.name) for one in fields(value)}
+        parts = {entry.name: getattr(value, entry.name) for entry in fields(value)}
         value = {
             name: part
             for name, part in parts.items()
@@ -136,6 +136,6 @@ def plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [plain(part) for part in value]
     if isinstance(value, float):
-        short = round(value, DIGITS)
-        return int(short) if short == int(short) else short
+        rounded = round(value, DIGITS)
+        return int(rounded) if rounded == int(rounded) else rounded
     return value

@@ -18,26 +18,26 @@ def comparison_charts(groups: Sequence[ReportGroup]) -> list[tuple[str, list[Rep
 
     A single group gets a chart only if the report has no other group.
     """
-    alike: dict[tuple[str, str, int], list[ReportGroup]] = {}
+    comparable: dict[tuple[str, str, int], list[ReportGroup]] = {}
     for group in groups:
         metadata = group.metadata
-        alike.setdefault((metadata["stream"], metadata["split"], metadata["buffer"]), []).append(group)
+        comparable.setdefault((metadata["stream"], metadata["split"], metadata["buffer"]), []).append(group)
     out = []
-    for (stream, split, buffer), some in alike.items():
+    for (stream, split, buffer), candidates in comparable.items():
         where = f"{stream}, {buffer} images" + ("" if split == "test" else f", {split} split")
-        rungs = [group for group in some if _ablation_index(group) < len(ABLATION)]
-        ladder = rungs if len({_ablation_index(group) for group in rungs}) > 2 else []
-        rest = [group for group in some if group not in ladder or _ablation_index(group) == len(ABLATION) - 1]
-        out += [(f"The ablation: {where}", ladder)] if ladder else []
-        out += [(f"Methods: {where}", rest)] if len(rest) > 1 or len(groups) == 1 else []
+        steps = [group for group in candidates if _ablation_index(group) < len(ABLATION)]
+        ablation = steps if len({_ablation_index(group) for group in steps}) > 2 else []
+        others = [group for group in candidates if group not in ablation or _ablation_index(group) == len(ABLATION) - 1]
+        out += [(f"The ablation: {where}", ablation)] if ablation else []
+        out += [(f"Methods: {where}", others)] if len(others) > 1 or len(groups) == 1 else []
     return out
 
 
 def bars(groups: Sequence[ReportGroup], measure: str = "class_il") -> Chart | None:
     """One bar per group, with the deviation over seeds, and the published results."""
-    ladder = all(_ablation_index(group) < len(ABLATION) for group in groups)
+    is_ablation = all(_ablation_index(group) < len(ABLATION) for group in groups)
     order = sorted(
-        groups, key=lambda g: (_ablation_index(g) if ladder else 0, g.seed_group.mean("class_il").mean or 0.0)
+        groups, key=lambda g: (_ablation_index(g) if is_ablation else 0, g.seed_group.mean("class_il").mean or 0.0)
     )
     names = _unique([_short_name(group) for group in order])
     means = [group.seed_group.mean(measure) for group in order]
@@ -53,7 +53,7 @@ def bars(groups: Sequence[ReportGroup], measure: str = "class_il") -> Chart | No
             for name, group in zip(names, order, strict=True)
         ],
     )
-    theirs = []
+    published_series = []
     sources = dict.fromkeys(row.published.source for group in order for row in group.rows if row.published)
     for number, source in enumerate(sources):
         rows = {
@@ -64,7 +64,7 @@ def bars(groups: Sequence[ReportGroup], measure: str = "class_il") -> Chart | No
         ]
         marks = [(name, mean) for name, mean in marks if mean.mean is not None]
         if marks:
-            theirs.append(
+            published_series.append(
                 Series(
                     f"published: {SOURCES[source][0]}",
                     [mean.mean for _, mean in marks],
@@ -75,7 +75,7 @@ def bars(groups: Sequence[ReportGroup], measure: str = "class_il") -> Chart | No
                     hover=[f"{name}, {SOURCES[source][0]}" for name, _ in marks],
                 )
             )
-    known = [value for one in (ours, *theirs) for value in one.y if value is not None]
+    known = [value for series in (ours, *published_series) for value in series.y if value is not None]
     if not known:
         return None
     stream, split, buffer = (order[0].metadata[name] for name in ("stream", "split", "buffer"))
@@ -83,58 +83,63 @@ def bars(groups: Sequence[ReportGroup], measure: str = "class_il") -> Chart | No
         f"{stream}, {buffer} images in memory" + ("" if split == "test" else f", {split} split"),
         x=Axis(categories=tuple(names)),
         y=Axis(f"{MEASURES[measure]}, %", 0.0, min(108.0, max(known) * 1.18 + 2)),
-        series=(ours, *theirs),
+        series=(ours, *published_series),
     )
 
 
 def buffers(groups: Sequence[ReportGroup], stream: str, measure: str = "class_il") -> Chart | None:
     """Accuracy by buffer size: ours with deviations, and published results of the same methods."""
-    here = [
+    in_stream = [
         g
         for g in groups
         if g.metadata["stream"] == stream and g.metadata["split"] == "test" and g.metadata["buffer"] > 0
     ]
     sizes = {
-        method: {g.metadata["buffer"] for g in here if _short_name(g) == method} for method in map(_short_name, here)
+        method: {g.metadata["buffer"] for g in in_stream if _short_name(g) == method}
+        for method in map(_short_name, in_stream)
     }
-    known = {cell.method for cell in published() if cell.stream == stream}
-    methods = [name for name, own in sizes.items() if len(own) > 1] or [name for name in sizes if name in known]
+    known = {result.method for result in published() if result.stream == stream}
+    methods = [name for name, buffer_sizes in sizes.items() if len(buffer_sizes) > 1] or [
+        name for name in sizes if name in known
+    ]
     series = []
     for number, method in enumerate(methods):
-        mine = sorted((g for g in here if _short_name(g) == method), key=lambda g: g.metadata["buffer"])
-        means = [group.seed_group.mean(measure) for group in mine]
+        own_groups = sorted((g for g in in_stream if _short_name(g) == method), key=lambda g: g.metadata["buffer"])
+        means = [group.seed_group.mean(measure) for group in own_groups]
         role = "abcdefgh"[number % 8]
         series.append(
             Series(
                 method,
                 [mean.mean for mean in means],
-                [group.metadata["buffer"] for group in mine],
+                [group.metadata["buffer"] for group in own_groups],
                 role=role,
                 error=[mean.std for mean in means],
-                hover=[f"{method}, |B| {g.metadata['buffer']}, {len(g.seed_group.seeds)} seeds" for g in mine],
+                hover=[f"{method}, |B| {g.metadata['buffer']}, {len(g.seed_group.seeds)} seeds" for g in own_groups],
                 width=2.0,
             )
         )
-        cells = [
-            c for c in published() if (c.stream, c.method) == (stream, method) and c.buffer and c.source != "ablation"
+        results = [
+            result
+            for result in published()
+            if (result.stream, result.method) == (stream, method) and result.buffer and result.source != "ablation"
         ]
-        cells = [c for c in cells if getattr(c, measure) is not None]
-        if cells:
+        results = [result for result in results if getattr(result, measure) is not None]
+        if results:
             series.append(
                 Series(
                     f"{method}, published",
-                    [getattr(c, measure) for c in cells],
-                    [float(c.buffer or 0) for c in cells],
+                    [getattr(result, measure) for result in results],
+                    [float(result.buffer or 0) for result in results],
                     kind="points",
                     role=role,
-                    error=[getattr(c, f"{measure}_std") for c in cells],
-                    hover=[f"{method}, |B| {c.buffer}, {SOURCES[c.source][0]}" for c in cells],
+                    error=[getattr(result, f"{measure}_std") for result in results],
+                    hover=[f"{method}, |B| {result.buffer}, {SOURCES[result.source][0]}" for result in results],
                 )
             )
-    at = sorted({float(x) for one in series for x in one.x})
+    at = sorted({float(x) for drawn in series for x in drawn.x})
     if len(at) < 2:
         return None
-    values = [value for one in series for value in one.y if value is not None]
+    values = [value for drawn in series for value in drawn.y if value is not None]
     return Chart(
         f"{stream}: {MEASURES[measure]} by buffer size",
         x=Axis("images in memory", at[0] / 1.3, at[-1] * 1.3, log=True, ticks=tuple((x, f"{x:g}") for x in at)),
@@ -150,11 +155,14 @@ def seconds(report: ReportData) -> Chart | None:
         return None
     names = tuple(_unique([group.name for group in groups]))
     spent = [group.seed_group.seconds() for group in groups]
-    sections = [*SECTIONS, *dict.fromkeys(s for one in spent for s in one if s not in (*SECTIONS, "total"))]
+    sections = [
+        *SECTIONS,
+        *dict.fromkeys(name for by_section in spent for name in by_section if name not in (*SECTIONS, "total")),
+    ]
     series = tuple(
         Series(
             section,
-            [one.get(section, 0.0) for one in spent],
+            [by_section.get(section, 0.0) for by_section in spent],
             names,
             kind="bars",
             role={"specialist": "specialist", "tangent": "tangent", "projection": "projection"}.get(
@@ -163,7 +171,7 @@ def seconds(report: ReportData) -> Chart | None:
             hover=[f"{name}, {section}" for name in names],
         )
         for k, section in enumerate(sections)
-        if any(one.get(section, 0.0) > 0 for one in spent)
+        if any(by_section.get(section, 0.0) > 0 for by_section in spent)
     )
     return Chart(
         "Where the time went",

@@ -49,14 +49,14 @@ def figures(report: ReportData) -> Iterator[tuple[str, Chart]]:
             if chart is not None:
                 yield key, chart
         if group is not None:
-            mine = [one for one in report.runs if any(one.run is run for run in group.seed_group.runs)]
+            group_runs = report.runs_of(group)
             for measure, _ in MEASURES:
-                chart = tasks.matrix(mine, measure)
+                chart = tasks.matrix(group_runs, measure)
                 if chart is not None:
                     yield f"matrix/{group.key}/{measure}", chart
-    for number, (_, alike) in enumerate(compare.comparison_charts(report.groups)):
+    for number, (_, comparable) in enumerate(compare.comparison_charts(report.groups)):
         for measure, _ in MEASURES:
-            chart = compare.bars(alike, measure)
+            chart = compare.bars(comparable, measure)
             if chart is not None:
                 yield f"bars{number}/{measure}", chart
     for number, stream in enumerate(dict.fromkeys(group.metadata["stream"] for group in report.groups)):
@@ -72,21 +72,30 @@ def figures(report: ReportData) -> Iterator[tuple[str, Chart]]:
 
 def _names(report: ReportData) -> dict[str, str]:
     """File names of runs and groups by key, distinct even where case is ignored."""
-    names = dict(zip((one.key for one in report.runs), _folders([one.run.path for one in report.runs]), strict=True))
+    names = dict(
+        zip(
+            (report_run.key for report_run in report.runs),
+            _folders([report_run.run.path for report_run in report.runs]),
+            strict=True,
+        )
+    )
     for group in report.groups:
         names[group.key] = "mean-" + "".join(c if c.isalnum() or c in "+-." else "_" for c in group.name)
     taken: set[str] = set()
     for key, name in names.items():
-        tries = chain([name], (f"{name}-{number}" for number in count(2)))
-        names[key] = next(one for one in tries if one.casefold() not in taken)
+        candidates = chain([name], (f"{name}-{number}" for number in count(2)))
+        names[key] = next(candidate for candidate in candidates if candidate.casefold() not in taken)
         taken.add(names[key].casefold())
     return names
 
 
 def _folders(paths: Sequence[Path]) -> list[str]:
     """The folder names, preceded by as much of the path as makes them distinct."""
-    whole = [path.absolute().parts[1:] for path in paths]
-    ends = [[parts[-depth:] for depth in range(1, len(parts) + 1)] for parts in whole]
-    found = Counter(end for some in ends for end in some)
-    own = (next((end for end in some if found[end] == 1), parts) for some, parts in zip(ends, whole, strict=True))
-    return ["-".join(end) for end in own]
+    all_parts = [path.absolute().parts[1:] for path in paths]
+    ends = [[parts[-depth:] for depth in range(1, len(parts) + 1)] for parts in all_parts]
+    counts = Counter(end for ends_of_path in ends for end in ends_of_path)
+    shortest = (
+        next((end for end in ends_of_path if counts[end] == 1), parts)
+        for ends_of_path, parts in zip(ends, all_parts, strict=True)
+    )
+    return ["-".join(end) for end in shortest]

@@ -61,11 +61,13 @@ def _from_dataset(report_run: ReportRun, stream: Any) -> RunImages:
     memory, predicted = (report_run.result or {})["memory"], report_run.predictions or {}
     slot = balanced_subset(np.array(memory["label"], int))
     shape = stream.shape
-    held = [stream.tasks[memory["task"][k]].train.gather(torch.tensor([memory["row"][k]]))[0].numpy() for k in slot]
+    memory_images = [
+        stream.tasks[memory["task"][k]].train.gather(torch.tensor([memory["row"][k]]))[0].numpy() for k in slot
+    ]
     row = select_mistakes(predicted["label"], predicted["class_il"], predicted["confidence"])
     pixels = type(stream.tasks[0].test).join([task.test for task in stream])
     wrong = pixels.gather(torch.from_numpy(row)).numpy()
-    return RunImages(np.array(held, np.uint8).reshape(-1, *shape), slot, wrong, row)
+    return RunImages(np.array(memory_images, np.uint8).reshape(-1, *shape), slot, wrong, row)
 
 
 def sheet(images: np.ndarray) -> dict[str, Any]:
@@ -73,14 +75,14 @@ def sheet(images: np.ndarray) -> dict[str, Any]:
     count, channels, height, width = images.shape
     columns = max(1, int(np.ceil(np.sqrt(count * height / max(1, width)))))
     rows = -(-count // columns)
-    whole = np.zeros((rows * height, columns * width, channels), np.uint8)
+    canvas = np.zeros((rows * height, columns * width, channels), np.uint8)
     for k, image in enumerate(images):
         top, left = k // columns * height, k % columns * width
-        whole[top : top + height, left : left + width] = image.transpose(1, 2, 0)
+        canvas[top : top + height, left : left + width] = image.transpose(1, 2, 0)
     kind = "PNG" if max(height, width) <= MAX_LOSSLESS_SIDE else "WEBP"
-    drawn = Image.fromarray(whole[:, :, 0] if channels == 1 else whole[:, :, :3])
+    image_file = Image.fromarray(canvas[:, :, 0] if channels == 1 else canvas[:, :, :3])
     out = io.BytesIO()
-    drawn.save(out, kind, **({} if kind == "PNG" else {"quality": 82, "method": 4}))
+    image_file.save(out, kind, **({} if kind == "PNG" else {"quality": 82, "method": 4}))
     uri = f"data:image/{kind.lower()};base64,{base64.b64encode(out.getvalue()).decode()}"
     return {"uri": uri, "columns": columns, "rows": rows}
 
@@ -118,12 +120,12 @@ def mistake_gallery(report_run: ReportRun, pictures: RunImages, limit: int) -> d
     items: list[dict[str, str | int]] = []
     for tile, row in enumerate(pictures.row[:limit].tolist()):
         label, guess = (_name(report_run, int(predicted[name][row])) for name in ("label", "class_il"))
-        sure = f"{100 * float(predicted['confidence'][row]):.0f} %"
+        confidence = f"{100 * float(predicted['confidence'][row]):.0f} %"
         items.append(
             {
                 "tile": tile,
                 "note": f"{label} → {guess}",
-                "text": f"{label}, predicted as {guess} with {sure} confidence",
+                "text": f"{label}, predicted as {guess} with {confidence} confidence",
             }
         )
     wrong = int((predicted["label"] != predicted["class_il"]).sum())

@@ -99,11 +99,11 @@ def _series(axes: Axes, chart: Chart, labels: bool) -> None:
     for level, name in chart.levels:
         axes.axhline(level, color=COLORS["c"], lw=1.2, ls="--", label=f"{name}: {level:.2f} %")
     base = [0.0] * len(chart.series[0].y) if chart.stacked else None
-    for one in chart.series:
-        if one.kind == "bars":
-            _bars(axes, chart, one, base)
+    for series in chart.series:
+        if series.kind == "bars":
+            _bars(axes, chart, series, base)
         else:
-            _line(axes, chart, one, labels)
+            _line(axes, chart, series, labels)
     handles = [Patch(color=BAND_COLORS[role], label=f"{role[0].upper()} {name}") for role, name in chart.names.items()]
     several = 1 < len(chart.series) <= 12
     if handles:
@@ -122,35 +122,35 @@ def _is_stage_series(name: str, chart: Chart) -> bool:
     return name.removesuffix(": end") in chart.names.values()
 
 
-def _line(axes: Axes, chart: Chart, one: Series, labels: bool) -> None:
-    x, colour = chart.at(one), COLORS[one.role]
-    y = [float("nan") if value is None else value for value in one.y]
-    points = one.kind == "points"
+def _line(axes: Axes, chart: Chart, series: Series, labels: bool) -> None:
+    x, color = chart.at(series), COLORS[series.role]
+    y = [float("nan") if value is None else value for value in series.y]
+    points = series.kind == "points"
     open_marks = points and chart.unit != "mark"
-    style: dict[str, Any] = {"color": colour, "label": one.name}
-    style["lw"] = 0 if points else one.width * 0.75
-    style["ls"] = "none" if points else DASHES.get(one.role, "-")
-    if points or (one.marks and one.error):
-        style |= {"marker": SYMBOLS.get(one.role, "o"), "ms": 4.0, "mfc": "white" if open_marks else colour}
-    if any(error is not None for error in one.error):
-        axes.errorbar(x, y, yerr=[error or 0.0 for error in one.error], capsize=2, elinewidth=0.8, **style)
+    style: dict[str, Any] = {"color": color, "label": series.name}
+    style["lw"] = 0 if points else series.width * 0.75
+    style["ls"] = "none" if points else DASHES.get(series.role, "-")
+    if points or (series.marks and series.error):
+        style |= {"marker": SYMBOLS.get(series.role, "o"), "ms": 4.0, "mfc": "white" if open_marks else color}
+    if any(error is not None for error in series.error):
+        axes.errorbar(x, y, yerr=[error or 0.0 for error in series.error], capsize=2, elinewidth=0.8, **style)
     else:
         axes.plot(x, y, **style)
-    if labels and one.name.endswith(": end"):  # a single figure has no hover texts
-        for k in range(0, len(one.y), 3):
-            value = one.y[k]
+    if labels and series.name.endswith(": end"):  # a single figure has no hover texts
+        for k in range(0, len(series.y), 3):
+            value = series.y[k]
             if value is not None:
                 middle = (float(x[k]) + float(x[k + 1])) / 2
-                box = {"facecolor": BAND_COLORS[one.role], "edgecolor": "none", "pad": 0.6, "alpha": 0.85}
-                axes.text(middle, value + 2, f"{value:.0f}", ha="center", color=colour, fontsize=8, bbox=box)
+                box = {"facecolor": BAND_COLORS[series.role], "edgecolor": "none", "pad": 0.6, "alpha": 0.85}
+                axes.text(middle, value + 2, f"{value:.0f}", ha="center", color=color, fontsize=8, bbox=box)
 
 
-def _bars(axes: Axes, chart: Chart, one: Series, base: list[float] | None) -> None:
-    y = [value or 0.0 for value in one.y]
-    style: dict[str, Any] = {"color": COLORS[one.role], "label": one.name, "edgecolor": "white", "lw": 0.5}
-    style["hatch"] = HATCHES.get(one.role, "") if chart.stacked else ""
-    names = [str(name) for name in chart.at(one)]
-    errors = [error or 0.0 for error in one.error] if any(error is not None for error in one.error) else None
+def _bars(axes: Axes, chart: Chart, series: Series, base: list[float] | None) -> None:
+    y = [value or 0.0 for value in series.y]
+    style: dict[str, Any] = {"color": COLORS[series.role], "label": series.name, "edgecolor": "white", "lw": 0.5}
+    style["hatch"] = HATCHES.get(series.role, "") if chart.stacked else ""
+    names = [str(name) for name in chart.at(series)]
+    errors = [error or 0.0 for error in series.error] if any(error is not None for error in series.error) else None
     if chart.horizontal:
         axes.barh(names, y, left=base, xerr=errors, **style)
     else:
@@ -185,8 +185,8 @@ def _heat(figure: Figure, axes: Axes, chart: Chart) -> None:
     values = np.array([[np.nan if v is None else v for v in row] for row in heatmap.values], float)
     image = axes.imshow(values, cmap="Blues", vmin=0, vmax=heatmap.high, aspect="auto")
     for names, which in ((heatmap.columns, "x"), (heatmap.rows, "y")):
-        every = -(-len(names) // 25)
-        ticks = range(0, len(names), every)
+        step = -(-len(names) // 25)
+        ticks = range(0, len(names), step)
         rotated = which == "x" and sum(map(len, names)) > 40
         getattr(axes, f"set_{which}ticks")(list(ticks), [names[k] for k in ticks], rotation=60 if rotated else 0)
     if values.size <= 225:

@@ -17,11 +17,11 @@ def held(report_run: ReportRun) -> Chart | None:
         history = report_run.result.get("memory_history") or []
     else:
         history = [line.get("memory") for line in report_run.run.lines if line.get("kind") == "expert"]
-    history = [one for one in history if one]
+    history = [counts for counts in history if counts]
     if not history or not np.any(history):
         return None
     names = report_run.class_names or [str(number) for number in range(len(history[0]))]
-    values = tuple(tuple(int(one[row]) or None for one in history) for row in range(len(history[0])))
+    values = tuple(tuple(int(counts[row]) or None for counts in history) for row in range(len(history[0])))
     return Chart(
         "Images of each class in memory",
         x=Axis("after task"),
@@ -49,11 +49,11 @@ def arrivals(report_run: ReportRun) -> Chart | None:
     hover = [f"{_name(names, label[k])}, task {task[k] + 1}, step {written[k]}" for k in chosen]
     note = "" if len(chosen) == len(label) else f" ({len(chosen)} of {len(label)} shown)"
     classes = sorted(set(label.tolist()))
-    every = -(-len(classes) // 25)
+    step = -(-len(classes) // 25)
     return Chart(
         f"When the images in memory were added{note}",
         x=Axis("training step", low=0.0),
-        y=Axis("", -0.7, max(classes) + 0.7, ticks=tuple((c, _name(names, c)) for c in classes[::every])),
+        y=Axis("", -0.7, max(classes) + 0.7, ticks=tuple((c, _name(names, c)) for c in classes[::step])),
         series=(
             Series(
                 "image",

@@ -224,7 +224,7 @@
 
   // ------------------------------------------------------------------ building the page
   function element(tag, cls) { const made = document.createElement(tag); if (cls) made.className = cls; return made; }
-  const LABELS = { run: "Run", cell: "Cell", measure: "Measure", task: "Task" };
+  const LABELS = { run: "Run", group: "Runs", measure: "Measure", task: "Task" };
 
   function selector(name, options, ids) {
     const label = element("label"), select = element("select");

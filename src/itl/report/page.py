@@ -39,15 +39,15 @@ def write_report(runs: Sequence[Run], path: str | os.PathLike[str], data: str | 
 
 def page(report: ReportData, data: str | None = None) -> str:
     """The HTML of the page."""
-    made = contents(report, data)
+    page_contents = contents(report, data)
     package = files("itl.report")
     parts = {
         "title": escape(captions.title(report)),
         "subtitle": escape(captions.subtitle(report)),
         "style": package.joinpath("page.css").read_text(encoding="utf-8"),
-        "tabs": _tabs(made),
-        "overview": _overview(report, made),
-        "payload": _payload(made),
+        "tabs": _tabs(page_contents),
+        "overview": _overview(report, page_contents),
+        "payload": _payload(page_contents),
         "library": library(),
         "script": package.joinpath("page.js").read_text(encoding="utf-8"),
     }
@@ -66,17 +66,23 @@ def library() -> str:
     return code.replace("</script", "<\\/script")
 
 
-def _payload(made: PageContents) -> str:
+def _payload(page_contents: PageContents) -> str:
     """The data of the page as JSON that is safe inside HTML."""
-    tabs = [{"name": tab.name, "views": [asdict(view) for view in tab.views]} for tab in made.tabs]
-    lead = [asdict(view) for view in made.lead]
-    payload = {"tabs": tabs, "charts": made.charts, "lead": lead, "first": made.first, "pool": made.pool.lists}
+    tabs = [{"name": tab.name, "views": [asdict(view) for view in tab.views]} for tab in page_contents.tabs]
+    lead = [asdict(view) for view in page_contents.lead]
+    payload = {
+        "tabs": tabs,
+        "charts": page_contents.charts,
+        "lead": lead,
+        "first": page_contents.first,
+        "pool": page_contents.pool.lists,
+    }
     text = json.dumps(payload, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c")
 
 
-def _tabs(made: PageContents) -> str:
-    names = ["Overview", *(tab.name for tab in made.tabs)]
+def _tabs(page_contents: PageContents) -> str:
+    names = ["Overview", *(tab.name for tab in page_contents.tabs)]
     return "\n".join(
         f'<button role="tab" id="tab-{k}" aria-controls="panel-{k}" aria-selected="{"true" if k == 0 else "false"}"'
         f"{'' if k == 0 else ' tabindex=-1'}>{escape(name)}</button>"
@@ -84,7 +90,7 @@ def _tabs(made: PageContents) -> str:
     )
 
 
-def _overview(report: ReportData, made: PageContents) -> str:
+def _overview(report: ReportData, page_contents: PageContents) -> str:
     """The first tab, which works without JavaScript: key numbers, summary, settings."""
     parts = []
     if len(report.groups) == 1:
@@ -103,7 +109,7 @@ def _overview(report: ReportData, made: PageContents) -> str:
         parts.append('<div id="lead"></div>')
     for report_run in report.unfinished:
         parts.append(f'<p class="note">{escape(captions.unfinished(report_run))}</p>')
-    parts += [f'<p class="note">{escape(note)}</p>' for note in made.notes]
+    parts += [f'<p class="note">{escape(note)}</p>' for note in page_contents.notes]
     parts.append("<h2>How to read the numbers</h2>" + READING)
     parts.append(_settings(report))
     lines = "\n".join(captions.commands(report))
@@ -137,18 +143,18 @@ def _broken(text: str) -> str:
 def _settings(report: ReportData) -> str:
     """All settings: once where the groups agree, by group where they differ."""
     rows = captions.settings(report)
-    same = [(name, values[0]) for name, values in rows if len(set(values)) == 1]
-    odd = [(name, values) for name, values in rows if len(set(values)) > 1]
+    common = [(name, values[0]) for name, values in rows if len(set(values)) == 1]
+    different = [(name, values) for name, values in rows if len(set(values)) > 1]
     parts = []
-    if odd:
+    if different:
         items = []
-        for name, values in odd:
+        for name, values in different:
             where = ", ".join(
                 f"{escape(value)} <small>({escape(group.name)})</small>"
                 for value, group in list(zip(values, report.groups, strict=True))[:MAX_SETTINGS_COLUMNS]
             )
             items.append(f"<dt>{escape(name)}</dt><dd>{where}</dd>")
         parts.append(f'<h3>Different</h3><dl class="settings">{"".join(items)}</dl><h3>Common</h3>')
-    items = [f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in same]
+    items = [f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in common]
     parts.append(f'<dl class="settings">{"".join(items)}</dl>')
     return f"<details><summary>Settings</summary>{''.join(parts)}</details>"

@@ -41,13 +41,15 @@ class PolicyGroup:
 
     def compares(self, other: PolicyGroup) -> bool:
         """Whether they differ in the memory's settings only."""
-        alike = self.same_identity(other) and agree(self.others, other.others, self.given | other.given)
-        return alike and not self.same_memory(other)
+        comparable = self.same_identity(other) and agree(self.others, other.others, self.given | other.given)
+        return comparable and not self.same_memory(other)
 
-    def same_memory(self, other: PolicyGroup, but: str = "") -> bool:
-        """Whether the memory settings agree, except for the setting `but`."""
-        mine, theirs = ({n: x for n, x in one.memory.items() if n != but} for one in (self, other))
-        return agree(mine, theirs, self.given | other.given)
+    def same_memory(self, other: PolicyGroup, ignoring: str = "") -> bool:
+        """Whether the memory settings agree, except for the setting `ignoring`."""
+        own, others = (
+            {name: value for name, value in group.memory.items() if name != ignoring} for group in (self, other)
+        )
+        return agree(own, others, self.given | other.given)
 
 
 def policies(groups: Sequence[ReportGroup], measure: str = "class_il") -> list[Chart]:
@@ -57,104 +59,117 @@ def policies(groups: Sequence[ReportGroup], measure: str = "class_il") -> list[C
     setting are horizontal levels.
     """
     drawn = []
-    for some in _alike(groups):
-        numbers = dict.fromkeys(name for one in some for name, x in one.memory.items() if _number(x) is not None)
-        lines = {number: _lines(number, some) for number in numbers}
+    for comparable in _comparable_groups(groups):
+        settings = dict.fromkeys(
+            name for group in comparable for name, value in group.memory.items() if _number(value) is not None
+        )
+        lines = {setting: _lines(setting, comparable) for setting in settings}
         if any(lines.values()):
-            drawn.append((some, {number: tried for number, tried in lines.items() if tried}))
+            drawn.append((comparable, {setting: tried_lines for setting, tried_lines in lines.items() if tried_lines}))
     out = []
-    for some, lines in drawn:
-        tuned = {line[0].policy for tried in lines.values() for line in tried}
-        rest = [one for one in some if one.policy not in {*tuned, "None"}]
-        title = _title(some, [other[0] for other, _ in drawn])
-        out += [_policy_chart(number, tried, rest, title, measure) for number, tried in lines.items()]
+    for comparable, lines in drawn:
+        tuned = {line[0].policy for tried_lines in lines.values() for line in tried_lines}
+        levels = [group for group in comparable if group.policy not in {*tuned, "None"}]
+        title = _title(comparable, [other[0] for other, _ in drawn])
+        out += [_policy_chart(setting, tried_lines, levels, title, measure) for setting, tried_lines in lines.items()]
     return out
 
 
-def _alike(groups: Sequence[ReportGroup]) -> list[list[PolicyGroup]]:
+def _comparable_groups(groups: Sequence[ReportGroup]) -> list[list[PolicyGroup]]:
     """Groups that differ in the memory's settings only, whatever their variants are called.
 
     Variants with the same memory settings must differ in something else, so they are kept apart.
     """
-    cells = [[_policy_group(group)] for group in groups]
-    named = _gather(cells, lambda one, other: one.variant == other.variant and one.compares(other))
-    return _gather(named, PolicyGroup.compares)
+    singles = [[_policy_group(group)] for group in groups]
+    named = _merge(singles, lambda first, second: first.variant == second.variant and first.compares(second))
+    return _merge(named, PolicyGroup.compares)
 
 
-def _lines(number: str, some: Sequence[PolicyGroup]) -> list[list[PolicyGroup]]:
-    """The policies that were tried with several values of the setting `number` only, in order of its value."""
-    having = [[one] for one in some if _number(one.memory.get(number)) is not None]
-    lines = _gather(having, lambda one, other: one.same_memory(other, but=number))
-    return [sorted(line, key=lambda one: float(one.memory[number])) for line in lines if len(line) > 1]
+def _lines(setting: str, groups: Sequence[PolicyGroup]) -> list[list[PolicyGroup]]:
+    """The policies that were tried with several values of `setting` only, in order of its value."""
+    singles = [[group] for group in groups if _number(group.memory.get(setting)) is not None]
+    lines = _merge(singles, lambda group, other: group.same_memory(other, ignoring=setting))
+    return [sorted(line, key=lambda group: float(group.memory[setting])) for line in lines if len(line) > 1]
 
 
-def _gather(
-    parts: Sequence[list[PolicyGroup]], fits: Callable[[PolicyGroup, PolicyGroup], bool]
+def _merge(
+    lists: Sequence[list[PolicyGroup]], compatible: Callable[[PolicyGroup, PolicyGroup], bool]
 ) -> list[list[PolicyGroup]]:
-    """Merge each part into the first earlier one whose groups all fit all of its groups."""
+    """Merge each list into the first earlier one whose groups are all compatible with all of its groups."""
     out: list[list[PolicyGroup]] = []
-    for part in parts:
-        home = next((some for some in out if all(fits(one, other) for one in some for other in part)), None)
-        if home is None:
-            out.append(list(part))
+    for groups in lists:
+        target = next(
+            (merged for merged in out if all(compatible(first, second) for first in merged for second in groups)), None
+        )
+        if target is None:
+            out.append(list(groups))
         else:
-            home.extend(part)
+            target.extend(groups)
     return out
 
 
 def _policy_chart(
-    number: str, lines: Sequence[list[PolicyGroup]], rest: Sequence[PolicyGroup], title: str, measure: str
+    setting: str,
+    lines: Sequence[list[PolicyGroup]],
+    without_setting: Sequence[PolicyGroup],
+    title: str,
+    measure: str,
 ) -> Chart:
     series = []
-    for k, (name, line) in enumerate(zip(_names([line[0] for line in lines], number), lines, strict=True)):
-        means = [one.group.seed_group.mean(measure) for one in line]
-        at = [float(one.memory[number]) for one in line]
+    for k, (name, line) in enumerate(zip(_names([line[0] for line in lines], setting), lines, strict=True)):
+        means = [group.group.seed_group.mean(measure) for group in line]
+        values = [float(group.memory[setting]) for group in line]
         series.append(
             Series(
                 name,
                 [mean.mean for mean in means],
-                at,
+                values,
                 role="abcdefgh"[k % 8],
                 error=[mean.std for mean in means],
-                hover=[f"{name}, {number} {x:g}" for x in at],
+                hover=[f"{name}, {setting} {value:g}" for value in values],
             )
         )
-    levels = [(one.group.seed_group.mean(measure).mean, name) for one, name in zip(rest, _names(rest), strict=True)]
-    known = [v for one in series for v in one.y if v is not None] + [v for v, _ in levels if v is not None]
+    levels = [
+        (group.group.seed_group.mean(measure).mean, name)
+        for group, name in zip(without_setting, _names(without_setting), strict=True)
+    ]
+    shown = [v for drawn in series for v in drawn.y if v is not None] + [v for v, _ in levels if v is not None]
     return Chart(
         f"{title}: {MEASURES[measure]} by memory policy",
-        x=Axis(number),
-        y=Axis(f"{MEASURES[measure]}, %", max(0.0, min(known) - 6), min(104.0, max(known) + 6)),
+        x=Axis(setting),
+        y=Axis(f"{MEASURES[measure]}, %", max(0.0, min(shown) - 6), min(104.0, max(shown) + 6)),
         series=tuple(series),
         levels=tuple((level, name) for level, name in levels if level is not None),
     )
 
 
-def _title(some: Sequence[PolicyGroup], firsts: Sequence[PolicyGroup]) -> str:
+def _title(groups: Sequence[PolicyGroup], first_groups: Sequence[PolicyGroup]) -> str:
     """A chart's title, with what distinguishes its groups from the first group of the other charts."""
-    one = some[0]
-    rivals = [other for other in firsts if other is not one and other.same_identity(one)]
-    words = [f"{one.others['method']} on {one.others['stream']}", f"|B| {one.others['buffer']}"]
-    words += [] if one.others["split"] == "test" else [f"{one.others['split']} split"]
-    odd = _odd(one.others, [other.others for other in rivals])
-    if rivals and not odd and one.variant and len({other.variant for other in some}) == 1:
-        odd = [one.variant]
-    return ", ".join([*words, *odd])
+    group = groups[0]
+    rivals = [other for other in first_groups if other is not group and other.same_identity(group)]
+    words = [f"{group.others['method']} on {group.others['stream']}", f"|B| {group.others['buffer']}"]
+    words += [] if group.others["split"] == "test" else [f"{group.others['split']} split"]
+    different = _differences(group.others, [other.others for other in rivals])
+    if rivals and not different and group.variant and len({other.variant for other in groups}) == 1:
+        different = [group.variant]
+    return ", ".join([*words, *different])
 
 
-def _names(some: Sequence[PolicyGroup], but: str = "") -> list[str]:
+def _names(groups: Sequence[PolicyGroup], ignoring: str = "") -> list[str]:
     """Policy names, with the settings that distinguish groups of one policy."""
     out = []
-    for one in some:
-        same_policy = [other.memory for other in some if other.policy == one.policy]
-        out.append(", ".join([one.policy, *_odd(one.memory, same_policy, but)]))
+    for group in groups:
+        same_policy = [other.memory for other in groups if other.policy == group.policy]
+        out.append(", ".join([group.policy, *_differences(group.memory, same_policy, ignoring)]))
     return out
 
 
-def _odd(mine: Mapping[str, Any], others: Sequence[Mapping[str, Any]], but: str = "") -> list[str]:
+def _differences(settings: Mapping[str, Any], others: Sequence[Mapping[str, Any]], ignoring: str = "") -> list[str]:
     """The settings that differ from others, as text."""
-    odd = [name for name in mine if name != but and any(other.get(name) != mine[name] for other in others)]
-    return [f"{name.removeprefix(MEMORY_PREFIX)} {_value_text(mine[name])}" for name in odd]
+    different = [
+        name for name in settings if name != ignoring and any(other.get(name) != settings[name] for other in others)
+    ]
+    return [f"{name.removeprefix(MEMORY_PREFIX)} {_value_text(settings[name])}" for name in different]
 
 
 def _policy_group(group: ReportGroup) -> PolicyGroup:

@@ -87,6 +87,10 @@ class ReportData:
         """The unfinished runs."""
         return [report_run for report_run in self.runs if report_run.result is None]
 
+    def runs_of(self, group: ReportGroup) -> list[ReportRun]:
+        """The runs of a group."""
+        return [report_run for report_run in self.runs if any(report_run.run is run for run in group.seed_group.runs)]
+
     def first(self, group: ReportGroup) -> ReportRun:
         """The first run of a group, which represents it in charts of single runs."""
         return next(report_run for report_run in self.runs if report_run.run is group.seed_group.runs[0])
@@ -98,9 +102,9 @@ def report_data(runs: Sequence[Run]) -> ReportData:
     names = [
         name if names.count(name) == 1 else f"{name} ({run.path.name})" for name, run in zip(names, runs, strict=True)
     ]
-    report_run = [ReportRun(f"r{k}", name, run) for k, (name, run) in enumerate(zip(names, runs, strict=True))]
-    place = {id(run): k for k, run in enumerate(runs)}
-    made = sorted(group_by_seed(runs), key=lambda cell: min(place[id(run)] for run in cell.runs))
+    report_runs = [ReportRun(f"r{k}", name, run) for k, (name, run) in enumerate(zip(names, runs, strict=True))]
+    position = {id(run): k for k, run in enumerate(runs)}
+    seed_groups = sorted(group_by_seed(runs), key=lambda group: min(position[id(run)] for run in group.runs))
     rows = [
         row
         for split in ("test", "validation")
@@ -108,21 +112,21 @@ def report_data(runs: Sequence[Run]) -> ReportData:
         for row in section.rows
     ]
     groups = []
-    titles = _names([cell.metadata for cell in made], NAME_FIELDS[:-1])
-    for k, (cell, title) in enumerate(zip(made, titles, strict=True)):
-        mine = tuple(row for row in rows if row.ours is not None and row.ours.runs[0] is cell.runs[0])
-        is_ambiguous = titles.count(title) > 1 and mine[0].label
-        groups.append(ReportGroup(f"c{k}", f"{title} [{mine[0].label}]" if is_ambiguous else title, cell, mine))
-    return ReportData(report_run, groups)
+    titles = _names([group.metadata for group in seed_groups], NAME_FIELDS[:-1])
+    for k, (group, title) in enumerate(zip(seed_groups, titles, strict=True)):
+        own_rows = tuple(row for row in rows if row.ours is not None and row.ours.runs[0] is group.runs[0])
+        ambiguous = titles.count(title) > 1 and own_rows[0].label
+        groups.append(ReportGroup(f"c{k}", f"{title} [{own_rows[0].label}]" if ambiguous else title, group, own_rows))
+    return ReportData(report_runs, groups)
 
 
 def _names(metadata: Sequence[dict[str, Any]], parts: Sequence[str]) -> list[str]:
     """Names made of the method and the fields that differ."""
-    differ = [part for part in parts if len({str(one.get(part)) for one in metadata}) > 1]
+    differ = [part for part in parts if len({str(fields.get(part)) for fields in metadata}) > 1]
     words = {"buffer": "|B| {}", "seed": "seed {}", "split": "{} split", "stream": "on {}"}
     order = ("method", "variant", "buffer", "stream", "split", "seed")
     out = []
-    for one in metadata:
-        kept = [p for p in order if p == "method" or (p in differ and (one.get(p) is not None) and p in parts)]
-        out.append(", ".join(words.get(part, "{}").format(one.get(part)) for part in kept))
+    for fields in metadata:
+        shown = [p for p in order if p == "method" or (p in differ and (fields.get(p) is not None) and p in parts)]
+        out.append(", ".join(words.get(part, "{}").format(fields.get(part)) for part in shown))
     return out

@@ -50,11 +50,11 @@ class StageTimeline:
 
     def axis(self) -> Axis:
         """The x axis with task numbers at the center of each task; some are omitted if there are many."""
-        spans = self.task_ranges
-        every = -(-len(spans) // 12)
-        word = "task " if len(spans) <= 6 else ""
+        ranges = self.task_ranges
+        step = -(-len(ranges) // 12)
+        word = "task " if len(ranges) <= 6 else ""
         ticks = tuple(
-            ((low + high) / 2, f"{word}{task}") for k, (task, (low, high)) in enumerate(spans.items()) if k % every == 0
+            ((low + high) / 2, f"{word}{task}") for k, (task, (low, high)) in enumerate(ranges.items()) if k % step == 0
         )
         return Axis("" if word else "task", 0.0, self.end, ticks=ticks)
 
@@ -94,7 +94,7 @@ def stages(report_run: ReportRun, measure: str = "class_il") -> Chart | None:
                 hover += [f"task {task}, end of {stage}"] * 2 + [""]
         if x:
             series.append(Series(f"{name}: end", y, x, role=role(name), hover=hover, width=3.0, marks=False))
-    known = [value for one in series for value in one.y if value is not None]
+    known = [value for drawn in series for value in drawn.y if value is not None]
     low = max(0.0, min(known, default=0.0) - 8)
     return Chart(
         f"{MEASURES[measure]} through the stages",
@@ -115,19 +115,19 @@ def breakdown(report_run: ReportRun, measure: str = "class_il") -> Chart | None:
     points = [point for _, _, low, high, part in timeline.bands for point in timeline.curve(low, high, part)]
     if not points:
         return None
-    whole = Series("mean", [line[measure] for _, line in points], role="ink", width=3.0, marks=False, tag="mean")
-    each = []
+    mean = Series("mean", [line[measure] for _, line in points], role="ink", width=3.0, marks=False, tag="mean")
+    task_series = []
     for task in range(tasks):
         start = next((k for k, (_, line) in enumerate(points) if line["task"] > task), None)
         if start is not None:
             y = [line[f"{measure}_tasks"][task] for _, line in points[start:]]
-            each.append(
+            task_series.append(
                 Series(f"task {task + 1}", y, start=start, role="abcdefgh"[task % 8], width=1.2, tag=str(task + 1))
             )
     return Chart(
         f"{MEASURES[measure]} of every task",
         y=Axis(f"{MEASURES[measure]}, %", 0.0, 104.0),
-        series=(*each, whole),
+        series=(*task_series, mean),
         xs=tuple(x for x, _ in points),
         descriptions=tuple(_describe(line) for _, line in points),
         **timeline.chart_options(),

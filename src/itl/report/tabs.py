@@ -79,26 +79,28 @@ def _first(report: ReportData, detailed: Sequence[ReportRun]) -> dict[str, str]:
     best = max(report.groups, key=lambda group: group.seed_group.mean("class_il").mean or 0.0, default=None)
     if best is None:
         return {"run": detailed[0].key} if detailed else {}
-    return {"run": report.first(best).key, "cell": best.key}
+    return {"run": report.first(best).key, "group": best.key}
 
 
 def _detail(report: ReportData, charts: dict[str, Any], pool: SharedLists) -> tuple[list[ReportRun], list[str]]:
     """The charts of single runs, for as many runs as fit: the first run of every group, then the others."""
     first = [report.first(group) for group in report.groups]
-    order = [*first, *(report_run for report_run in report.runs if all(report_run is not one for one in first))]
+    order = [*first, *(report_run for report_run in report.runs if all(report_run is not other for other in first))]
     taken: list[ReportRun] = []
     size = 0
     for report_run in order:
-        known = len(pool.lists)
-        made = {key: pool.share(plain(chart)) for key, chart in charts_of(report_run) if chart is not None}
-        size += len(json.dumps([made, pool.lists[known:]]))
+        shared_before = len(pool.lists)
+        run_charts = {key: pool.share(plain(chart)) for key, chart in charts_of(report_run) if chart is not None}
+        size += len(json.dumps([run_charts, pool.lists[shared_before:]]))
         if size > MAX_CHART_CHARACTERS and taken:
             break
-        charts |= made
+        charts |= run_charts
         taken.append(report_run)
-    left = len(order) - len(taken)
+    omitted = len(order) - len(taken)
     note = f"Figures of single runs are shown for {len(taken)} of {len(order)} runs, to limit the size of the page."
-    return [report_run for report_run in report.runs if any(report_run is one for one in taken)], [note] if left else []
+    return [report_run for report_run in report.runs if any(report_run is other for other in taken)], [
+        note
+    ] if omitted else []
 
 
 def charts_of(report_run: ReportRun) -> Iterator[tuple[str, Chart | None]]:
@@ -116,8 +118,8 @@ def charts_of(report_run: ReportRun) -> Iterator[tuple[str, Chart | None]]:
 
 def _having(kind: str, runs: Sequence[list[str]], charts: dict[str, Any]) -> list[list[str]]:
     """The runs that have a chart of this kind."""
-    there = {key.split("/")[1] for key in charts if key.startswith(f"{kind}/")}
-    return [run for run in runs if run[0] in there]
+    with_chart = {key.split("/")[1] for key in charts if key.startswith(f"{kind}/")}
+    return [run for run in runs if run[0] in with_chart]
 
 
 def _stages(runs: list[list[str]], charts: dict[str, Any]) -> list[FigureSpec]:
@@ -145,7 +147,9 @@ def _stages(runs: list[list[str]], charts: dict[str, Any]) -> list[FigureSpec]:
 
 
 def _task_choice(charts: dict[str, Any]) -> list[list[str]]:
-    tags = {one.get("tag") for key, chart in charts.items() if key.startswith("breakdown/") for one in chart["series"]}
+    tags = {
+        series.get("tag") for key, chart in charts.items() if key.startswith("breakdown/") for series in chart["series"]
+    }
     numbers = sorted(int(tag) for tag in tags if tag and tag.isdigit())
     return [["", "all tasks"], *([str(number), f"task {number}"] for number in numbers)]
 
@@ -155,12 +159,12 @@ def _tasks(
 ) -> list[FigureSpec]:
     chosen: list[list[str]] = []
     for group in report.groups:
-        mine = [report_run for report_run in report.runs if any(report_run.run is run for run in group.seed_group.runs)]
+        group_runs = report.runs_of(group)
         for measure, _ in MEASURES:
-            chart = tasks.matrix(mine, measure)
+            chart = tasks.matrix(group_runs, measure)
             if chart is not None:
                 charts[f"matrix/{group.key}/{measure}"] = plain(chart)
-        chosen.append([group.key, group.name + (f", mean of {len(mine)} seeds" if len(mine) > 1 else "")])
+        chosen.append([group.key, group.name + (f", mean of {len(group_runs)} seeds" if len(group_runs) > 1 else "")])
     chosen += [run for run in _having("matrix", runs, charts) if run not in chosen]
     chosen = _having("matrix", chosen, charts)
     views = []
@@ -170,14 +174,14 @@ def _tasks(
     )
     if chosen:
         views.append(
-            FigureSpec("matrix/{cell}/{measure}", "Task by task", words, {"cell": chosen, "measure": MEASURES})
+            FigureSpec("matrix/{group}/{measure}", "Task by task", words, {"group": chosen, "measure": MEASURES})
         )
     if len(chosen) > 1:
-        few = chosen[:MAX_MATRICES]
-        more = "" if len(few) == len(chosen) else f" The first {MAX_MATRICES} of {len(chosen)}."
+        shown = chosen[:MAX_MATRICES]
+        more = "" if len(shown) == len(chosen) else f" The first {MAX_MATRICES} of {len(chosen)}."
         caption = f"The same matrices side by side.{more}"
         views.append(
-            FigureSpec("matrix/*/{measure}", "Side by side", caption, {"measure": MEASURES, "*": few}, kind="grid")
+            FigureSpec("matrix/*/{measure}", "Side by side", caption, {"measure": MEASURES, "*": shown}, kind="grid")
         )
     confused = _having("confusion", finished, charts)
     if confused:
@@ -188,10 +192,10 @@ def _tasks(
 
 def _compare(report: ReportData, charts: dict[str, Any]) -> Iterator[FigureSpec]:
     groups = report.groups
-    for number, (title, alike) in enumerate(compare.comparison_charts(groups)):
-        published = any(row.published for group in alike for row in group.rows)
-        drawn = {measure: compare.bars(alike, measure) for measure, _ in MEASURES}
-        if len(alike) > 1 or published:
+    for number, (title, comparable) in enumerate(compare.comparison_charts(groups)):
+        published = any(row.published for group in comparable for row in group.rows)
+        drawn = {measure: compare.bars(comparable, measure) for measure, _ in MEASURES}
+        if len(comparable) > 1 or published:
             charts |= {f"bars{number}/{measure}": plain(chart) for measure, chart in drawn.items() if chart is not None}
             caption = "Bars are our results, with the standard deviation over seeds."
             caption += " Open marks are published results." if published else ""
@@ -268,22 +272,28 @@ def _time(report: ReportData, charts: dict[str, Any]) -> list[FigureSpec]:
 
 
 def _pictures(
-    report: ReportData, report_run: Sequence[ReportRun], charts: dict[str, Any], loader: ImageLoader
+    report: ReportData, report_runs: Sequence[ReportRun], charts: dict[str, Any], loader: ImageLoader
 ) -> set[str]:
     """Image sheets of as many runs as fit: the first run of every group, then the others."""
     first = {id(report.first(group)) for group in report.groups}
-    order = sorted((one for one in report_run if one.result is not None), key=lambda one: id(one) not in first)
+    order = sorted(
+        (report_run for report_run in report_runs if report_run.result is not None),
+        key=lambda report_run: id(report_run) not in first,
+    )
     limit = MAX_TILES if len(order) <= 4 else max(40, MAX_TILES * 4 // len(order))
     size = 0
-    out: set[str] = set()
-    for one in order:
-        found = loader.load(one)
-        if found is None:
+    shown: set[str] = set()
+    for report_run in order:
+        images = loader.load(report_run)
+        if images is None:
             continue
-        sheets = {"sheet": memory_gallery(one, found, limit), "wrong": mistake_gallery(one, found, max(12, limit // 4))}
+        sheets = {
+            "sheet": memory_gallery(report_run, images, limit),
+            "wrong": mistake_gallery(report_run, images, max(12, limit // 4)),
+        }
         size += sum(len(sheet["sheet"]["uri"]) for sheet in sheets.values() if sheet)
-        if size > MAX_IMAGE_CHARACTERS and out:
+        if size > MAX_IMAGE_CHARACTERS and shown:
             break
-        charts |= {f"{kind}/{one.key}": sheet for kind, sheet in sheets.items() if sheet}
-        out.add(one.key)
-    return out
+        charts |= {f"{kind}/{report_run.key}": sheet for kind, sheet in sheets.items() if sheet}
+        shown.add(report_run.key)
+    return shown

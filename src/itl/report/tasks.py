@@ -15,11 +15,11 @@ MAX_PAIRS = 12
 
 def matrix(runs: Sequence[ReportRun], measure: str = "class_il") -> Chart | None:
     """Row: after learning task t; column: accuracy on task k ≤ t; mean over the runs."""
-    every = [report_run.matrices[measure] for report_run in runs]
-    tasks = min((len(one) for one in every), default=0)
+    matrices = [report_run.matrices[measure] for report_run in runs]
+    tasks = min((len(matrix_of_run) for matrix_of_run in matrices), default=0)
     if not tasks:
         return None
-    mean = np.mean([[row[:tasks] for row in one[:tasks]] for one in every], axis=0)
+    mean = np.mean([[row[:tasks] for row in matrix_of_run[:tasks]] for matrix_of_run in matrices], axis=0)
     values = tuple(tuple(float(v) if k <= t else None for k, v in enumerate(row)) for t, row in enumerate(mean))
     names = tuple(str(task + 1) for task in range(tasks))
     return Chart(

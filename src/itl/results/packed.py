@@ -63,15 +63,18 @@ class RunContent:
 
     def equals(self, other: RunContent) -> bool:
         """Whether JSON values (in order of keys) and arrays (with their types) are the same."""
-        texts = [json.dumps([one.config, one.result, one.lines]) for one in (self, other)]
+        texts = [json.dumps([content.config, content.result, content.lines]) for content in (self, other)]
         if texts[0] != texts[1] or self.arrays.keys() != other.arrays.keys():
             return False
         pairs = [(self.arrays[name], other.arrays[name]) for name in self.arrays]
-        return all(one.keys() == two.keys() and all(_same(one[key], two[key]) for key in one) for one, two in pairs)
+        return all(
+            first.keys() == second.keys() and all(_same(first[key], second[key]) for key in first)
+            for first, second in pairs
+        )
 
 
-def _same(one: np.ndarray, other: np.ndarray) -> bool:
-    return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
+def _same(first: np.ndarray, second: np.ndarray) -> bool:
+    return first.dtype == second.dtype and first.shape == second.shape and first.tobytes() == second.tobytes()
 
 
 class PackedRun:
@@ -117,7 +120,7 @@ class PackedRun:
             self.config,
             self.result,
             self.experiment.lines.get(self.name),
-            {name: found for name, found in arrays.items() if found},
+            {name: content for name, content in arrays.items() if content},
         )
 
 
@@ -166,10 +169,10 @@ class PackedExperiment:
             for path in _archives(self.path, name):
                 try:
                     with zipfile.ZipFile(path) as archive:
-                        found = archive.namelist()
+                        names = archive.namelist()
                 except (OSError, zipfile.BadZipFile) as error:
                     raise UserError(f"{path} is damaged: {error}; restore the file") from None
-                for member in found:
+                for member in names:
                     run = member.rpartition("/")[0]
                     members.setdefault((name, run), []).append((path, member.removesuffix(".npy")))
         return members
@@ -199,9 +202,9 @@ def _parse(text: str, where: str) -> dict[str, Any]:
 def _archives(folder: Path, name: str) -> list[Path]:
     """`predictions.npz`, `predictions-2.npz` and so on, as far as they exist."""
     stem = name.removesuffix(".npz")
-    parts = (folder / (name if part == 1 else f"{stem}-{part}.npz") for part in range(1, 1000))
+    paths = (folder / (name if part == 1 else f"{stem}-{part}.npz") for part in range(1, 1000))
     found = []
-    for path in parts:
+    for path in paths:
         if not path.exists():
             break
         found.append(path)
@@ -242,31 +245,31 @@ def pack(folder: str | os.PathLike[str]) -> list[str]:
     Raises:
         UserError: A run is unfinished or has files that do not belong in a record (a model, kept specialists).
     """
-    home = Path(folder)
-    folders = [path for path in sorted(home.iterdir()) if path.is_dir() and is_run(path)]
+    experiment = Path(folder)
+    folders = [path for path in sorted(experiment.iterdir()) if path.is_dir() and is_run(path)]
     for path in folders:
         _check_complete(path)
     runs = {path.name: RunContent.of(RunFolder(path)) for path in folders}
-    packed = PackedExperiment(home)
-    known = {name: packed.run(name).content() for name in packed.records} if is_packed(home) else {}
-    everything = dict(sorted((known | runs).items()))
-    if not everything:
-        raise UserError(f"there is no run in {home}; `itl run` makes one")
-    draft = home / ".packing"
+    current = PackedExperiment(experiment)
+    packed_runs = {name: current.run(name).content() for name in current.records} if is_packed(experiment) else {}
+    all_runs = dict(sorted((packed_runs | runs).items()))
+    if not all_runs:
+        raise UserError(f"there is no run in {experiment}; `itl run` makes one")
+    draft = experiment / ".packing"
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir()
     try:
-        _write(draft, everything)
+        _write(draft, all_runs)
         written = PackedExperiment(draft)
-        different = [name for name, run in everything.items() if not written.run(name).content().equals(run)]
-        if different or list(written.records) != list(everything):
+        different = [name for name, run in all_runs.items() if not written.run(name).content().equals(run)]
+        if different or list(written.records) != list(all_runs):
             raise RuntimeError(f"the packed records differ from the runs: {different}")
         for name in (RECORDS, METRICS):
-            (home / name).unlink(missing_ok=True)
-        for path in (path for name in (*ARRAY_FILES, MEMORY) for path in _archives(home, name)):
+            (experiment / name).unlink(missing_ok=True)
+        for path in (path for name in (*ARRAY_FILES, MEMORY) for path in _archives(experiment, name)):
             path.unlink()
         for path in sorted(draft.iterdir()):
-            os.replace(path, home / path.name)
+            os.replace(path, experiment / path.name)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     for path in folders:
@@ -294,7 +297,7 @@ def unpack(folder: str | os.PathLike[str], out: str | os.PathLike[str], names: S
 def _check_complete(path: Path) -> None:
     if not (path / "result.json").exists():
         raise UserError(f"{path} is unfinished; finish it with itl run --resume, or move it away")
-    others = sorted(one.name for one in path.iterdir() if one.name not in PACKED_FILES)
+    others = sorted(file.name for file in path.iterdir() if file.name not in PACKED_FILES)
     if others:
         raise UserError(f"{path} has {', '.join(others)}, which records do not include; move them away first")
 
@@ -309,24 +312,24 @@ def _write(folder: Path, runs: Mapping[str, RunContent]) -> None:
             columns = {key: np.array(value, np.int32) for key, value in result["memory"].items()}
             arrays[MEMORY][name] = columns
             result = {**result, "memory": MEMORY}
-        marked = {"name": name, "predictions": "predictions.npz" in run.arrays}
-        records.append(_compact({**marked, "config": run.config, "result": result}))
+        header = {"name": name, "predictions": "predictions.npz" in run.arrays}
+        records.append(_compact({**header, "config": run.config, "result": result}))
         metrics += [_compact({"run": name, **line}) for line in run.lines or ()]
-        for file, found in run.arrays.items():
-            arrays[file][name] = found
+        for file, content in run.arrays.items():
+            arrays[file][name] = content
     (folder / RECORDS).write_text("".join(f"{line}\n" for line in records), encoding="utf-8")
     if metrics:
         text = "".join(f"{line}\n" for line in metrics).encode()
         (folder / METRICS).write_bytes(gzip.compress(text, mtime=0))
     for file, by_run in arrays.items():
-        for number, part in enumerate(_volumes(by_run), 1):
+        for number, archive in enumerate(_volumes(by_run), 1):
             name = file if number == 1 else f"{file.removesuffix('.npz')}-{number}.npz"
-            (folder / name).write_bytes(part)
+            (folder / name).write_bytes(archive)
 
 
 def _packable(memory: Any) -> bool:
     """Whether a result's `memory` is columns of integers that int32 arrays can hold."""
-    if not isinstance(memory, dict) or not memory or not all(isinstance(one, list) for one in memory.values()):
+    if not isinstance(memory, dict) or not memory or not all(isinstance(column, list) for column in memory.values()):
         return False
     return all(type(x) is int and -(2**31) <= x < 2**31 for column in memory.values() for x in column)
 
@@ -340,12 +343,12 @@ def _volumes(runs: Mapping[str, Arrays]) -> Iterator[bytes]:
     part: dict[str, Arrays] = {}
     size = 0
     for name, arrays in runs.items():
-        own = len(_archive({name: arrays}.items()))
-        if part and size + own > MAX_ARCHIVE_BYTES:
+        added = len(_archive({name: arrays}.items()))
+        if part and size + added > MAX_ARCHIVE_BYTES:
             yield _archive(part.items())
             part, size = {}, 0
         part[name] = arrays
-        size += own
+        size += added
     if part:
         yield _archive(part.items())
 

@@ -56,11 +56,11 @@ def _accuracies(row: TableRow, compared: bool, short: bool) -> list[str]:
 
 def seconds(section: TableSection, short: bool = False) -> TextTable:
     """Mean seconds of a run by section, and the generalist's seconds as a share of the specialist's."""
-    mine = [row for row in section.rows if row.ours is not None]
-    names = list(dict.fromkeys(name for row in mine if row.ours for name in row.ours.seconds()))
+    rows_with_runs = [row for row in section.rows if row.ours is not None]
+    names = list(dict.fromkeys(name for row in rows_with_runs if row.ours for name in row.ours.seconds()))
     names = [name for name in names if name != "total"] + ["total"]
     rows = []
-    for row in mine:
+    for row in rows_with_runs:
         assert row.ours is not None
         spent, share = row.ours.seconds(), row.ours.generalist_share()
         digits = 1 if spent["total"] < 100 else 0
@@ -96,8 +96,8 @@ def difference(row: TableRow, measure: str, short: bool = False) -> str:
 
 def commands(section: TableSection) -> list[tuple[str, str]]:
     """(hardware, command) of each group of our runs, without repetitions."""
-    mine = [row.ours for row in section.rows if row.ours is not None]
-    return list(dict.fromkeys((cell.hardware, cell.command) for cell in mine))
+    groups = [row.ours for row in section.rows if row.ours is not None]
+    return list(dict.fromkeys((group.hardware, group.command) for group in groups))
 
 
 # ------------------------------------------------------------------ file formats
@@ -179,24 +179,24 @@ def _json(row: TableRow) -> dict[str, Any]:
     if row.published is not None:
         out["published"] = {measure: pair(row.published_score(measure)) for measure in MEASURES}
         out["published"] |= {"source": row.published.source, "note": row.published.note or None}
-    out["ours"] = None if row.ours is None else _cell(row.ours)
+    out["ours"] = None if row.ours is None else _group_json(row.ours)
     out["difference"] = {
         measure: dict(zip(("points", "published_stds"), row.difference(measure), strict=True)) for measure in MEASURES
     }
     return out
 
 
-def _cell(cell: SeedGroup) -> dict[str, Any]:
+def _group_json(group: SeedGroup) -> dict[str, Any]:
     numbers = (*MEASURES, "forgetting", "average_incremental")
     return {
-        **{name: {"mean": cell.mean(name).mean, "std": cell.mean(name).std} for name in numbers},
-        "variant": cell.metadata.get("variant"),
-        "split": cell.metadata["split"],
-        "seeds": cell.seeds,
-        "settings": cell.runs[0].config.get("settings") or {},
-        "seconds": cell.seconds(),
-        "generalist_share": cell.generalist_share(),
-        "hardware": cell.hardware,
-        "command": cell.command,
-        "folders": [str(run.path) for run in cell.runs],
+        **{name: {"mean": group.mean(name).mean, "std": group.mean(name).std} for name in numbers},
+        "variant": group.metadata.get("variant"),
+        "split": group.metadata["split"],
+        "seeds": group.seeds,
+        "settings": group.runs[0].config.get("settings") or {},
+        "seconds": group.seconds(),
+        "generalist_share": group.generalist_share(),
+        "hardware": group.hardware,
+        "command": group.command,
+        "folders": [str(run.path) for run in group.runs],
     }

@@ -60,12 +60,12 @@ def read_run(path: str | os.PathLike[str]) -> Run:
     Raises:
         UserError: There is no run, or its record is damaged.
     """
-    place = Path(path)
-    if place.is_dir():
-        return _read_folder(place)
-    if is_packed(place.parent) and place.name in experiment_at(place.parent).records:
-        return _read_packed(experiment_at(place.parent).run(place.name))
-    raise UserError(f"{place} is not a folder; name the folder of a run, such as runs/seq-digits-itl-20-seed0")
+    folder = Path(path)
+    if folder.is_dir():
+        return _read_folder(folder)
+    if is_packed(folder.parent) and folder.name in experiment_at(folder.parent).records:
+        return _read_packed(experiment_at(folder.parent).run(folder.name))
+    raise UserError(f"{folder} is not a folder; name the folder of a run, such as runs/seq-digits-itl-20-seed0")
 
 
 def _read_folder(path: Path) -> Run:
@@ -103,13 +103,13 @@ def find_runs(paths: Sequence[str | os.PathLike[str]]) -> tuple[list[Run], list[
         if not path.is_dir() or is_run(path):
             runs.setdefault(path.resolve(), read_run(path))
             continue
-        found = list(_below(path))
-        if not found:
+        stored_runs = list(_below(path))
+        if not stored_runs:
             raise UserError(f"there is no run in {path}; `itl run` makes one")
-        for one in found:
+        for stored in stored_runs:
             try:
-                run = _read_packed(one) if isinstance(one, PackedRun) else _read_folder(one.path)
-                runs.setdefault(one.path.resolve(), run)
+                run = _read_packed(stored) if isinstance(stored, PackedRun) else _read_folder(stored.path)
+                runs.setdefault(stored.path.resolve(), run)
             except UserError as error:
                 damaged.append(str(error))
     return list(runs.values()), damaged
@@ -120,11 +120,11 @@ def _below(path: Path) -> Iterator[RunFolder | PackedRun]:
 
     Folders inside a run (its model, its specialists) are not searched.
     """
-    for root, folders, _ in os.walk(path):
-        here = Path(root)
-        folders[:] = [] if is_run(here) else sorted(name for name in folders if not name.startswith("."))
-        if is_run(here):
-            yield RunFolder(here)
-        elif is_packed(here):
-            experiment = experiment_at(here)
-            yield from (experiment.run(name) for name in experiment.records if not is_run(here / name))
+    for root, subfolders, _ in os.walk(path):
+        folder = Path(root)
+        subfolders[:] = [] if is_run(folder) else sorted(name for name in subfolders if not name.startswith("."))
+        if is_run(folder):
+            yield RunFolder(folder)
+        elif is_packed(folder):
+            experiment = experiment_at(folder)
+            yield from (experiment.run(name) for name in experiment.records if not is_run(folder / name))

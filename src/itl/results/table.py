@@ -36,11 +36,11 @@ class TableRow:
 
     def difference(self, measure: str) -> tuple[float | None, float | None]:
         """Our mean minus the published mean: in points, and in published standard deviations."""
-        theirs, ours = self.published_score(measure), self.our_score(measure)
-        if theirs.mean is None or ours.mean is None:
+        published, ours = self.published_score(measure), self.our_score(measure)
+        if published.mean is None or ours.mean is None:
             return None, None
-        points = ours.mean - theirs.mean
-        return points, points / theirs.std if theirs.std else None
+        points = ours.mean - published.mean
+        return points, points / published.std if published.std else None
 
 
 @dataclass(frozen=True)
@@ -82,78 +82,95 @@ def build(
         stream: Show this stream only.
         missing: Whether to include published results without a run of ours.
     """
-    groups = [cell for cell in group_by_seed(runs) if stream in (None, cell.metadata["stream"])]
-    chosen = [cell for cell in groups if cell.metadata["split"] == split]
-    plain = [cell for cell in chosen if not cell.metadata.get("variant")]
-    variants = [cell for cell in chosen if cell.metadata.get("variant")]
+    groups = [group for group in group_by_seed(runs) if stream in (None, group.metadata["stream"])]
+    chosen = [group for group in groups if group.metadata["split"] == split]
+    without_variant = [group for group in chosen if not group.metadata.get("variant")]
+    variants = [group for group in chosen if group.metadata.get("variant")]
     sections: list[TableSection] = []
     if split == "test":
-        sections += _published([cell for cell in plain if not cell.custom_tasks], stream, missing)
+        sections += _published([group for group in without_variant if not group.custom_tasks], stream, missing)
         known = {id(row.ours) for section in sections for row in section.rows}
-        sections += _ours([cell for cell in plain if id(cell) not in known], "unpublished", "not published")
+        sections += _ours(
+            [group for group in without_variant if id(group) not in known], "unpublished", "not published"
+        )
     else:
-        sections += _ours(plain, "validation", f"{split} split, used to choose settings")
-    kind, words = ("variant", "variants of ours") if split == "test" else ("validation", f"{split} split, variants")
-    sections += _ours(variants, kind, words)
+        sections += _ours(without_variant, "validation", f"{split} split, used to choose settings")
+    kind, description = (
+        ("variant", "variants of ours") if split == "test" else ("validation", f"{split} split, variants")
+    )
+    sections += _ours(variants, kind, description)
     return Table(sections, [*damaged, *_notes(runs, groups, split)])
 
 
-def _published(plain: Sequence[SeedGroup], stream: str | None, missing: bool) -> list[TableSection]:
+def _published(groups: Sequence[SeedGroup], stream: str | None, missing: bool) -> list[TableSection]:
     """One section per stream and source, in the order of the source."""
     out: dict[tuple[str, str], TableSection] = {}
-    for cell in published():
-        if stream not in (None, cell.stream):
+    for result in published():
+        if stream not in (None, result.stream):
             continue
-        mine = [c for c in plain if cell.matches(c.metadata["stream"], c.metadata["method"], c.metadata["buffer"])]
-        if not mine and not missing:
-            continue
-        title, reference = SOURCES[cell.source]
-        home = out.setdefault(
-            (cell.stream, cell.source), TableSection(f"{cell.stream}, {title}", cell.stream, "published", [], reference)
-        )
-        labels = _labels(mine)
-        rows = [
-            TableRow(cell.stream, cell.method, cell.buffer, cell, c, label)
-            for c, label in zip(mine, labels, strict=True)
+        matching = [
+            group
+            for group in groups
+            if result.matches(group.metadata["stream"], group.metadata["method"], group.metadata["buffer"])
         ]
-        home.rows.extend(rows or [TableRow(cell.stream, cell.method, cell.buffer, cell, None)])
+        if not matching and not missing:
+            continue
+        title, reference = SOURCES[result.source]
+        section = out.setdefault(
+            (result.stream, result.source),
+            TableSection(f"{result.stream}, {title}", result.stream, "published", [], reference),
+        )
+        labels = _labels(matching)
+        rows = [
+            TableRow(result.stream, result.method, result.buffer, result, group, label)
+            for group, label in zip(matching, labels, strict=True)
+        ]
+        section.rows.extend(rows or [TableRow(result.stream, result.method, result.buffer, result, None)])
     return [out[key] for key in sorted(out, key=lambda key: key[0])]
 
 
-def _ours(mine: Sequence[SeedGroup], kind: str, words: str) -> list[TableSection]:
+def _ours(groups: Sequence[SeedGroup], kind: str, description: str) -> list[TableSection]:
     """One section per stream for groups of runs without a published counterpart."""
     out = []
-    for stream in sorted({cell.metadata["stream"] for cell in mine}):
-        here = sorted(
-            (cell for cell in mine if cell.metadata["stream"] == stream),
-            key=lambda c: (
-                c.metadata["buffer"],
-                c.metadata["method"],
-                c.metadata.get("variant") or "",
-                c.user_settings,
+    for stream in sorted({group.metadata["stream"] for group in groups}):
+        in_stream = sorted(
+            (group for group in groups if group.metadata["stream"] == stream),
+            key=lambda group: (
+                group.metadata["buffer"],
+                group.metadata["method"],
+                group.metadata.get("variant") or "",
+                group.user_settings,
             ),
         )
         rows = [
-            TableRow(stream, c.metadata["method"], c.metadata["buffer"], None, c, label)
-            for c, label in zip(here, _labels(here), strict=True)
+            TableRow(stream, group.metadata["method"], group.metadata["buffer"], None, group, label)
+            for group, label in zip(in_stream, _labels(in_stream), strict=True)
         ]
-        out.append(TableSection(f"{stream}, {words}", stream, kind, rows))
+        out.append(TableSection(f"{stream}, {description}", stream, kind, rows))
     return out
 
 
-def _labels(mine: Sequence[SeedGroup]) -> list[str]:
+def _labels(groups: Sequence[SeedGroup]) -> list[str]:
     """What distinguishes groups of one stream, method and buffer: variant, the user's settings, other defaults."""
     out = []
-    for cell in mine:
+    for group in groups:
         names = ("stream", "split", "method", "variant", "buffer")
-        similar = [c for c in mine if c is not cell and all(c.metadata.get(n) == cell.metadata.get(n) for n in names)]
-        words = [str(cell.metadata["variant"])] if cell.metadata.get("variant") else []
-        words += [cell.user_settings] if cell.user_settings and (similar or not words) else []
-        if any(other.user_settings == cell.user_settings for other in similar):
-            flat = run_settings(cell.runs[0])
-            others = [run_settings(other.runs[0]) for other in similar]
-            odd = [name for name in flat if any(name in o and o[name] != flat[name] for o in others)]
-            words += [f"{name}={flat[name]}" for name in odd]
+        similar = [
+            other
+            for other in groups
+            if other is not group and all(other.metadata.get(name) == group.metadata.get(name) for name in names)
+        ]
+        words = [str(group.metadata["variant"])] if group.metadata.get("variant") else []
+        words += [group.user_settings] if group.user_settings and (similar or not words) else []
+        if any(other.user_settings == group.user_settings for other in similar):
+            settings = run_settings(group.runs[0])
+            other_settings = [run_settings(other.runs[0]) for other in similar]
+            different = [
+                name
+                for name in settings
+                if any(name in other and other[name] != settings[name] for other in other_settings)
+            ]
+            words += [f"{name}={settings[name]}" for name in different]
         out.append(", ".join(words))
     return out
 
@@ -161,19 +178,22 @@ def _labels(mine: Sequence[SeedGroup]) -> list[str]:
 def _notes(runs: Sequence[Run], groups: Sequence[SeedGroup], split: str) -> list[str]:
     """One line for everything that is in no row."""
     notes = []
-    for cell in groups:
-        for run in cell.duplicates:
-            notes.append(f"{run.path} is not counted: {_same_seed(cell, run)} has the same seed {run.metadata['seed']}")
+    for group in groups:
+        for run in group.duplicates:
+            notes.append(
+                f"{run.path} is not counted: {_same_seed(group, run)} has the same seed {run.metadata['seed']}"
+            )
     for run in runs:
         if run.result is None:
             done = sum(line.get("kind") == "expert" for line in run.lines)
             notes.append(f"{run.path} is not counted: unfinished, {done} tasks done; continue it with itl run --resume")
-    elsewhere = [cell for cell in groups if cell.metadata["split"] != split]
-    for name in sorted({cell.metadata["split"] for cell in elsewhere}):
-        count = sum(cell.metadata["split"] == name for cell in elsewhere)
-        notes.append(f"{count} cells on the {name} split are not shown; --split {name} shows them")
+    not_shown = [group for group in groups if group.metadata["split"] != split]
+    for name in sorted({group.metadata["split"] for group in not_shown}):
+        count = sum(group.metadata["split"] == name for group in not_shown)
+        counted = "1 configuration" if count == 1 else f"{count} configurations"
+        notes.append(f"not shown: {counted} on the {name} split; --split {name} shows {'it' if count == 1 else 'them'}")
     return notes
 
 
-def _same_seed(cell: SeedGroup, run: Run) -> Any:
-    return next(other.path for other in cell.runs if other.metadata["seed"] == run.metadata["seed"])
+def _same_seed(group: SeedGroup, run: Run) -> Any:
+    return next(other.path for other in group.runs if other.metadata["seed"] == run.metadata["seed"])
