@@ -1,4 +1,4 @@
-"""The page in a real browser: quiet, offline, every mark drawn, true on hover, by keyboard, readable, on a phone."""
+"""The page in a browser: no messages or requests, all marks and hover texts, keyboard, contrast, narrow screens."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import pytest
 
 from itl.report import write_report
 from itl.results import RunFolder, find_runs
-from support.browser import Sheet, browser, needs_browser
+from support.browser import ReportPage, browser, needs_browser
 from support.run_records import STAGES, fake_run
 
 METHODS = ("itl", "b", "b+hp+lf")
-MOVES = (  # key, the tab it leads to, its panel
+KEY_PRESSES = (  # key, selected tab, index of its panel
     ("ArrowRight", "Stages", 1),
     ("End", "Time", 6),
     ("ArrowRight", "Overview", 0),
@@ -26,29 +26,29 @@ MOVES = (  # key, the tab it leads to, its panel
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three rungs over two seeds, one more buffer, one run cut short."""
-    place = tmp_path_factory.mktemp("runs")
+    """Three methods with two seeds, one more buffer size, and one interrupted run."""
+    folder = tmp_path_factory.mktemp("runs")
     for method in METHODS:
         for seed in (0, 1):
-            fake_run(place / f"{method}-{seed}", method=method, seed=seed, pictures=8, each=8)
-    fake_run(place / "larger", buffer=500, pictures=32)
-    fake_run(place / "short", seed=5, stop=3)
-    write_report(find_runs([place])[0], place / "report.html")
-    return place
+            fake_run(folder / f"{method}-{seed}", method=method, seed=seed, pictures=8, each=8)
+    fake_run(folder / "larger", buffer=500, pictures=32)
+    fake_run(folder / "short", seed=5, stop=3)
+    write_report(find_runs([folder])[0], folder / "report.html")
+    return folder
 
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
     needs_browser()
-    with browser() as made:
-        yield made
+    with browser() as instance:
+        yield instance
 
 
 @pytest.fixture(scope="module")
-def sheet(chromium: Any, runs: Path) -> Iterator[Sheet]:
-    made = Sheet(chromium, runs / "report.html")
-    yield made
-    made.close()
+def report_page(chromium: Any, runs: Path) -> Iterator[ReportPage]:
+    report_page = ReportPage(chromium, runs / "report.html")
+    yield report_page
+    report_page.close()
 
 
 def of(runs: Path, name: str = "itl-0") -> dict[str, Any]:
@@ -56,106 +56,108 @@ def of(runs: Path, name: str = "itl-0") -> dict[str, Any]:
 
 
 def lines(runs: Path, *kinds: str, name: str = "itl-0", **metadata: Any) -> list[dict[str, Any]]:
-    every = [line for line in RunFolder(runs / name).read_lines() if line["kind"] in kinds]
-    return [line for line in every if all(line[key] == value for key, value in metadata.items())]
+    of_kind = [line for line in RunFolder(runs / name).read_lines() if line["kind"] in kinds]
+    return [line for line in of_kind if all(line[key] == value for key, value in metadata.items())]
 
 
-def choose(sheet: Sheet, **values: str) -> None:
+def choose(report_page: ReportPage, **values: str) -> None:
     for name, label in values.items():
-        sheet.page.locator(f"[role=tabpanel]:not([hidden]) select[data-name={name}]").first.select_option(label=label)
-    sheet.wait_until_idle()
+        report_page.page.locator(f"[role=tabpanel]:not([hidden]) select[data-name={name}]").first.select_option(
+            label=label
+        )
+    report_page.wait_until_drawn()
 
 
-def test_every_tab_opens_without_a_complaint_or_a_request(sheet: Sheet) -> None:
-    assert sheet.tabs() == ["Overview", "Stages", "Tasks", "Compare", "Memory", "Mistakes", "Time"]
-    for tab in sheet.tabs():
-        sheet.open(tab)
-    assert sheet.said == []
-    assert sheet.fetched == []
+def test_every_tab_opens_without_console_messages_or_requests(report_page: ReportPage) -> None:
+    assert report_page.tabs() == ["Overview", "Stages", "Tasks", "Compare", "Memory", "Mistakes", "Time"]
+    for tab in report_page.tabs():
+        report_page.open(tab)
+    assert report_page.messages == []
+    assert report_page.external_requests == []
 
 
-def test_the_stages_have_a_mark_for_every_line_of_the_record(sheet: Sheet, runs: Path) -> None:
-    sheet.open("Stages")
-    choose(sheet, run="itl, |B| 200, seed 0", measure="Class-IL")
-    within = [len(lines(runs, "start", "curve", stage=stage)) for stage in STAGES]
-    assert sheet.marks("stages/")[:3] == within == [20, 25, 25]
+def test_stages_chart_has_a_mark_for_every_recorded_measurement(report_page: ReportPage, runs: Path) -> None:
+    report_page.open("Stages")
+    choose(report_page, run="itl, |B| 200, seed 0", measure="Class-IL")
+    counts = [len(lines(runs, "start", "curve", stage=stage)) for stage in STAGES]
+    assert report_page.marks("stages/")[:3] == counts == [20, 25, 25]
     script = (
         "(p) => [...p.querySelectorAll('.scatterlayer > .trace')].map((t) => t.querySelectorAll('.js-line').length)"
     )
-    thick = sheet.plot("stages/").evaluate(script)[3:]
-    assert thick == [5, 5, 5]
-    bands = sheet.plot("stages/").evaluate("(p) => p.querySelectorAll('.shapelayer path').length")
-    assert bands == 15 + 5  # a background a stage, a line a task
-    assert sheet.marks("breakdown/")[:5] == [70, 56, 42, 28, 14]
-    choose(sheet, run="itl, |B| 200, seed 5")  # the one cut short
-    cut = [len(lines(runs, "start", "curve", name="short", stage=stage)) for stage in STAGES]
-    assert sheet.marks("stages/")[:3] == cut
+    ends = report_page.plot("stages/").evaluate(script)[3:]
+    assert ends == [5, 5, 5]
+    bands = report_page.plot("stages/").evaluate("(p) => p.querySelectorAll('.shapelayer path').length")
+    assert bands == 15 + 5  # a background per stage, a line per task
+    assert report_page.marks("breakdown/")[:5] == [70, 56, 42, 28, 14]
+    choose(report_page, run="itl, |B| 200, seed 5")  # the interrupted run
+    interrupted = [len(lines(runs, "start", "curve", name="short", stage=stage)) for stage in STAGES]
+    assert report_page.marks("stages/")[:3] == interrupted
 
 
-def test_matrices_show_a_number_for_every_cell(sheet: Sheet, runs: Path) -> None:
-    sheet.open("Tasks")
-    assert sheet.marks("matrix/") == [15]
-    grids = sheet.page.locator("[role=tabpanel]:not([hidden]) .grid .plot").all()
+def test_matrices_show_a_number_in_every_cell(report_page: ReportPage, runs: Path) -> None:
+    report_page.open("Tasks")
+    assert report_page.marks("matrix/") == [15]
+    grids = report_page.page.locator("[role=tabpanel]:not([hidden]) .grid .plot").all()
     assert [len(plot.locator(".textpoint").all()) for plot in grids] == [15, 15, 15, 15, 3]
-    choose(sheet, run="itl, |B| 200, seed 0")
+    choose(report_page, run="itl, |B| 200, seed 0")
     predicted = RunFolder(runs / "itl-0").read_arrays("predictions.npz")
     assert predicted is not None
     pairs = set(zip(predicted["label"].tolist(), predicted["class_il"].tolist(), strict=True))
-    assert sheet.marks("confusion/") == [len(pairs)]
+    assert report_page.marks("confusion/") == [len(pairs)]
 
 
-def test_comparisons_memory_mistakes_and_time_have_all_their_marks(sheet: Sheet, runs: Path) -> None:
-    sheet.open("Compare")
-    assert sheet.marks("bars0/") == [3, 3, 1]  # ours, the ablation's, Table 1's
-    assert sheet.marks("buffers0/") == [2, 3]
-    sheet.open("Memory")
-    choose(sheet, run="itl, |B| 200, seed 0")
+def test_other_tabs_have_all_marks(report_page: ReportPage, runs: Path) -> None:
+    report_page.open("Compare")
+    assert report_page.marks("bars0/") == [3, 3, 1]  # ours, the ablation's, Table 1's
+    assert report_page.marks("buffers0/") == [2, 3]
+    report_page.open("Memory")
+    choose(report_page, run="itl, |B| 200, seed 0")
     result = of(runs)
-    assert sheet.marks("held/") == [int(np.count_nonzero(result["memory_history"]))]
-    assert sheet.marks("arrivals/") == [200]
+    assert report_page.marks("held/") == [int(np.count_nonzero(result["memory_history"]))]
+    assert report_page.marks("arrivals/") == [200]
     assert (
-        sheet.page.locator("[role=tabpanel]:not([hidden]) .tile").count() == 91
-    )  # seven runs share the room for pictures
-    sheet.open("Mistakes")
-    assert sheet.marks("pairs/") == [12]
-    assert sheet.page.locator("[role=tabpanel]:not([hidden]) .tile").count() == 22
-    sheet.open("Time")
-    assert sheet.marks("seconds") == [4] * 5
+        report_page.page.locator("[role=tabpanel]:not([hidden]) .tile").count() == 91
+    )  # limited, because seven runs have images
+    report_page.open("Mistakes")
+    assert report_page.marks("pairs/") == [12]
+    assert report_page.page.locator("[role=tabpanel]:not([hidden]) .tile").count() == 22
+    report_page.open("Time")
+    assert report_page.marks("seconds") == [4] * 5
 
 
-def test_hovering_says_what_the_record_says(sheet: Sheet, runs: Path) -> None:
-    sheet.open("Stages")
-    choose(sheet, run="itl, |B| 200, seed 0", measure="Class-IL")
+def test_hover_texts_show_recorded_values(report_page: ReportPage, runs: Path) -> None:
+    report_page.open("Stages")
+    choose(report_page, run="itl, |B| 200, seed 0", measure="Class-IL")
     tangent = lines(runs, "start", "curve", stage="tangent")
-    for place in (0, 2, 4):
-        said = sheet.hover("stages/", 1, place)
-        assert f"{tangent[place]['class_il']:.2f} %" in said
-        assert f"task 1, tangent, epoch {tangent[place]['epoch']}" in said
-    choose(sheet, measure="Task-IL")
-    assert f"{tangent[2]['task_il']:.2f} %" in sheet.hover("stages/", 1, 2)
-    choose(sheet, measure="Class-IL")
-    sheet.open("Tasks")
-    choose(sheet, group="itl, |B| 500")
+    for index in (0, 2, 4):
+        text = report_page.hover("stages/", 1, index)
+        assert f"{tangent[index]['class_il']:.2f} %" in text
+        assert f"task 1, tangent, epoch {tangent[index]['epoch']}" in text
+    choose(report_page, measure="Task-IL")
+    assert f"{tangent[2]['task_il']:.2f} %" in report_page.hover("stages/", 1, 2)
+    choose(report_page, measure="Class-IL")
+    report_page.open("Tasks")
+    choose(report_page, group="itl, |B| 500")
     matrix = of(runs, "larger")["class_il_matrix"]
     for row, column in ((0, 0), (4, 1), (3, 3)):
-        said = sheet.hover("matrix/", 0, (row, column))  # type: ignore[arg-type]
-        assert f"{matrix[row][column]:.2f} %" in said
-        assert f"after task {row + 1}, task {column + 1}" in said
-    sheet.open("Compare")
-    both = [of(runs, f"b-{seed}")["class_il"] for seed in (0, 1)]
-    assert f"{np.mean(both):.2f} % ± {np.std(both, ddof=1):.2f}" in sheet.hover("bars0/", 0, 0)
-    assert "60.21 %" in sheet.hover("bars0/", 1, 1)
-    sheet.open("Time")
-    assert "projection: 5.00 s" in sheet.hover("seconds", 3, 0)
+        text = report_page.hover("matrix/", 0, (row, column))
+        assert f"{matrix[row][column]:.2f} %" in text
+        assert f"after task {row + 1}, task {column + 1}" in text
+    report_page.open("Compare")
+    results = [of(runs, f"b-{seed}")["class_il"] for seed in (0, 1)]
+    assert f"{np.mean(results):.2f} % ± {np.std(results, ddof=1):.2f}" in report_page.hover("bars0/", 0, 0)
+    assert "60.21 %" in report_page.hover("bars0/", 1, 1)
+    report_page.open("Time")
+    assert "projection: 5.00 s" in report_page.hover("seconds", 3, 0)
 
 
-def test_tabs_and_selectors_work_by_keyboard(sheet: Sheet) -> None:
-    page = sheet.page
-    sheet.open("Overview")
+def test_tabs_and_selectors_work_by_keyboard(report_page: ReportPage) -> None:
+    page = report_page.page
+    report_page.open("Overview")
     page.locator("#tab-0").focus()
-    for key, tab, panel in MOVES:
+    for key, tab, panel in KEY_PRESSES:
         page.keyboard.press(key)
-        sheet.wait_until_idle()
+        report_page.wait_until_drawn()
         assert page.evaluate("document.activeElement.textContent") == tab
         assert page.locator("[role=tabpanel]:visible").evaluate_all("(all) => all.map((p) => p.id)") == [
             f"panel-{panel}"
@@ -167,32 +169,32 @@ def test_tabs_and_selectors_work_by_keyboard(sheet: Sheet) -> None:
     assert page.evaluate("document.activeElement.dataset.name") == "run"
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.dataset.name") == "measure"
-    before = sheet.plot("stages/").evaluate("(p) => p.data[0].y[0]")
+    before = report_page.plot("stages/").evaluate("(p) => p.data[0].y[0]")
     page.keyboard.press("ArrowDown")
-    sheet.wait_until_idle()
+    report_page.wait_until_drawn()
     assert page.evaluate("document.activeElement.value") == "task_il"
-    assert sheet.plot("stages/").evaluate("(p) => p.data[0].y[0]") != before
+    assert report_page.plot("stages/").evaluate("(p) => p.data[0].y[0]") != before
     measures = page.locator("select[data-name=measure]").evaluate_all("(all) => all.map((s) => s.value)")
-    assert set(measures) == {"task_il"}  # every view follows
+    assert set(measures) == {"task_il"}  # selectors of all figures change together
     page.keyboard.press("ArrowUp")
     page.locator("select[data-name=task]").focus()
     page.keyboard.press("ArrowDown")
-    sheet.wait_until_idle()
-    faint = sheet.plot("breakdown/").evaluate("(p) => p.data.map((t) => t.opacity)")
-    assert faint == [1, 0.15, 0.15, 0.15, 0.15, 0.15]
+    report_page.wait_until_drawn()
+    opacities = report_page.plot("breakdown/").evaluate("(p) => p.data.map((t) => t.opacity)")
+    assert opacities == [1, 0.15, 0.15, 0.15, 0.15, 0.15]
     page.keyboard.press("ArrowUp")
     page.locator("details summary").first.focus()
     page.keyboard.press("Tab")
-    sheet.wait_until_idle()
+    report_page.wait_until_drawn()
 
 
-def test_the_numbers_below_a_chart_are_its_own(sheet: Sheet, runs: Path) -> None:
-    sheet.open("Tasks")
-    choose(sheet, group="itl, |B| 500", measure="Class-IL")
-    figure = sheet.page.locator("figure[data-key^='matrix/']")
+def test_table_below_a_chart_shows_its_numbers(report_page: ReportPage, runs: Path) -> None:
+    report_page.open("Tasks")
+    choose(report_page, group="itl, |B| 500", measure="Class-IL")
+    figure = report_page.page.locator("figure[data-key^='matrix/']")
     figure.locator("summary").click()
     row = figure.locator("tbody tr").nth(4)
-    row.wait_for()  # it is filled in when it is opened
+    row.wait_for()  # filled when the table is opened
     cells = row.locator("td").all_inner_texts()
     assert cells == ["5", *(f"{float(f'{v:.2f}'):g}" for v in of(runs, "larger")["class_il_matrix"][4])]
     figure.locator("summary").click()
@@ -200,42 +202,42 @@ def test_the_numbers_below_a_chart_are_its_own(sheet: Sheet, runs: Path) -> None
 
 @pytest.mark.slow
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_all_text_can_be_read(chromium: Any, runs: Path, theme: str) -> None:
-    made = Sheet(chromium, runs / "report.html", theme=theme)
-    assert made.page.evaluate("document.documentElement.dataset.theme") == theme
-    for tab in made.tabs():
-        made.open(tab)
-        assert made.pale() == [], tab
-    made.close()
+def test_all_text_has_sufficient_contrast(chromium: Any, runs: Path, theme: str) -> None:
+    report_page = ReportPage(chromium, runs / "report.html", theme=theme)
+    assert report_page.page.evaluate("document.documentElement.dataset.theme") == theme
+    for tab in report_page.tabs():
+        report_page.open(tab)
+        assert report_page.low_contrast() == [], tab
+    report_page.close()
 
 
-def test_pale_text_is_found(chromium: Any, tmp_path: Path) -> None:
-    """The measure itself is able to fail."""
-    words = "".join(f"<p>plain {k}</p>" for k in range(6))
+def test_contrast_check_finds_pale_text(chromium: Any, tmp_path: Path) -> None:
+    """Gray text on white has too little contrast."""
+    paragraphs = "".join(f"<p>plain {k}</p>" for k in range(6))
     style = "<style>body { background: #fff } .pale { color: #8a8a8a }</style>"
-    page = f"<html data-ready>{style}<header>{words}<p class=pale>grey</p></header></html>"
-    (tmp_path / "page.html").write_text(page)
-    made = Sheet(chromium, tmp_path / "page.html")
-    assert made.pale() == ["'grey' 3.45"]
-    made.close()
+    html = f"<html data-ready>{style}<header>{paragraphs}<p class=pale>grey</p></header></html>"
+    (tmp_path / "page.html").write_text(html)
+    report_page = ReportPage(chromium, tmp_path / "page.html")
+    assert report_page.low_contrast() == ["'grey' 3.45"]
+    report_page.close()
 
 
 @pytest.mark.slow
-def test_the_button_changes_the_theme_and_redraws_the_charts(chromium: Any, runs: Path) -> None:
-    made = Sheet(chromium, runs / "report.html")
-    made.open("Compare")
-    before = made.plot("bars0/").evaluate("(p) => p.data[0].marker.color")
-    made.page.locator("#theme").click()
-    made.wait_until_idle()
-    assert made.page.evaluate("document.documentElement.dataset.theme") == "dark"
-    assert made.plot("bars0/").evaluate("(p) => p.data[0].marker.color") != before
-    made.close()
+def test_theme_button_redraws_the_charts(chromium: Any, runs: Path) -> None:
+    report_page = ReportPage(chromium, runs / "report.html")
+    report_page.open("Compare")
+    before = report_page.plot("bars0/").evaluate("(p) => p.data[0].marker.color")
+    report_page.page.locator("#theme").click()
+    report_page.wait_until_drawn()
+    assert report_page.page.evaluate("document.documentElement.dataset.theme") == "dark"
+    assert report_page.plot("bars0/").evaluate("(p) => p.data[0].marker.color") != before
+    report_page.close()
 
 
 def test_nothing_overflows_on_a_phone(chromium: Any, runs: Path) -> None:
-    made = Sheet(chromium, runs / "report.html", width=390)
-    for tab in made.tabs():
-        made.open(tab)
-        assert made.overflow() == [], tab
-    assert made.said == []
-    made.close()
+    report_page = ReportPage(chromium, runs / "report.html", width=390)
+    for tab in report_page.tabs():
+        report_page.open(tab)
+        assert report_page.overflow() == [], tab
+    assert report_page.messages == []
+    report_page.close()

@@ -1,4 +1,4 @@
-"""Whatever is wrong with a record, it is one line and never a traceback."""
+"""Damaged records are reported in one line (a `UserError`), never by another exception."""
 
 from __future__ import annotations
 
@@ -18,17 +18,25 @@ from itl.results.runs import find_runs
 from itl.results.table import build
 from support.run_records import fake_run
 
-WRONG: tuple[Any, ...] = (..., None, -1.5, "x", [[1]], {"total": "x"})
+WRONG_VALUES: tuple[Any, ...] = (  # ... removes the field
+    ...,
+    None,
+    -1.5,
+    "x",
+    [[1]],
+    {"total": "x"},
+)
 
 
 @pytest.fixture
-def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def run_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A small run; pages are made without the charting library."""
     monkeypatch.setattr(page, "library", lambda: "")
     return fake_run(tmp_path / "run", tasks=2, classes=4, buffer=8, points=1, each=2, pictures=8)
 
 
-def outcome(path: Path) -> str:
-    """Make the report and the table: nothing, or the line that says what is wrong."""
+def error_message(path: Path) -> str:
+    """Make the report and the table; returns the error message, or an empty string if there is none."""
     try:
         runs, _ = find_runs([path])
         page.page(report_data(runs))
@@ -38,58 +46,58 @@ def outcome(path: Path) -> str:
     return ""
 
 
-def test_a_result_with_any_part_missing_or_wrong(small: Path) -> None:
-    whole = RunFolder(small).read("result.json")
-    assert outcome(small) == ""
+def test_result_with_a_missing_or_wrong_field_gives_at_most_one_line(run_path: Path) -> None:
+    intact = RunFolder(run_path).read("result.json")
+    assert error_message(run_path) == ""
     refused = set()
-    for name in whole:
-        for value in WRONG:
-            damaged = copy.deepcopy(whole)
+    for name in intact:
+        for value in WRONG_VALUES:
+            damaged = copy.deepcopy(intact)
             damaged.pop(name) if value is ... else damaged.update({name: value})
-            (small / "result.json").write_text(json.dumps(damaged))
-            if line := outcome(small):
+            (run_path / "result.json").write_text(json.dumps(damaged))
+            if line := error_message(run_path):
                 assert "\n" not in line
                 refused.add(name)
     assert {"format", "class_il", "class_il_matrix", "memory", "stages", "seconds", "hardware"} <= refused
 
 
-def test_a_configuration_with_any_part_missing_or_wrong(small: Path) -> None:
-    whole = RunFolder(small).read("config.json")
-    for name in whole:
-        for value in WRONG:
-            damaged = copy.deepcopy(whole)
+def test_configuration_with_a_missing_or_wrong_field_never_fails_otherwise(run_path: Path) -> None:
+    intact = RunFolder(run_path).read("config.json")
+    for name in intact:
+        for value in WRONG_VALUES:
+            damaged = copy.deepcopy(intact)
             damaged.pop(name) if value is ... else damaged.update({name: value})
-            (small / "config.json").write_text(json.dumps(damaged))
-            outcome(small)
+            (run_path / "config.json").write_text(json.dumps(damaged))
+            error_message(run_path)
 
 
-def test_a_line_with_any_part_missing_or_wrong(small: Path) -> None:
-    lines = (small / "metrics.jsonl").read_text().splitlines()
-    whole = json.loads(lines[5])
+def test_metrics_line_with_a_missing_or_wrong_field_is_refused(run_path: Path) -> None:
+    lines = (run_path / "metrics.jsonl").read_text().splitlines()
+    intact = json.loads(lines[5])
     refused = set()
-    for name in whole:
-        for value in WRONG:
-            damaged = copy.deepcopy(whole)
+    for name in intact:
+        for value in WRONG_VALUES:
+            damaged = copy.deepcopy(intact)
             damaged.pop(name) if value is ... else damaged.update({name: value})
-            (small / "metrics.jsonl").write_text("\n".join([*lines[:5], json.dumps(damaged), *lines[6:]]) + "\n")
-            if outcome(small):
+            (run_path / "metrics.jsonl").write_text("\n".join([*lines[:5], json.dumps(damaged), *lines[6:]]) + "\n")
+            if error_message(run_path):
                 refused.add(name)
     assert {"kind", "task", "class_il", "class_il_tasks"} <= refused
-    (small / "metrics.jsonl").write_text("")
-    assert outcome(small) == ""
+    (run_path / "metrics.jsonl").write_text("")
+    assert error_message(run_path) == ""
 
 
 @pytest.mark.parametrize("name", ["predictions.npz", "pictures.npz"])
-def test_arrays_that_are_cut_off_or_of_another_shape(small: Path, name: str) -> None:
-    content = (small / name).read_bytes()
-    (small / name).write_bytes(content[: len(content) // 2])
-    assert f"{name} is damaged" in outcome(small)
-    (small / name).write_bytes(content)
-    arrays = RunFolder(small).read_arrays(name)
+def test_truncated_or_misshapen_arrays_are_reported(run_path: Path, name: str) -> None:
+    content = (run_path / name).read_bytes()
+    (run_path / name).write_bytes(content[: len(content) // 2])
+    assert f"{name} is damaged" in error_message(run_path)
+    (run_path / name).write_bytes(content)
+    arrays = RunFolder(run_path).read_arrays(name)
     assert arrays is not None
     for part in arrays:
         for wrong in (np.zeros((0,)), np.full((3, 2), 7.5), np.array(["a"]), np.full(len(arrays[part]), 9999)):
-            RunFolder(small).write_arrays(name, **{**arrays, part: wrong})
-            outcome(small)
-        RunFolder(small).write_arrays(name, **{key: value for key, value in arrays.items() if key != part})
-        outcome(small)
+            RunFolder(run_path).write_arrays(name, **{**arrays, part: wrong})
+            error_message(run_path)
+        RunFolder(run_path).write_arrays(name, **{key: value for key, value in arrays.items() if key != part})
+        error_message(run_path)

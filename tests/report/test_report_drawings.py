@@ -1,4 +1,4 @@
-"""Figures for a paper: drawn from the page's own charts, a column or a page wide, fonts embedded."""
+"""Figure files for papers: the charts of the page, one column or one page wide, with embedded fonts."""
 
 from __future__ import annotations
 
@@ -24,16 +24,18 @@ from support.run_records import fake_run
 pytest.importorskip("matplotlib")
 
 
-@pytest.mark.parametrize("kinds", [("specialist", "tangent", "projection"), ("specialist",), ("specialist", "linear")])
-def test_the_stages_of_every_kind_of_run_can_be_drawn(kinds: tuple[str, ...], tmp_path: Path) -> None:
-    fake_run(tmp_path / "run", stages=kinds, tasks=2)
+@pytest.mark.parametrize(
+    "stage_names", [("specialist", "tangent", "projection"), ("specialist",), ("specialist", "linear")]
+)
+def test_draw_stages_works_for_every_kind_of_run(stage_names: tuple[str, ...], tmp_path: Path) -> None:
+    fake_run(tmp_path / "run", stages=stage_names, tasks=2)
     draw_stages(tmp_path / "run", tmp_path / "stages.png")
-    with Image.open(tmp_path / "stages.png") as picture:
-        assert picture.size == (1350, 540)
-        assert len(np.unique(np.asarray(picture.convert("L")))) > 20
+    with Image.open(tmp_path / "stages.png") as image:
+        assert image.size == (1350, 540)
+        assert len(np.unique(np.asarray(image.convert("L")))) > 20
 
 
-def test_a_run_cut_short_is_drawn_as_far_as_it_came(tmp_path: Path) -> None:
+def test_draw_stages_shows_the_finished_part_of_an_interrupted_run(tmp_path: Path) -> None:
     fake_run(tmp_path / "run", stop=1)
     draw_stages(tmp_path / "run", tmp_path / "stages.png")
     assert (tmp_path / "stages.png").exists()
@@ -42,66 +44,68 @@ def test_a_run_cut_short_is_drawn_as_far_as_it_came(tmp_path: Path) -> None:
         draw_stages(tmp_path / "new", tmp_path / "new.png")
 
 
-def test_a_folder_that_is_no_run_gets_one_line(tmp_path: Path) -> None:
+def test_draw_stages_refuses_a_folder_without_a_run(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"has no config\.json"):
         draw_stages(tmp_path, tmp_path / "stages.png")
 
 
-def test_matplotlib_draws_the_numbers_of_the_page(tmp_path: Path) -> None:
+def test_matplotlib_figure_has_the_numbers_of_the_chart(tmp_path: Path) -> None:
     fake_run(tmp_path / "run")
     chart = stages(report_data(find_runs([tmp_path])[0]).runs[0])
     assert chart is not None
     axes = draw(chart).axes[0]
-    named = {line.get_label(): line for line in axes.get_lines()}
-    for one in chart.series:
-        drawn = np.asarray(named[one.name].get_ydata(), float)
-        assert np.array_equal(drawn, np.array(one.y, float), equal_nan=True)
-        assert list(named[one.name].get_xdata()) == list(one.x)
+    lines = {line.get_label(): line for line in axes.get_lines()}
+    for series in chart.series:
+        drawn = np.asarray(lines[series.name].get_ydata(), float)
+        assert np.array_equal(drawn, np.array(series.y, float), equal_nan=True)
+        assert list(lines[series.name].get_xdata()) == list(series.x)
 
 
 NAMES = ("$a_{b$", "US$", "A$", r"\$", "$x$ $", "^", "_", "%", "{", r"\alpha")
 
 
-def says(chart: Chart) -> set[str]:
-    """The names in a chart that a figure of it must show."""
-    report_run = {*chart.x.categories, *chart.y.categories, *(name for _, name in (*chart.x.ticks, *chart.y.ticks))}
-    report_run |= {one.name for one in chart.series} if len(chart.series) > 1 else set()
-    report_run |= {f"{name}: {level:.2f} %" for level, name in chart.levels}
-    return report_run if chart.heatmap is None else {*chart.heatmap.columns, *chart.heatmap.rows}
+def shown_names(chart: Chart) -> set[str]:
+    """The names that a figure of a chart must show."""
+    names = {*chart.x.categories, *chart.y.categories, *(name for _, name in (*chart.x.ticks, *chart.y.ticks))}
+    names |= {series.name for series in chart.series} if len(chart.series) > 1 else set()
+    names |= {f"{name}: {level:.2f} %" for level, name in chart.levels}
+    return names if chart.heatmap is None else {*chart.heatmap.columns, *chart.heatmap.rows}
 
 
-@pytest.mark.parametrize("tex", [False, True])  # as a user may have set up matplotlib
-def test_names_are_drawn_as_they_are_and_not_as_formulas(tex: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("tex", [False, True])  # the user's matplotlib setting
+def test_names_are_drawn_literally_not_as_formulas(tex: bool, tmp_path: Path) -> None:
     import matplotlib
     from matplotlib.text import Text
 
     for buffer in (200, 500):
         fake_run(tmp_path / str(buffer), buffer=buffer, method="US$A$", class_names=list(NAMES), tasks=2)
     for policy, t in (("$p_{$", 1.0), ("$p_{$", 2.0), ("$q$", 3.0)):
-        own = {"memory.policy": policy, "memory.temperature": t}
-        fake_run(tmp_path / f"{policy}{t}", variant=f"$_{{${t:g}", settings=own, class_names=list(NAMES), tasks=2)
+        settings = {"memory.policy": policy, "memory.temperature": t}
+        fake_run(tmp_path / f"{policy}{t}", variant=f"$_{{${t:g}", settings=settings, class_names=list(NAMES), tasks=2)
     charts = {re.sub(r"[\d/].*", "", key): chart for key, chart in figures(report_data(find_runs([tmp_path])[0]))}
     kinds = ("confusion", "pairs", "held", "arrivals", "bars", "buffers", "policies", "seconds")
     for chart in (charts[kind] for kind in kinds):
         with matplotlib.rc_context({"text.usetex": tex}):
             figure = draw(chart)
-        texts = [one for one in figure.findobj(Text) if one.get_text()]
-        assert says(chart)
-        assert says(chart) <= {one.get_text() for one in texts}
-        assert not any(one.get_parse_math() or one.get_usetex() for one in texts)
+        texts = [text for text in figure.findobj(Text) if text.get_text()]
+        assert shown_names(chart)
+        assert shown_names(chart) <= {text.get_text() for text in texts}
+        assert not any(text.get_parse_math() or text.get_usetex() for text in texts)
         matplotlib.pyplot.close(figure)
 
 
-def test_a_methods_name_is_no_formula_in_the_readmes_picture(tmp_path: Path) -> None:
+def test_method_name_in_the_title_is_not_a_formula(tmp_path: Path) -> None:
     fake_run(tmp_path / "run", method="$a_{b$", tasks=2)
     draw_stages(tmp_path / "run", tmp_path / "stages.png")
     assert (tmp_path / "stages.png").exists()
 
 
-def test_no_figure_takes_the_place_of_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_figure_files_have_distinct_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for folder, epochs in (("a", 1), ("b", 2), ("c/b", 3)):
         fake_run(tmp_path / f"runs/{folder}/seed0", settings={"specialist.epochs": epochs}, tasks=2)
-    fake_run(tmp_path / "runs/b-seed0", method="er", variant="a b", tasks=2)  # as another is called with its folder
+    fake_run(
+        tmp_path / "runs/b-seed0", method="er", variant="a b", tasks=2
+    )  # the same name as runs/b/seed0 with its folder
     fake_run(tmp_path / "runs/er", method="er", variant="A_b", tasks=2)
     monkeypatch.setattr(figure_files, "draw", lambda chart: figure_files.pyplot_for_files().figure(figsize=(1, 1)))
     runs, _ = find_runs([tmp_path / "runs"])
@@ -120,7 +124,7 @@ def test_no_figure_takes_the_place_of_another(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.slow
-def test_every_figure_is_a_png_and_a_pdf_with_fonts_inside(tmp_path: Path) -> None:
+def test_every_figure_is_a_png_and_a_pdf_with_embedded_fonts(tmp_path: Path) -> None:
     for buffer in (200, 500):
         fake_run(tmp_path / f"runs/itl-{buffer}", buffer=buffer)
     fake_run(tmp_path / "runs/b", method="b")
@@ -133,24 +137,24 @@ def test_every_figure_is_a_png_and_a_pdf_with_fonts_inside(tmp_path: Path) -> No
     assert {re.match("[a-z]+", key)[0] for key in keys} == kinds  # type: ignore[index]
     for path in written:
         if path.suffix == ".png":
-            with Image.open(path) as picture:
-                assert round(picture.width / 300, 2) in (COLUMN_WIDTH, PAGE_WIDTH)
+            with Image.open(path) as image:
+                assert round(image.width / 300, 2) in (COLUMN_WIDTH, PAGE_WIDTH)
         else:
             content = path.read_bytes()
             streams = re.findall(rb"stream\r?\n(.*?)\r?\nendstream", content, re.DOTALL)
             assert b"/FontFile2" in content  # TrueType, embedded
             assert b"/Type3" not in content
-            assert any(b" re" in zlib.decompress(one) or b" l" in zlib.decompress(one) for one in streams[:1])
+            assert any(b" re" in zlib.decompress(stream) or b" l" in zlib.decompress(stream) for stream in streams[:1])
 
 
-def test_long_names_are_folded_and_do_not_touch(tmp_path: Path) -> None:
+def test_long_names_are_wrapped_and_do_not_overlap(tmp_path: Path) -> None:
     for k in range(5):
-        fake_run(tmp_path / f"{k}", variant=f"a-name-of-many-words-that-somebody-chose-{k}", tasks=2)
-    made = report_data(find_runs([tmp_path])[0])
-    spent = compare.seconds(made)
-    assert spent is not None
-    axes = draw(spent).axes[0]
+        fake_run(tmp_path / f"{k}", variant=f"a-long-name-of-many-words-for-a-variant-{k}", tasks=2)
+    report = report_data(find_runs([tmp_path])[0])
+    chart = compare.seconds(report)
+    assert chart is not None
+    axes = draw(chart).axes[0]
     names = axes.get_yticklabels()
-    assert ["".join(name.get_text().split()) for name in names] == ["".join(c.split()) for c in spent.y.categories]
+    assert ["".join(name.get_text().split()) for name in names] == ["".join(c.split()) for c in chart.y.categories]
     boxes = sorted((name.get_window_extent().y0, name.get_window_extent().y1) for name in names)
     assert all(below[1] < above[0] for below, above in pairwise(boxes))

@@ -1,4 +1,4 @@
-"""Reports of unusual runs are right, quick, small, and can be read on a phone."""
+"""Reports of unusual runs are correct, fast to make, small, and fit a narrow screen."""
 
 from __future__ import annotations
 
@@ -13,56 +13,56 @@ from typing import Any
 import pytest
 
 from itl.results import RunFolder
-from support.browser import Sheet, browser, needs_browser
+from support.browser import ReportPage, browser, needs_browser
 from support.run_records import fake_run
 
 pytest.importorskip("plotly")
 pytestmark = pytest.mark.slow
 
 
-def cut_short(place: Path) -> None:
-    fake_run(place / "run", stop=3)
+def interrupted(folder: Path) -> None:
+    fake_run(folder / "run", stop=3)
 
 
-def one_task(place: Path) -> None:
-    fake_run(place / "run", tasks=1, classes=2, pictures=8)
+def one_task(folder: Path) -> None:
+    fake_run(folder / "run", tasks=1, classes=2, pictures=8)
 
 
-def many_classes(place: Path) -> None:
+def many_classes(folder: Path) -> None:
     fake_run(
-        place / "run", stream="seq-tinyimagenet", tasks=10, classes=200, buffer=5120, points=20, each=50, pictures=64
+        folder / "run", stream="seq-tinyimagenet", tasks=10, classes=200, buffer=5120, points=20, each=50, pictures=64
     )
 
 
-def many_tasks(place: Path) -> None:
-    fake_run(place / "run", tasks=50, classes=100, points=20, each=50, pictures=32)
+def many_tasks(folder: Path) -> None:
+    fake_run(folder / "run", tasks=50, classes=100, points=20, each=50, pictures=32)
 
 
-def many_runs(place: Path) -> None:
+def many_runs(folder: Path) -> None:
     for k in range(40):
         method, buffer = ("itl", "b", "er", "derpp")[k % 4], (200, 500)[k // 4 % 2]
-        fake_run(place / f"run{k:02d}", method=method, buffer=buffer, seed=k // 8, points=20, each=100, pictures=32)
+        fake_run(folder / f"run{k:02d}", method=method, buffer=buffer, seed=k // 8, points=20, each=100, pictures=32)
 
 
-def everything_at_once(place: Path) -> None:
+def everything_at_once(folder: Path) -> None:
     for k in range(12):
-        fake_run(place / f"run{k:02d}", seed=k, tasks=50, classes=200, points=20, each=20, pictures=32)
+        fake_run(folder / f"run{k:02d}", seed=k, tasks=50, classes=200, points=20, each=20, pictures=32)
 
 
 def slowness() -> float:
-    """How many times slower than a usual core this one is at present, 1 at least: a loop as long as a second of one."""
-    begun = time.process_time()
+    """How much slower this core is now than a typical one (at least 1), by a loop that takes a second on that one."""
+    start = time.process_time()
     for _ in range(25_000_000):
         pass
-    return max(1.0, time.process_time() - begun)
+    return max(1.0, time.process_time() - start)
 
 
-CASES = [cut_short, one_task, many_classes, many_tasks, many_runs, everything_at_once]
+CASES = [interrupted, one_task, many_classes, many_tasks, many_runs, everything_at_once]
 
 
 @pytest.fixture(params=CASES, ids=lambda case: case.__name__)
 def case(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Path, float]:
-    """A report made by the command line, and the seconds of work it took."""
+    """Name of the case, the report made by `itl report`, and the CPU seconds that took."""
     request.param(tmp_path / "runs")
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     command = [
@@ -81,78 +81,82 @@ def case(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Path, flo
     return request.param.__name__, tmp_path / "report.html", spent
 
 
-def test_it_is_quick_small_and_right_in_a_browser_and_on_a_phone(case: tuple[str, Path, float]) -> None:
+def test_report_is_fast_small_and_correct_in_a_browser(case: tuple[str, Path, float]) -> None:
     name, page, spent = case
     assert page.stat().st_size < 10_000_000
-    assert spent < (10 if name == "everything_at_once" else 5) * slowness()  # that one reads 100 MB of records
+    assert spent < (10 if name == "everything_at_once" else 5) * slowness()  # it reads 100 MB of records
     needs_browser()
     with browser() as chromium:
         for width in (1100, 390):
-            sheet = Sheet(chromium, page, width=width)
-            for tab in sheet.tabs():
-                sheet.open(tab)
-                assert sheet.overflow() == [], (width, tab)
-            assert sheet.said == []
-            assert sheet.fetched == []
-            CHECKS.get(name, lambda *_: None)(sheet, page)
-            sheet.close()
+            report_page = ReportPage(chromium, page, width=width)
+            for tab in report_page.tabs():
+                report_page.open(tab)
+                assert report_page.overflow() == [], (width, tab)
+            assert report_page.messages == []
+            assert report_page.external_requests == []
+            CHECKS.get(name, lambda *_: None)(report_page, page)
+            report_page.close()
 
 
-def check_cut_short(sheet: Sheet, page: Path) -> None:
-    sheet.open("Overview")
-    assert "interrupted at task 3, projection" in sheet.page.locator(".note").inner_text()
-    assert "2 tasks done" in sheet.page.locator(".note").inner_text()
-    sheet.open("Tasks")
-    assert sheet.plot("matrix/").evaluate("(p) => p.data[0].z.flat().filter((v) => v !== null).length") == 3
+def check_interrupted(report_page: ReportPage, page: Path) -> None:
+    report_page.open("Overview")
+    assert "interrupted at task 3, projection" in report_page.page.locator(".note").inner_text()
+    assert "2 tasks done" in report_page.page.locator(".note").inner_text()
+    report_page.open("Tasks")
+    assert report_page.plot("matrix/").evaluate("(p) => p.data[0].z.flat().filter((v) => v !== null).length") == 3
 
 
-def check_one_task(sheet: Sheet, page: Path) -> None:
-    sheet.open("Overview")
-    assert "one task only" in sheet.page.locator(".cards").inner_text()
-    sheet.open("Tasks")
-    assert sheet.marks("matrix/") == [1]
+def check_one_task(report_page: ReportPage, page: Path) -> None:
+    report_page.open("Overview")
+    assert "one task only" in report_page.page.locator(".cards").inner_text()
+    report_page.open("Tasks")
+    assert report_page.marks("matrix/") == [1]
 
 
-def check_many_classes(sheet: Sheet, page: Path) -> None:
-    sheet.open("Tasks")
-    shape = sheet.plot("confusion/").evaluate("(p) => [p.data[0].z.length, p.data[0].z[0].length]")
+def check_many_classes(report_page: ReportPage, page: Path) -> None:
+    report_page.open("Tasks")
+    shape = report_page.plot("confusion/").evaluate("(p) => [p.data[0].z.length, p.data[0].z[0].length]")
     assert shape == [200, 200]
-    whole = sheet.plot("confusion/").evaluate("(p) => p.data[0].z.flat().reduce((a, b) => a + b, 0)")
-    assert whole == 200 * 50
-    sheet.open("Memory")
-    assert sheet.marks("arrivals/") == [2000]
-    assert "2000 of 5120 shown" in str(sheet.plot("arrivals/").get_attribute("aria-label"))
+    total = report_page.plot("confusion/").evaluate("(p) => p.data[0].z.flat().reduce((a, b) => a + b, 0)")
+    assert total == 200 * 50
+    report_page.open("Memory")
+    assert report_page.marks("arrivals/") == [2000]
+    assert "2000 of 5120 shown" in str(report_page.plot("arrivals/").get_attribute("aria-label"))
 
 
-def check_many_tasks(sheet: Sheet, page: Path) -> None:
-    sheet.open("Tasks")
-    given = RunFolder(page.parent / "runs/run").read("result.json")["class_il_matrix"]
-    report_run = sheet.plot("matrix/").evaluate("(p) => p.data[0].z")
-    assert len(report_run) == 50
-    assert f"{report_run[49][7]:.2f}" == f"{given[49][7]:.2f}"
-    sheet.open("Stages")
-    assert len(sheet.plot("breakdown/").evaluate("(p) => p.data.map((t) => t.name)")) == 51
+def check_many_tasks(report_page: ReportPage, page: Path) -> None:
+    report_page.open("Tasks")
+    recorded = RunFolder(page.parent / "runs/run").read("result.json")["class_il_matrix"]
+    shown = report_page.plot("matrix/").evaluate("(p) => p.data[0].z")
+    assert len(shown) == 50
+    assert f"{shown[49][7]:.2f}" == f"{recorded[49][7]:.2f}"
+    report_page.open("Stages")
+    assert len(report_page.plot("breakdown/").evaluate("(p) => p.data.map((t) => t.name)")) == 51
 
 
-def check_many_runs(sheet: Sheet, page: Path) -> None:
-    sheet.open("Overview")
-    assert sheet.page.locator(".cells tbody tr").count() == 8
-    sheet.open("Stages")
-    offered = sheet.page.locator("[role=tabpanel]:not([hidden]) select[data-name=run]").first.locator("option").count()
+def check_many_runs(report_page: ReportPage, page: Path) -> None:
+    report_page.open("Overview")
+    assert report_page.page.locator(".cells tbody tr").count() == 8
+    report_page.open("Stages")
+    offered = (
+        report_page.page.locator("[role=tabpanel]:not([hidden]) select[data-name=run]").first.locator("option").count()
+    )
     assert offered == 40
 
 
-def check_everything(sheet: Sheet, page: Path) -> None:
-    note = sheet.page.locator(".note").inner_text()
-    told = re.search(r"(\d+) of 12 runs", note)
-    assert told is not None
-    sheet.open("Stages")
-    offered = sheet.page.locator("[role=tabpanel]:not([hidden]) select[data-name=run]").first.locator("option").count()
-    assert offered == int(told[1]) >= 3
+def check_everything(report_page: ReportPage, page: Path) -> None:
+    note = report_page.page.locator(".note").inner_text()
+    shown_runs = re.search(r"(\d+) of 12 runs", note)
+    assert shown_runs is not None
+    report_page.open("Stages")
+    offered = (
+        report_page.page.locator("[role=tabpanel]:not([hidden]) select[data-name=run]").first.locator("option").count()
+    )
+    assert offered == int(shown_runs[1]) >= 3
 
 
 CHECKS: dict[str, Any] = {
-    "cut_short": check_cut_short,
+    "interrupted": check_interrupted,
     "one_task": check_one_task,
     "many_classes": check_many_classes,
     "many_tasks": check_many_tasks,

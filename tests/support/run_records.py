@@ -1,4 +1,4 @@
-"""Runs' folders made on the fly, as whole and as consistent as real ones, of any number of tasks and classes."""
+"""Writes run folders with random but consistent numbers, for any number of tasks and classes."""
 
 from __future__ import annotations
 
@@ -34,9 +34,26 @@ def fake_run(
     pictures: int = 0,
     **more: Any,
 ) -> Path:
-    """Write a run of `tasks` tasks.
+    """Write a run folder and return its path.
 
-    `stop`: cut short within that task (from 1); `level`: its Class-IL, percent; `pictures`: its images' side, pixels.
+    Args:
+        path: The run folder.
+        method: Method.
+        stream: Stream.
+        buffer: Images in memory.
+        seed: Seed of the run.
+        tasks: Number of tasks.
+        classes: Number of classes.
+        points: Measurements within each stage.
+        each: Test images per class.
+        split: "test" or "validation".
+        variant: Name of the variant.
+        settings: Settings that the user gave, by dotted name.
+        stages: Stages of each task.
+        stop: Task (from 1) in whose last stage the run was interrupted.
+        level: Final Class-IL in percent.
+        pictures: Side of the recorded images in pixels; 0: none are recorded.
+        more: Task options (`order`, `order_seed`), or other fields of result.json.
     """
     rng = np.random.default_rng([seed, tasks, buffer, *method.encode()])
     config: dict[str, Any] = {
@@ -57,12 +74,12 @@ def fake_run(
     }
     folder = RunFolder(path)
     folder.create(config)
-    cut = [list(map(int, part)) for part in np.array_split(np.arange(classes), tasks)]
+    task_classes = [list(map(int, part)) for part in np.array_split(np.arange(classes), tasks)]
     lines: list[dict[str, Any]] = []
 
-    def write(kind: str, task: int, stage: str | None, epoch: int, count: int, accuracy: float, **own: Any) -> None:
-        whole = np.clip(accuracy + rng.normal(0, 2, count), 0, 100).round(3).tolist()
-        masked = [min(100.0, value + 10) for value in whole]
+    def write(kind: str, task: int, stage: str | None, epoch: int, count: int, accuracy: float, **extra: Any) -> None:
+        accuracies = np.clip(accuracy + rng.normal(0, 2, count), 0, 100).round(3).tolist()
+        masked = [min(100.0, value + 10) for value in accuracies]
         seen = max(1, min(task, count))
         line = {
             "kind": kind,
@@ -71,11 +88,11 @@ def fake_run(
             "epoch": epoch,
             "step": len(lines),
             "loss": 0.5 if kind == "curve" else None,
-            "class_il": sum(whole[:seen]) / seen,
+            "class_il": sum(accuracies[:seen]) / seen,
             "task_il": sum(masked[:seen]) / seen,
-            "class_il_tasks": whole,
+            "class_il_tasks": accuracies,
             "task_il_tasks": masked,
-            **own,
+            **extra,
         }
         lines.append(line)
         folder.append(line)
@@ -90,41 +107,46 @@ def fake_run(
                 if stop == task and stage == stages[-1] and point == points // 2:
                     return path
             write("end", task, stage, points, tasks, 70 - 20 * task / tasks)
-        held = np.bincount(rng.choice(classes * task // tasks or 1, buffer), minlength=classes).tolist()
+        class_counts = np.bincount(rng.choice(classes * task // tasks or 1, buffer), minlength=classes).tolist()
         final = level if level is not None and task == tasks else 72 - 20 * task / tasks
-        write("expert", task, "expert", 0, tasks, final, memory=held)
-    result = _result(config, lines, cut, rng, classes)
+        write("expert", task, "expert", 0, tasks, final, memory=class_counts)
+    result = _result(config, lines, task_classes, rng, classes)
     if level is not None:
         result["class_il"] = level
     folder.write("result.json", {**result, **more})
-    _predictions(folder, cut, each, rng, classes)
+    _predictions(folder, task_classes, each, rng, classes)
     if pictures:
         _pictures(folder, pictures, rng)
     return path
 
 
-def _result(config: dict[str, Any], lines: list[dict[str, Any]], cut: list[list[int]], rng: Any, classes: int) -> Any:
+def _result(
+    config: dict[str, Any], lines: list[dict[str, Any]], task_classes: list[list[int]], rng: Any, classes: int
+) -> Any:
     experts = [line for line in lines if line["kind"] == "expert"]
-    whole, masked = ([line[f"{name}_tasks"] for line in experts] for name in ("class_il", "task_il"))
-    held = config["buffer"]
+    class_il, task_il = ([line[f"{name}_tasks"] for line in experts] for name in ("class_il", "task_il"))
+    size = config["buffer"]
     return {
         "format": 1,
         **{name: config[name] for name in ("method", "variant", "stream", "split", "buffer", "seed")},
-        "class_il": metrics.average(whole),
-        "task_il": metrics.average(masked),
-        "class_il_matrix": whole,
-        "task_il_matrix": masked,
-        "forgetting": metrics.forgetting(whole),
-        "forgetting_task_il": metrics.forgetting(masked),
-        "average_incremental": metrics.average_incremental(whole),
+        "class_il": metrics.average(class_il),
+        "task_il": metrics.average(task_il),
+        "class_il_matrix": class_il,
+        "task_il_matrix": task_il,
+        "forgetting": metrics.forgetting(class_il),
+        "forgetting_task_il": metrics.forgetting(task_il),
+        "average_incremental": metrics.average_incremental(class_il),
         "stages": [stage_scores(lines, task + 1) for task in range(len(experts))],
         "class_names": [f"class {number}" for number in range(classes)],
-        "tasks": cut,
+        "tasks": task_classes,
         "memory": {
-            "label": (np.arange(held) % classes).tolist(),
-            "task": [next(t for t, part in enumerate(cut) if label in part) for label in np.arange(held) % classes],
-            "row": list(range(held)),
-            "written": rng.integers(0, 1000, held).tolist(),
+            "label": (np.arange(size) % classes).tolist(),
+            "task": [
+                next(t for t, classes_of_task in enumerate(task_classes) if label in classes_of_task)
+                for label in np.arange(size) % classes
+            ],
+            "row": list(range(size)),
+            "written": rng.integers(0, 1000, size).tolist(),
         },
         "memory_history": [line["memory"] for line in experts],
         "settings": config["resolved"],
@@ -142,9 +164,9 @@ def _result(config: dict[str, Any], lines: list[dict[str, Any]], cut: list[list[
     }
 
 
-def _predictions(folder: RunFolder, cut: list[list[int]], each: int, rng: Any, classes: int) -> None:
-    label = np.repeat([c for part in cut for c in part], each)
-    task = np.repeat([t for t, part in enumerate(cut) for _ in part], each)
+def _predictions(folder: RunFolder, task_classes: list[list[int]], each: int, rng: Any, classes: int) -> None:
+    label = np.repeat([label_of_class for classes_of_task in task_classes for label_of_class in classes_of_task], each)
+    task = np.repeat([t for t, classes_of_task in enumerate(task_classes) for _ in classes_of_task], each)
     guess = np.where(rng.random(len(label)) < 0.7, label, rng.integers(0, classes, len(label)))
     folder.write_arrays(
         "predictions.npz",
