@@ -1,4 +1,4 @@
-"""`benchmarks/cifar10.py`: the paper's runs by value, after the choices they need, within a time limit."""
+"""`benchmarks/cifar10.py`: order of the paper's runs, the choices they need, and the time limit."""
 
 from __future__ import annotations
 
@@ -61,6 +61,7 @@ def run_by_one_worker(jobs: Sequence[Any], time_limit: float = float("inf")) -> 
 
 
 def names(log: Sequence[str]) -> list[str]:
+    """The names of the jobs in a log."""
     return [line.split("s  ")[1].split(":")[0] for line in log]
 
 
@@ -120,7 +121,8 @@ def test_instant_job_is_started_after_the_time_limit() -> None:
 # ------------------------------------------------------------------------------------------------------------ choices
 
 
-def fake_try(task: int, settings: dict[str, Any], scores: dict[tuple[int, float], float | None]) -> dict[str, Any]:
+def fake_trial(task: int, settings: dict[str, Any], scores: dict[tuple[int, float], float | None]) -> dict[str, Any]:
+    """A trial with the Class-IL of `scores`; None stands for a diverged generalist."""
     value = scores[task, settings["tangent.lr"]]
     if value is None:
         return {"task": task, "settings": settings, "error": "not finite"}
@@ -148,25 +150,25 @@ def test_generalist_that_falls_behind_is_dropped_and_the_best_mean_is_chosen() -
     choice = Choice(("itl",), 500, {"a": {"specialist.lr": 0.1}}, [{"tangent.lr": lr} for lr in rates], {})
     scores: dict[tuple[int, float], float | None] = {(5, 0.1): 70.0, (5, 0.05): 72.0, (5, 0.03): None, (5, 0.01): 68.9}
     scores |= {(1, 0.1): 99.0, (1, 0.05): 96.5, (3, 0.1): 80.0, (3, 0.05): 81.0}
-    found = list(try_generalists(choice, lambda task, settings: fake_try(task, settings, scores)))
-    assert [len(tries) for tries in found] == [4, 6, 8]
+    trials_by_task = list(try_generalists(choice, lambda task, settings: fake_trial(task, settings, scores)))
+    assert [len(trials) for trials in trials_by_task] == [4, 6, 8]
     run = choice.configs()[0].name
-    chosen = best_settings(choice, {run: found[-1]})
+    chosen = best_settings(choice, {run: trials_by_task[-1]})
     assert chosen["settings"] == {"specialist.lr": 0.1, "tangent.lr": 0.05}
     assert chosen["score"] == pytest.approx((72.0 + 96.5 + 81.0) / 3)
     with pytest.raises(ValueError, match="no generalist of itl-500 was finite"):
-        best_settings(choice, {run: found[0]})
+        best_settings(choice, {run: trials_by_task[0]})
 
 
 @pytest.mark.parametrize("path", sorted((HOME / "benchmarks" / "results" / "choices").glob("itl*.json")), ids=str)
 def test_chosen_settings_are_the_defaults(path: Path) -> None:
     title = path.stem
     name, _, buffer = title.rpartition("-")
-    made = {choice.name: choice for choice in SCRIPT_NAMES["CHOICES"]}
-    if title in made and made[title].variant:
+    choices = {choice.name: choice for choice in SCRIPT_NAMES["CHOICES"]}
+    if title in choices and choices[title].variant:
         return  # a variant beyond the paper, not a default
     chosen = json.loads(path.read_text())["chosen"]["settings"]
-    for method in made[title].methods if title in made else (name, f"{name}-na"):
+    for method in choices[title].methods if title in choices else (name, f"{name}-na"):
         assert settings_for(method, "seq-cifar10", int(buffer), chosen) == settings_for(
             method, "seq-cifar10", int(buffer)
         )
@@ -184,8 +186,8 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     small = {"net.name": "resnet8", "net.width": 4, "specialist.steps": 2, "tangent.steps": 2, "projection.steps": 2}
     wild = {"tangent.lr": 100.0, "projection.lr": 100.0, "projection.reduction": "sum", "projection.steps": 30}
     choice = Choice(("itl", "itl-na"), 500, {"small": small}, [{"tangent.lr": 0.01}, wild], {})  # the second diverges
-    mine = {"RESULTS": tmp_path / "results", "CHOICE_RECORDS": tmp_path / "records", "CHOICES": (choice,)}
-    for name, value in mine.items():
+    replacements = {"RESULTS": tmp_path / "results", "CHOICE_RECORDS": tmp_path / "records", "CHOICES": (choice,)}
+    for name, value in replacements.items():
         monkeypatch.setitem(names["main"].__globals__, name, value)
     (tmp_path / "records").mkdir()
     return names
@@ -195,22 +197,24 @@ def test_settings_are_chosen_before_the_runs_that_use_them(script: dict[str, Any
     args = script["parse"](["--only", "itl,itl-na", "--buffers", "500", "--device", "cpu"])
     todo = script["runs_to_do"](args)[1:4:2]  # itl, seed 1; itl-na, seed 0
     plan = script["plan_for"](todo, "test", "", "cpu")
-    kept = "seq-cifar10-itl-small-500-validation-seed0"
-    titles = [kept, "tries itl-500 small", "choice itl-500", *(config.name for config in todo)]
+    specialist_run = "seq-cifar10-itl-small-500-validation-seed0"
+    titles = [specialist_run, "tries itl-500 small", "choice itl-500", *(config.name for config in todo)]
     assert list(plan.jobs) == titles
     queue = script["run_jobs"](list(plan.jobs.values()), 1, "cpu")
     assert queue.done == set(titles)
     record = json.loads((tmp_path / "records" / "itl-500.json").read_text())
     assert record["chosen"]["settings"]["tangent.lr"] == 0.01
-    tries = record["from"][kept]
-    assert [(one["task"], "error" in one) for one in tries] == [(5, False), (5, True), (1, False), (3, False)]
+    trials = record["from"][specialist_run]
+    assert [(trial["task"], "error" in trial) for trial in trials] == [(5, False), (5, True), (1, False), (3, False)]
     results = [json.loads((script["folder_of"](config) / "result.json").read_text()) for config in todo]
     assert [(r["method"], r["seed"]) for r in results] == [("itl", 1), ("itl-na", 0)]
     assert all(r["settings"]["tangent"]["lr"] == 0.01 and r["settings"]["specialist"]["steps"] == 2 for r in results)
     assert all("--set tangent.lr=0.01" in r["command"] for r in results)
     left = script["runs_to_do"](args)
     assert not {c.name for c in left} & set(titles)
-    assert all(job.needs == () for job in script["plan_for"](left, "test", "", "cpu").jobs.values())  # it is chosen
+    assert all(
+        job.needs == () for job in script["plan_for"](left, "test", "", "cpu").jobs.values()
+    )  # the settings are chosen
 
 
 def test_run_is_repeated_when_other_settings_are_chosen_for_it(script: dict[str, Any], tmp_path: Path) -> None:
@@ -248,19 +252,19 @@ def test_recorded_trials_are_not_repeated(script: dict[str, Any], tmp_path: Path
     args = script["parse"](["--only", "itl", "--buffers", "500", "--device", "cpu"])
     todo = script["runs_to_do"](args)[:1]
     before = list(script["plan_for"](todo, "test", "", "cpu").jobs.values())
-    script["run_jobs"](before[:2], 1, "cpu")  # the run and its tries; no time for the choice
-    (kept,) = (tmp_path / "results" / "validation").iterdir()
-    shutil.rmtree(kept / "specialists")
+    script["run_jobs"](before[:2], 1, "cpu")  # the run and its trials, without the choice
+    (specialist_run,) = (tmp_path / "results" / "validation").iterdir()
+    shutil.rmtree(specialist_run / "specialists")
     jobs = script["plan_for"](todo, "test", "", "cpu").jobs
     assert list(jobs) == ["choice itl-500", todo[0].name]
     assert script["run_jobs"](list(jobs.values())[:1], 1, "cpu").done == {"choice itl-500"}
-    tries = json.loads((kept / "tries-itl-500.json").read_text())
+    trials = json.loads((specialist_run / "tries-itl-500.json").read_text())
     record = tmp_path / "records" / "itl-500.json"
-    assert json.loads(record.read_text())["from"][kept.name] == tries["tries"]
-    tries["tries"].pop()  # the last task's
-    (kept / "tries-itl-500.json").write_text(json.dumps(tries))
+    assert json.loads(record.read_text())["from"][specialist_run.name] == trials["tries"]
+    trials["tries"].pop()  # that of the last task
+    (specialist_run / "tries-itl-500.json").write_text(json.dumps(trials))
     record.unlink()
-    assert next(iter(script["plan_for"](todo, "test", "", "cpu").jobs)) == kept.name
+    assert next(iter(script["plan_for"](todo, "test", "", "cpu").jobs)) == specialist_run.name
 
 
 def test_choices_are_made_only_for_selected_runs(script: dict[str, Any]) -> None:
@@ -273,10 +277,10 @@ def test_choices_are_made_only_for_selected_runs(script: dict[str, Any]) -> None
 def test_methods_given_as_first_come_first(script: dict[str, Any]) -> None:
     todo = script["runs_to_do"](script["parse"](["--only", "b,joint,agem", "--device", "cpu"]))
     usual = list(script["plan_for"](todo, "test", "", "cpu").jobs)
-    soon = list(script["plan_for"](todo, "test", "", "cpu", ["joint"]).jobs)
+    joint_first = list(script["plan_for"](todo, "test", "", "cpu", ["joint"]).jobs)
     joint = "seq-cifar10-joint-200-seed0"
     assert usual.index(joint) > 0
-    assert soon == [joint, *(name for name in usual if name != joint)]
+    assert joint_first == [joint, *(name for name in usual if name != joint)]
 
 
 def test_list_is_in_the_order_of_the_runs(
@@ -289,8 +293,8 @@ def test_list_is_in_the_order_of_the_runs(
 
 
 def test_every_run_of_the_paper_is_listed_once_the_most_valuable_first() -> None:
-    words = [sys.executable, str(SCRIPT), "--list"]
-    first, *commands = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
+    command = [sys.executable, str(SCRIPT), "--list"]
+    first, *commands = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     assert first == f"{len(commands)} runs to do"
     assert len(set(commands)) == len(commands)
     every = SCRIPT_NAMES["configs"]()
@@ -298,8 +302,10 @@ def test_every_run_of_the_paper_is_listed_once_the_most_valuable_first() -> None
     assert [(c.method, c.buffer, c.seed) for c in every[:6]] == [
         (m, 200, s) for m in ("itl", "itl-na") for s in (0, 1, 2)
     ]
-    asked = {(row.method.lower(), row.buffer) for row in published() if row.stream == "seq-cifar10"}
-    assert {(c.method, c.buffer) for c in every if not c.variant and c.method in SCRIPT_NAMES["ITL"]} <= asked
+    published_results = {(row.method.lower(), row.buffer) for row in published() if row.stream == "seq-cifar10"}
+    assert {
+        (c.method, c.buffer) for c in every if not c.variant and c.method in SCRIPT_NAMES["ITL"]
+    } <= published_results
 
 
 def test_every_candidate_has_valid_settings() -> None:

@@ -30,13 +30,13 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 def test_every_method_runs_alone_and_with_the_tangent_generalist(script: dict[str, Any]) -> None:
     todo = script["configs"](script["parse"](["--seeds", "0,1"]))
-    run = {(c.method, c.variant, c.seed) for c in todo}
-    assert len(run) == len(todo)
+    planned = {(c.method, c.variant, c.seed) for c in todo}
+    assert len(planned) == len(todo)
     for name in presets.METHODS:
         if presets.settings_for(name, None, 20).generalist == "none" and name != "b":
-            assert {(name, None, 1), (name, "tangent", 1)} <= run
-    assert {("b", None, 0), ("itl", None, 0), ("itl-l", None, 0)} <= run  # itl is b with the generalist
-    assert ("b", "tangent", 0) not in run
+            assert {(name, None, 1), (name, "tangent", 1)} <= planned
+    assert {("b", None, 0), ("itl", None, 0), ("itl-l", None, 0)} <= planned  # itl is b with the generalist
+    assert ("b", "tangent", 0) not in planned
     tangent = next(c for c in todo if c.variant == "tangent")
     assert tangent.settings == {"generalist": "tangent"}
 
@@ -56,8 +56,8 @@ def test_recorded_runs_are_not_repeated_and_fill_the_table(
     script: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small = ["specialist.steps=2", "net.width=4", "tangent.steps=2", "projection.steps=2"]
-    words = ["--methods", "er,itl", "--seeds", "0", "--device", "cpu", *(w for s in small for w in ("--set", s))]
-    args = script["parse"](words)
+    options = ["--methods", "er,itl", "--seeds", "0", "--device", "cpu", *(w for s in small for w in ("--set", s))]
+    args = script["parse"](options)
     todo = script["missing"](args)
     assert [(c.method, c.variant) for c in todo] == [("er", None), ("er", "tangent"), ("b", None), ("itl", None)]
     for config in todo:
@@ -89,8 +89,8 @@ def test_page_shows_the_records() -> None:
 
 
 def test_script_lists_missing_runs() -> None:
-    words = [sys.executable, str(SCRIPT), "--list", "--seeds", "987", "--methods", "er"]
-    lines = subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
+    command = [sys.executable, str(SCRIPT), "--list", "--seeds", "987", "--methods", "er"]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     assert lines[0] == "2 of 2 runs to do"
     assert lines[2].endswith("--set generalist=tangent --curves 0")
 
@@ -102,21 +102,21 @@ def run_shortened(
     stand_in = tiny_stream(classes=10, tasks=5, each=8, channels=3, name="seq-cifar10", policy="cifar10")
     monkeypatch.setattr(Config, "load_stream", lambda self, data: stand_in)
     small = {"net.name": "resnet8", "net.width": 4, "tangent.steps": 2, "projection.steps": 2}
-    words = ["--stream", "seq-cifar10", "--steps", "2", "--seeds", "0", "--methods", ",".join(names)]
-    words += ["--buffer", "20", "--device", "cpu", "--lanes", "3"]
-    args = script["parse"]([*words, *(w for key, value in small.items() for w in ("--set", f"{key}={value}"))])
+    options = ["--stream", "seq-cifar10", "--steps", "2", "--seeds", "0", "--methods", ",".join(names)]
+    options += ["--buffer", "20", "--device", "cpu", "--lanes", "3"]
+    args = script["parse"]([*options, *(w for key, value in small.items() for w in ("--set", f"{key}={value}"))])
     if "co2l" in names:
         args.settings |= {"specialist.batch": 8}  # 16 images and a memory cannot fill batches of 512
     script["run_on_gpu"](script["missing"](args), script["folder_of"], args.data, args.device, args.runs_per_gpu)
     assert script["missing"](args) == []
-    found: dict[Any, dict[str, Any]] = script["recorded"](script["folder_of"](script["configs"](args)[0]).parent)
-    return found
+    results: dict[Any, dict[str, Any]] = script["recorded"](script["folder_of"](script["configs"](args)[0]).parent)
+    return results
 
 
 def test_shortened_run_works_on_a_stand_in(script: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    found = run_shortened(script, monkeypatch, ["agem"])
-    assert set(found) == {("agem", "steps2", 20, 0), ("agem", "steps2-tangent", 20, 0)}
-    assert len(found["agem", "steps2-tangent", 20, 0]["class_il_matrix"]) == 5
+    results = run_shortened(script, monkeypatch, ["agem"])
+    assert set(results) == {("agem", "steps2", 20, 0), ("agem", "steps2-tangent", 20, 0)}
+    assert len(results["agem", "steps2-tangent", 20, 0]["class_il_matrix"]) == 5
     table = script["table"]("seq-cifar10", 20, 2, (0,))
     assert table is not None
     assert "| `agem` |" in table
@@ -124,8 +124,8 @@ def test_shortened_run_works_on_a_stand_in(script: dict[str, Any], monkeypatch: 
 
 @pytest.mark.slow
 def test_every_method_runs_shortened(script: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    found = run_shortened(script, monkeypatch, script["names"]())
+    results = run_shortened(script, monkeypatch, script["names"]())
     alone = [name for name in script["names"]() if name not in script["WITH_GENERALIST"]]
     for name in alone:
-        assert ("tangent" in found[name, "steps2-tangent", 20, 0]["stages"][-1]) is True
-        assert "tangent" not in found[name, "steps2", 20, 0]["stages"][-1]
+        assert ("tangent" in results[name, "steps2-tangent", 20, 0]["stages"][-1]) is True
+        assert "tangent" not in results[name, "steps2", 20, 0]["stages"][-1]

@@ -21,12 +21,12 @@ HOME = Path(__file__).parents[2]
 NAMES = runpy.run_path(str(HOME / "benchmarks" / "reproduction.py"))
 
 
-def row(method: str, buffer: int | None = 200) -> Any:
-    """A published cell of the paper's tables."""
+def published_result(method: str, buffer: int | None = 200) -> Any:
+    """A published result of the paper's tables."""
     return next(p for p in published() if (p.stream, p.method, p.buffer) == ("seq-cifar10", method, buffer))
 
 
-def cell(class_il: list[float], task_il: list[float] | None = None) -> Any:
+def seed_group(class_il: list[float], task_il: list[float] | None = None) -> Any:
     """A group of our runs with these accuracies, one per seed."""
     values = {"class_il": class_il, "task_il": task_il or [99.0] * len(class_il)}
     run = SimpleNamespace(metadata={"buffer": 200, "settings": {}}, result={}, config={})
@@ -34,52 +34,56 @@ def cell(class_il: list[float], task_il: list[float] | None = None) -> Any:
 
 
 class FakeTable(NAMES["RecordedTable"]):  # type: ignore[misc]
-    """The published cells, and ours by method."""
+    """The published results, each with our group of runs of its method."""
 
-    def __init__(self, **cells: Any) -> None:
+    def __init__(self, **groups: Any) -> None:
         super().__init__([])
-        self.cells = [replace(row, ours=cells.get(row.method)) for row in self.cells]
+        self.cells = [replace(row, ours=groups.get(row.method)) for row in self.cells]
 
 
 @pytest.mark.parametrize(
-    ("method", "ours", "says"),
+    ("method", "ours", "verdict"),
     [
-        ("itl", cell([65.06, 65.05, 65.07]), "reached"),  # 66.05 ± 0.64: less 1.0
-        ("itl", cell([65.04, 65.04, 65.04]), "**not reached**: Class-IL 0.01 short"),
-        ("itl", cell([70.0, 70.0, 70.0], [92.0, 92.0, 92.0]), "**not reached**: Task-IL 0.05 short"),
-        ("itl", cell([66.0]), "reached so far"),
-        ("itl-l", cell([67.76, 67.76, 67.76]), "reached"),  # 69.02 ± 1.27: less that
+        ("itl", seed_group([65.06, 65.05, 65.07]), "reached"),  # published 66.05 ± 0.64, target 1.0 below
+        ("itl", seed_group([65.04, 65.04, 65.04]), "**not reached**: Class-IL 0.01 short"),
+        ("itl", seed_group([70.0, 70.0, 70.0], [92.0, 92.0, 92.0]), "**not reached**: Task-IL 0.05 short"),
+        ("itl", seed_group([66.0]), "reached so far"),
+        ("itl-l", seed_group([67.76, 67.76, 67.76]), "reached"),  # published 69.02 ± 1.27, target 1.27 below
         (
             "itl-l",
-            cell([67.5, 67.5, 67.5], [90.0, 90.0, 90.0]),
+            seed_group([67.5, 67.5, 67.5], [90.0, 90.0, 90.0]),
             "**not reached**: Class-IL 0.25 short, Task-IL 2.47 short",
         ),
-        ("er", cell([41.8]), "reached"),  # 44.79: less 3
-        ("er", cell([41.7]), "**not reached**: Class-IL 0.09 short"),
-        ("agem", cell([1.0]), ""),
+        ("er", seed_group([41.8]), "reached"),  # published 44.79, target 3 below
+        ("er", seed_group([41.7]), "**not reached**: Class-IL 0.09 short"),
+        ("agem", seed_group([1.0]), ""),
         ("itl", None, "not run yet"),
     ],
 )
-def test_verdict_compares_a_cell_with_its_target(method: str, ours: Any, says: str) -> None:
-    assert NAMES["verdict"](TableRow("seq-cifar10", method, 200, row(method), ours)) == says
+def test_verdict_compares_a_result_with_its_target(method: str, ours: Any, verdict: str) -> None:
+    assert NAMES["verdict"](TableRow("seq-cifar10", method, 200, published_result(method), ours)) == verdict
 
 
 def test_baseline_that_is_not_published_is_shown_without_a_buffer() -> None:
-    found = NAMES["committed_records"]()
-    line = next(line for line in NAMES["page"](found).splitlines() if line.startswith("| `sgd`"))
+    records = NAMES["committed_records"]()
+    line = next(line for line in NAMES["page"](records).splitlines() if line.startswith("| `sgd`"))
     assert [word.strip() for word in line.split("|")[2:4]] == ["–", "–"]
     assert line.endswith("| 1 | not in the paper's tables |")
 
 
 def test_order_of_the_ablation_is_noted_with_its_standard_error() -> None:
-    found = FakeTable(
-        **{"b": cell([57.0, 58.0, 59.0]), "b+ff": cell([60.0, 61.0, 62.0]), "b+lf": cell([57.1, 58.1, 59.1])}
+    records = FakeTable(
+        **{
+            "b": seed_group([57.0, 58.0, 59.0]),
+            "b+ff": seed_group([60.0, 61.0, 62.0]),
+            "b+lf": seed_group([57.1, 58.1, 59.1]),
+        }
     )
-    assert NAMES["order_note"](found, "b", "b+ff") == "`b+ff` over `b`: +3.0 ± 0.8, as in the paper"
-    assert NAMES["order_note"](found, "b", "b+lf") == "`b+lf` over `b`: +0.1 ± 0.8, within the noise"
-    assert NAMES["order_note"](found, "b+ff", "b") == "`b` over `b+ff`: -3.0 ± 0.8, **opposite to the paper**"
-    assert NAMES["order_note"](found, "b", "itl") == ""
-    assert NAMES["order_note"](FakeTable(b=cell([57.0]), itl=cell([66.0])), "b", "itl").endswith(
+    assert NAMES["order_note"](records, "b", "b+ff") == "`b+ff` over `b`: +3.0 ± 0.8, as in the paper"
+    assert NAMES["order_note"](records, "b", "b+lf") == "`b+lf` over `b`: +0.1 ± 0.8, within the noise"
+    assert NAMES["order_note"](records, "b+ff", "b") == "`b` over `b+ff`: -3.0 ± 0.8, **opposite to the paper**"
+    assert NAMES["order_note"](records, "b", "itl") == ""
+    assert NAMES["order_note"](FakeTable(b=seed_group([57.0]), itl=seed_group([66.0])), "b", "itl").endswith(
         "+9.0 (too few seeds for an error)"
     )
 
@@ -90,16 +94,16 @@ def test_variants_show_their_gain_and_the_readme_lists_those_beyond_the_paper(tm
         fake_run(tmp_path / f"open{seed}", seed=seed, class_il=class_il + 3, variant="reservoir")
     fake_run(tmp_path / "alone", class_il=60.0, variant="joined")
     fake_run(tmp_path / "past", class_il=70.0, task_il=93.0, variant="fine-tuned")
-    found = NAMES["RecordedTable"](find_runs([tmp_path])[0])
-    lines = NAMES["variants"](found, {"itl": ("reservoir", "joined", "plain")})
+    records = NAMES["RecordedTable"](find_runs([tmp_path])[0])
+    lines = NAMES["variants"](records, {"itl": ("reservoir", "joined", "plain")})
     cells = [[word.strip() for word in line.split("|")[3:5]] for line in lines[2:]]
     assert cells == [["66.00 ± 1.00", ""], ["69.00 ± 1.00", "+3.0 ± 0.8"], ["60.00", "-6.0"], ["–", "–"]]
-    (line,) = NAMES["beyond_paper"](found)[3:]
+    (line,) = NAMES["beyond_paper"](records)[3:]
     assert line.startswith("- `itl`, full fine-tuning")
     assert "Class-IL 70.00 (published 66.05 ± 0.64), Task-IL 93.00 (published 93.05 ± 0.34); seeds: 1" in line
 
 
-def test_page_lists_every_cell_even_if_it_was_not_run() -> None:
+def test_page_lists_every_result_even_if_it_was_not_run() -> None:
     text = NAMES["page"](NAMES["RecordedTable"]([]))
     for method in (*NAMES["ITL"], *NAMES["ABLATION"], *NAMES["BASELINES"]):
         assert f"| `{method}` |" in text or method == "sgd"  # the paper has no sgd
@@ -110,17 +114,21 @@ def test_page_lists_every_cell_even_if_it_was_not_run() -> None:
     }
 
 
-def test_cell_shows_the_runs_with_current_settings_for_methods_and_variants(tmp_path: Path) -> None:
+def test_row_prefers_runs_with_current_settings(tmp_path: Path) -> None:
     for seed in (0, 1):
-        fake_run(tmp_path / f"then{seed}", seed=seed)  # specialist.lr is .01 in them
-    for name, own in (("now", {}), ("variant", {"variant": "reservoir"}), ("variant-then", {"variant": "reservoir"})):
-        path = fake_run(tmp_path / name, seed=2 if name == "variant-then" else 0, **own)
+        fake_run(tmp_path / f"then{seed}", seed=seed)  # with specialist.lr = 0.01
+    for name, options in (
+        ("now", {}),
+        ("variant", {"variant": "reservoir"}),
+        ("variant-then", {"variant": "reservoir"}),
+    ):
+        path = fake_run(tmp_path / name, seed=2 if name == "variant-then" else 0, **options)
         result = json.loads((path / "result.json").read_text())
         result["settings"] |= {} if "then" in name else {"specialist": {"lr": 0.1}}
         (path / "result.json").write_text(json.dumps(result))
-    found = NAMES["RecordedTable"](find_runs([tmp_path])[0])
-    assert [found.row("itl", 200, variant).ours.seeds for variant in (None, "reservoir")] == [[0], [0]]
-    assert found.row("itl", 200).ours.runs[0].path.name == "now"
+    records = NAMES["RecordedTable"](find_runs([tmp_path])[0])
+    assert [records.row("itl", 200, variant).ours.seeds for variant in (None, "reservoir")] == [[0], [0]]
+    assert records.row("itl", 200).ours.runs[0].path.name == "now"
 
 
 @pytest.mark.parametrize(
@@ -131,10 +139,10 @@ def test_pages_show_the_records(page: str, made: str) -> None:
     assert section in (HOME / page).read_text(), "run python benchmarks/reproduction.py --write"
 
 
-def test_readme_shows_only_cells_that_were_run() -> None:
+def test_readme_shows_only_results_that_were_run() -> None:
     assert "still to be run" in NAMES["summary"](FakeTable())
-    told = NAMES["summary"](FakeTable(itl=cell([66.0, 66.5, 67.0], [93.0, 93.0, 93.0])))
-    rows = [line for line in told.splitlines() if line.startswith("| `")]
+    text = NAMES["summary"](FakeTable(itl=seed_group([66.0, 66.5, 67.0], [93.0, 93.0, 93.0])))
+    rows = [line for line in text.splitlines() if line.startswith("| `")]
     assert [row.split("|")[1:3] for row in rows] == [[" `itl` ", f" {size} "] for size in (200, 500, 5120)]
     assert "66.50 ± 0.50" in rows[0]
     assert rows[0].endswith("| 3 | reached |")

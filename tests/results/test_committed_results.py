@@ -1,4 +1,4 @@
-"""The committed records are complete, agree with themselves, and are what the documents show."""
+"""The committed records are complete and consistent, and the documents show them."""
 
 from __future__ import annotations
 
@@ -24,21 +24,23 @@ MAX_FILES = 120
 
 
 def title(path: Path) -> str:
+    """A path relative to the repository."""
     return str(path.relative_to(HOME))
 
 
 def runs_of(experiment: Path) -> list[Run]:
+    """All runs of an experiment; none may be damaged."""
     runs, damaged = find_runs([experiment])
     assert damaged == []
     return runs
 
 
-def test_tables_of_the_digits_match_the_records() -> None:
+def test_digits_tables_match_the_records() -> None:
     assert DIGITS["table"]() in (HOME / "README.md").read_text()
     assert DIGITS["validation_table"]() in (HOME / "docs" / "digits.md").read_text()
 
 
-def test_itl_is_above_er_and_er_above_sgd_over_five_seeds() -> None:
+def test_itl_is_better_than_er_and_er_than_sgd_over_five_seeds() -> None:
     found: dict[tuple[str, str | None], list[dict[str, Any]]] = DIGITS["results"]("test")
     assert {len(runs) for runs in found.values()} == {5}
     itl, er, sgd = (mean(r["class_il"] for r in found[method, None]) for method in ("itl", "er", "sgd"))
@@ -54,7 +56,7 @@ def test_records_are_few_files_and_every_folder_has_a_readme() -> None:
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS, ids=title)
-def test_every_committed_score_is_that_of_its_predictions(experiment: Path) -> None:
+def test_committed_scores_equal_those_of_their_predictions(experiment: Path) -> None:
     """Records without predictions are marked, and none of them is an accuracy result."""
     for run in runs_of(experiment):
         marked = experiment_at(experiment).records[run.path.name]["predictions"]
@@ -89,7 +91,12 @@ def with_current_values(command: str) -> str:
 def test_records_name_the_command_that_repeats_them(experiment: Path) -> None:
     for run in runs_of(experiment):
         result, config = run.metadata, Config.from_dict(run.config)
+<<<<<<< HEAD
         command = with_current_values(result["command"])
         assert config.command in (command, f"{command} --curves 16")  # 16 was once the default and not written
+=======
+        command = result["command"]
+        assert config.command in (command, f"{command} --curves 16")  # older records omit 16, a former default
+>>>>>>> bfb617a (Rename the tests of results and benchmarks in plain language)
         assert (result["method"], result["seed"], result["split"]) == (config.method, config.seed, config.split)
         assert run.lines

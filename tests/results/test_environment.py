@@ -1,4 +1,4 @@
-"""Records name the hardware, the versions and the commit they were made with."""
+"""Records contain the hardware, the versions and the commit of their run."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from itl.results.environment import cpu_model, environment, git_commit
 
 
 def git(folder: Path, *arguments: str) -> str:
+    """Run git in a folder and return its output."""
     identity = ["-c", "user.name=test", "-c", "user.email=test@example.org"]
     command = ["git", *identity, *arguments]
     return subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout.strip()

@@ -1,4 +1,4 @@
-"""Packed experiments hold exactly what the run folders held, and are read like them."""
+"""Packed experiments have the same content as the run folders, and are read in the same way."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ def content(folder: Path) -> dict[str, object]:
 
 @pytest.fixture
 def experiment(tmp_path: Path) -> Path:
+    """A folder with three run folders."""
     for seed in (0, 1, 2):
         fake_run(tmp_path / "runs" / f"run-seed{seed}", seed=seed, pictures=8)
     return tmp_path / "runs"

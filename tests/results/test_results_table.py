@@ -1,4 +1,4 @@
-"""Published numbers beside ours: nothing mixed, nothing left out without a word."""
+"""Tables of published and our results: only comparable runs are averaged, and every omission is noted."""
 
 from __future__ import annotations
 
@@ -17,31 +17,47 @@ from itl.results.seed_groups import MeanStd
 from itl.results.table import Table, TableRow, build
 from support.run_records import fake_run
 
-LATER = {"joint", "agem", "gss", "er-t", "gmed", "metasp", "der", "co2l", "gcr", "cls-er", "er-ace", "x-der"}
+UNIMPLEMENTED_METHODS = {
+    "joint",
+    "agem",
+    "gss",
+    "er-t",
+    "gmed",
+    "metasp",
+    "der",
+    "co2l",
+    "gcr",
+    "cls-er",
+    "er-ace",
+    "x-der",
+}
 
 
-def table(place: Path, **options: object) -> Table:
-    runs, wrong = find_runs([place])
-    return build(runs, damaged=wrong, **options)  # type: ignore[arg-type]
+def table(folder: Path, **options: object) -> Table:
+    """The table of the runs below a folder."""
+    runs, damaged = find_runs([folder])
+    return build(runs, damaged=damaged, **options)  # type: ignore[arg-type]
 
 
 def rows(found: Table, kind: str = "published", **metadata: object) -> list[TableRow]:
-    every = [row for section in found.sections if section.kind == kind for row in section.rows]
-    return [row for row in every if all(getattr(row, name) == value for name, value in metadata.items())]
+    """The rows of sections of one kind whose fields have the given values."""
+    of_kind = [row for section in found.sections if section.kind == kind for row in section.rows]
+    return [row for row in of_kind if all(getattr(row, name) == value for name, value in metadata.items())]
 
 
 def ours(found: Table) -> list[TableRow]:
+    """The rows that include runs of ours."""
     return [row for section in found.sections for row in section.rows if row.ours is not None]
 
 
-def test_mean_and_deviation_are_numpys_over_the_runs_own_numbers(tmp_path: Path) -> None:
+def test_mean_and_deviation_equal_those_of_numpy(tmp_path: Path) -> None:
     for seed, level in enumerate((65.0, 66.5, 70.1)):
         fake_run(tmp_path / f"run{seed}", seed=seed, level=level)
     (row, ablation) = [row for row in ours(table(tmp_path)) if row.published is not None]
     assert (row.published.source, ablation.published.source) == ("table 1", "ablation")
     numbers = [json.loads((tmp_path / f"run{seed}" / "result.json").read_text())["class_il"] for seed in range(3)]
-    got = row.our_score("class_il")
-    assert (got.mean, got.std, got.count) == (
+    score = row.our_score("class_il")
+    assert (score.mean, score.std, score.count) == (
         pytest.approx(np.mean(numbers)),
         pytest.approx(np.std(numbers, ddof=1)),
         3,
@@ -49,19 +65,19 @@ def test_mean_and_deviation_are_numpys_over_the_runs_own_numbers(tmp_path: Path)
     points, deviations = row.difference("class_il")
     assert points == pytest.approx(np.mean(numbers) - 66.05)
     assert deviations == pytest.approx((np.mean(numbers) - 66.05) / 0.64)
-    assert got.text() == f"{np.mean(numbers):.2f} ± {np.std(numbers, ddof=1):.2f}"
+    assert score.text() == f"{np.mean(numbers):.2f} ± {np.std(numbers, ddof=1):.2f}"
     assert row.ours.command.endswith("--buffer 200 --seeds 0,1,2")
     assert row.ours.hardware == "NVIDIA H200"
 
 
-def test_one_seed_has_no_deviation_and_one_task_no_forgetting() -> None:
+def test_mean_of_one_value_has_no_deviation_and_of_none_is_a_dash() -> None:
     assert MeanStd.of([3.0]).text() == "3.00"
     assert MeanStd.of([None]).text() == "–"
     assert MeanStd.of([None, 1.0, 2.0]).text() == "1.50 ± 0.71"
 
 
-def test_variants_splits_settings_buffers_and_orders_are_never_averaged_together(tmp_path: Path) -> None:
-    others = [
+def test_runs_that_differ_in_more_than_the_seed_are_not_averaged(tmp_path: Path) -> None:
+    variations = [
         {},
         {"variant": "longer"},
         {"split": "validation"},
@@ -71,17 +87,17 @@ def test_variants_splits_settings_buffers_and_orders_are_never_averaged_together
         {"stream": "seq-tinyimagenet"},
         {"order_seed": 3},
     ]
-    for number, metadata in enumerate(others):
+    for number, metadata in enumerate(variations):
         for seed in (0, 1):
             fake_run(tmp_path / f"{number}-{seed}", seed=seed, **metadata)
-    found = [*ours(table(tmp_path)), *ours(table(tmp_path, split="validation"))]
-    cells = {tuple(sorted(str(run.path.name) for run in row.ours.runs)) for row in found}
-    assert cells == {(f"{number}-0", f"{number}-1") for number in range(len(others))}
-    own = rows(table(tmp_path), method="itl", buffer=200, label="specialist.lr=0.1")
-    assert {str(run.path.name) for row in own for run in row.ours.runs} == {"3-0", "3-1"}
+    shown = [*ours(table(tmp_path)), *ours(table(tmp_path, split="validation"))]
+    groups = {tuple(sorted(str(run.path.name) for run in row.ours.runs)) for row in shown}
+    assert groups == {(f"{number}-0", f"{number}-1") for number in range(len(variations))}
+    with_setting = rows(table(tmp_path), method="itl", buffer=200, label="specialist.lr=0.1")
+    assert {str(run.path.name) for row in with_setting for run in row.ours.runs} == {"3-0", "3-1"}
 
 
-def test_only_the_method_itself_on_the_test_split_meets_a_published_cell(tmp_path: Path) -> None:
+def test_published_results_are_compared_with_test_runs_of_the_method_only(tmp_path: Path) -> None:
     fake_run(tmp_path / "variant", variant="longer")
     fake_run(tmp_path / "validation", split="validation")
     fake_run(tmp_path / "order", order_seed=1)
@@ -93,7 +109,7 @@ def test_only_the_method_itself_on_the_test_split_meets_a_published_cell(tmp_pat
     assert len(rows(table(tmp_path, split="validation"), "validation")) == 1
 
 
-def test_defaults_of_another_day_are_another_cell_and_the_row_says_what_differs(tmp_path: Path) -> None:
+def test_runs_with_other_defaults_are_another_row_labeled_by_the_difference(tmp_path: Path) -> None:
     for seed in (0, 1):
         path = fake_run(tmp_path / f"old{seed}", seed=seed)
         result = json.loads((path / "result.json").read_text())
@@ -104,7 +120,7 @@ def test_defaults_of_another_day_are_another_cell_and_the_row_says_what_differs(
     assert labels == {"specialist.lr=0.03": 2, "specialist.lr=0.01": 2}
 
 
-def test_a_setting_that_an_older_record_does_not_know_parts_no_seeds(tmp_path: Path) -> None:
+def test_setting_missing_in_an_older_record_does_not_separate_seeds(tmp_path: Path) -> None:
     fake_run(tmp_path / "old", seed=0)
     path = fake_run(tmp_path / "new", seed=1)
     result = json.loads((path / "result.json").read_text())
@@ -113,18 +129,18 @@ def test_a_setting_that_an_older_record_does_not_know_parts_no_seeds(tmp_path: P
     assert {len(row.ours.seeds) for row in ours(table(tmp_path))} == {2}
 
 
-def test_a_setting_that_the_user_gave_is_not_passed_over_beside_an_older_record(tmp_path: Path) -> None:
-    """Nor are two runs averaged that differ because an older one goes with each of them."""
+def test_setting_given_by_the_user_separates_runs_from_an_older_record(tmp_path: Path) -> None:
+    """Two runs that differ are not averaged either, even if an older record agrees with both."""
     fake_run(tmp_path / "old", seed=0)
-    for seed, own in ((1, {}), (2, {"invented_since": 4}), (3, {})):
-        path = fake_run(tmp_path / f"new{seed}", seed=seed, settings=own)
+    for seed, settings in ((1, {}), (2, {"invented_since": 4}), (3, {})):
+        path = fake_run(tmp_path / f"new{seed}", seed=seed, settings=settings)
         result = json.loads((path / "result.json").read_text())
         result["settings"].setdefault("invented_since", 5 if seed == 3 else 3)
         (path / "result.json").write_text(json.dumps(result))
     assert {tuple(row.ours.seeds) for row in ours(table(tmp_path))} == {(0, 1), (2,), (3,)}
 
 
-def test_a_seed_counts_once_and_the_other_run_is_named(tmp_path: Path) -> None:
+def test_second_run_of_a_seed_is_not_counted_but_noted(tmp_path: Path) -> None:
     for name in ("a", "b"):
         fake_run(tmp_path / name, seed=4)
     found = table(tmp_path)
@@ -132,33 +148,36 @@ def test_a_seed_counts_once_and_the_other_run_is_named(tmp_path: Path) -> None:
     assert any(str(tmp_path / "b") in note and "seed 4" in note for note in found.notes)
 
 
-def test_every_published_cell_is_a_row_and_hiding_them_takes_asking(tmp_path: Path) -> None:
+def test_published_results_without_runs_are_shown_unless_hidden(tmp_path: Path) -> None:
     fake_run(tmp_path / "run")
-    found = table(tmp_path)
-    assert [row.published for row in rows(found)].count(None) == 0
-    assert {id(row.published) for row in rows(found)} == {id(cell) for cell in published()}
-    assert "not run" in render.markdown(found)
+    full = table(tmp_path)
+    assert [row.published for row in rows(full)].count(None) == 0
+    assert {id(row.published) for row in rows(full)} == {id(result) for result in published()}
+    assert "not run" in render.markdown(full)
     hidden = table(tmp_path, missing=False)
     assert len(ours(hidden)) == sum(len(section.rows) for section in hidden.sections) == 2  # Table 1 and the ablation
     assert "not run" not in render.markdown(hidden)
 
 
-def test_joint_training_meets_its_cell_whatever_the_buffer(tmp_path: Path) -> None:
+def test_joint_training_is_compared_whatever_its_buffer(tmp_path: Path) -> None:
     fake_run(tmp_path / "run", method="joint", buffer=0)
     assert [row.method for row in ours(table(tmp_path))] == ["joint"]
 
 
-def test_the_published_data_names_methods_by_our_names_and_sources_with_references() -> None:
-    assert {cell.method for cell in published()} <= METHODS.keys() | LATER
-    assert {cell.source for cell in published()} == SOURCES.keys()
-    assert len(published()) == len({(c.source, c.stream, c.buffer, c.method) for c in published()})
-    assert all(0 < cell.class_il < 100 for cell in published())
+def test_published_results_have_known_methods_and_sources() -> None:
+    assert {result.method for result in published()} <= METHODS.keys() | UNIMPLEMENTED_METHODS
+    assert {result.source for result in published()} == SOURCES.keys()
+    assert len(published()) == len(
+        {(result.source, result.stream, result.buffer, result.method) for result in published()}
+    )
+    assert all(0 < result.class_il < 100 for result in published())
 
 
 # ------------------------------------------------------------------ damaged and foreign folders
 
 
 def damage(path: Path, **changes: object) -> Path:
+    """Change fields of result.json; `...` removes a field."""
     result = json.loads((path / "result.json").read_text())
     for name, value in changes.items():
         result.pop(name) if value is ... else result.update({name: value})
@@ -170,29 +189,29 @@ DAMAGES = {
     "no format": ({"format": ...}, "no format version"),
     "a later format": ({"format": 99}, "format 99"),
     "no accuracy": ({"class_il": ...}, "'class_il' is missing"),
-    "an accuracy of words": ({"class_il": "high"}, "'class_il' is missing or invalid"),
+    "an accuracy as text": ({"class_il": "high"}, "'class_il' is missing or invalid"),
     "not a number": ({"class_il": float("nan")}, "'class_il' is missing or invalid"),
     "a ragged matrix": ({"class_il_matrix": [[1.0], [2.0]]}, "class_il_matrix"),
-    "a task's row lost": ({"task_il_matrix": [[1.0, 2.0, 3.0], [1.0, 2.0, 3.0]]}, "task_il_matrix"),
+    "a missing row": ({"task_il_matrix": [[1.0, 2.0, 3.0], [1.0, 2.0, 3.0]]}, "task_il_matrix"),
 }
 
 
 @pytest.mark.parametrize("name", DAMAGES)
-def test_a_damaged_run_is_one_line_and_hides_no_other(tmp_path: Path, name: str) -> None:
-    changes, words = DAMAGES[name]
+def test_damaged_run_is_reported_in_one_line_and_others_are_read(tmp_path: Path, name: str) -> None:
+    changes, message = DAMAGES[name]
     fake_run(tmp_path / "good")
-    bad = damage(fake_run(tmp_path / "bad", seed=1), **changes)
-    runs, wrong = find_runs([tmp_path])
+    bad_path = damage(fake_run(tmp_path / "bad", seed=1), **changes)
+    runs, damaged = find_runs([tmp_path])
     assert [run.path.name for run in runs] == ["good"]
-    (line,) = wrong
-    assert words in line
-    assert str(bad) in line
-    assert line in build(runs, damaged=wrong).notes
+    (line,) = damaged
+    assert message in line
+    assert str(bad_path) in line
+    assert line in build(runs, damaged=damaged).notes
     with pytest.raises(UserError, match=r"bad/result\.json"):
-        find_runs([bad])
+        find_runs([bad_path])
 
 
-def test_a_file_cut_off_a_foreign_folder_and_no_folder_are_refused(tmp_path: Path) -> None:
+def test_truncated_file_foreign_folder_and_missing_folder_are_refused(tmp_path: Path) -> None:
     path = fake_run(tmp_path / "run")
     (path / "result.json").write_text((path / "result.json").read_text()[:100])
     with pytest.raises(UserError, match="cannot be read"):
@@ -208,27 +227,27 @@ def test_a_file_cut_off_a_foreign_folder_and_no_folder_are_refused(tmp_path: Pat
         find_runs([tmp_path / "nowhere"])
 
 
-def test_a_damaged_line_is_passed_over_at_the_end_alone(tmp_path: Path) -> None:
+def test_truncated_last_line_is_skipped_and_other_damaged_lines_are_refused(tmp_path: Path) -> None:
     metrics = fake_run(tmp_path / "run") / "metrics.jsonl"
-    every = metrics.read_text().splitlines(keepends=True)
-    metrics.write_text("".join([*every[:-1], every[-1][:20]]))
-    assert len(read_run(tmp_path / "run").lines) == len(every) - 1
-    metrics.write_text("".join([*every[:10], every[10][:20] + "\n", *every[11:]]))
+    lines = metrics.read_text().splitlines(keepends=True)
+    metrics.write_text("".join([*lines[:-1], lines[-1][:20]]))
+    assert len(read_run(tmp_path / "run").lines) == len(lines) - 1
+    metrics.write_text("".join([*lines[:10], lines[10][:20] + "\n", *lines[11:]]))
     with pytest.raises(UserError, match=r"metrics\.jsonl, line 11, is damaged"):
         _ = read_run(tmp_path / "run").lines
 
 
-def test_an_unfinished_run_is_named_with_how_far_it_came(tmp_path: Path) -> None:
+def test_unfinished_run_is_noted_with_its_progress(tmp_path: Path) -> None:
     fake_run(tmp_path / "run", stop=3)
     found = table(tmp_path)
     assert ours(found) == []
     assert any("unfinished, 2 tasks done" in note for note in found.notes)
 
 
-# ------------------------------------------------------------------ as text
+# ------------------------------------------------------------------ formats
 
 
-def test_markdown_has_hardware_command_and_as_many_cells_in_every_row(tmp_path: Path) -> None:
+def test_markdown_has_hardware_command_and_rows_of_equal_length(tmp_path: Path) -> None:
     for seed in (0, 1):
         fake_run(tmp_path / f"run{seed}", seed=seed)
     text = render.markdown(table(tmp_path), with_seconds=True)
@@ -253,7 +272,7 @@ def test_latex_is_balanced_and_escaped(tmp_path: Path) -> None:
         assert "%" not in line.replace(r"\%", "")
 
 
-def test_json_holds_the_numbers_unrounded(tmp_path: Path) -> None:
+def test_json_has_unrounded_numbers(tmp_path: Path) -> None:
     fake_run(tmp_path / "run", level=1 / 3)
     value = json.loads(render.as_json(table(tmp_path, missing=False)))
     row = value["sections"][0]["rows"][0]
