@@ -110,7 +110,7 @@ MISTAKES = {
     "a table that is a list": ({"published": [1]}, "Unknown published table"),
     "settings of a cell are no mapping": ({"cells": [{"settings": [1]}]}, "settings.*mapping"),
     "a setting that is a number": ({"settings": {1: 2}}, "Unknown setting '1'"),
-    "a part of settings that is a number": ({"settings": {"specialist": {1: 2}}}, r"unknown setting 'specialist\.1'"),
+    "a part of settings that is a number": ({"settings": {"specialist": {1: 2}}}, r"Unknown setting 'specialist\.1'"),
     "a variant that is a list": ({"variant": ["a"]}, "variant.*text"),
     "unknown table": ({"published": "table 9"}, "Unknown published table"),
 }
