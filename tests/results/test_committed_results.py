@@ -91,12 +91,7 @@ def with_current_values(command: str) -> str:
 def test_records_name_the_command_that_repeats_them(experiment: Path) -> None:
     for run in runs_of(experiment):
         result, config = run.metadata, Config.from_dict(run.config)
-<<<<<<< HEAD
         command = with_current_values(result["command"])
-        assert config.command in (command, f"{command} --curves 16")  # 16 was once the default and not written
-=======
-        command = result["command"]
         assert config.command in (command, f"{command} --curves 16")  # older records omit 16, a former default
->>>>>>> bfb617a (Rename the tests of results and benchmarks in plain language)
         assert (result["method"], result["seed"], result["split"]) == (config.method, config.seed, config.split)
         assert run.lines
