@@ -189,3 +189,25 @@ def test_setting_value_of_an_older_version_is_mapped() -> None:
     settings, messages = with_warnings(lambda: build({"specialist": {"name": "er-apart"}}))
     assert settings.specialist.name == "er-separate"
     assert "specialist.name=er-apart is deprecated, use specialist.name=er-separate" in messages
+
+
+def test_every_callback_hook_has_an_old_name() -> None:
+    from itl.callbacks import Callback
+
+    hooks = [name for name in vars(Callback) if name.startswith("on_")]
+    assert sorted(_deprecated.CALLBACK_HOOKS.values()) == sorted(hooks)
+
+
+def test_callback_with_old_hook_names_is_called() -> None:
+    from itl.callbacks import Callback
+    from support.tiny import tiny_learner, tiny_stream
+
+    rounds: list[int] = []
+    with pytest.warns(DeprecationWarning, match=r"method Old.round_ends is deprecated, use on_round_end"):
+
+        class Old(Callback):
+            def round_ends(self, learner: Any, stage: Any, epoch: int, loss: float) -> None:
+                rounds.append(epoch)
+
+    tiny_learner("er", callback=Old()).learn(tiny_stream().tasks[0])
+    assert rounds == [1, 2]

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 import itl
-from itl._deprecated import CALLBACK_HOOKS
 from itl.callbacks import Callback, CallbackList, CheckpointCallback
 from support.tiny import tiny_learner, tiny_stream
 
@@ -28,22 +27,6 @@ def test_callback_list_calls_every_callback_in_order(hook: str) -> None:
     calls: list[tuple[Any, ...]] = []
     getattr(CallbackList([RecordingCallback(calls, "a"), RecordingCallback(calls, "b")]), hook)(1, 2)
     assert calls == [("a", hook, 1, 2), ("b", hook, 1, 2)]
-
-
-def test_every_old_hook_has_a_new_one() -> None:
-    assert sorted(CALLBACK_HOOKS.values()) == sorted(HOOKS)
-
-
-def test_callback_with_old_hook_names_is_called() -> None:
-    rounds: list[int] = []
-    with pytest.warns(DeprecationWarning, match=r"method Old.round_ends is deprecated, use on_round_end"):
-
-        class Old(Callback):
-            def round_ends(self, learner: Any, stage: Any, epoch: int, loss: float) -> None:
-                rounds.append(epoch)
-
-    tiny_learner("er", callback=Old()).learn(tiny_stream().tasks[0])
-    assert rounds == [1, 2]
 
 
 def test_checkpoint_callback_saves_after_rounds_and_tasks(tmp_path: Path) -> None:
