@@ -244,7 +244,7 @@ NAMES = {
     "itl.search.board.Entry": "itl.experiments.search.progress.JobProgress",
     "itl.search.cells.CellWork": "itl.experiments.search.sweep_jobs.SweepJob",
     "itl.search.cells.Cells": "itl.experiments.search.sweep_jobs.SweepJobs",
-    "itl.search.claims.Claim": "itl.experiments.search.job_locks.JobLock",
+    "itl.search.claims.Claim": "itl.locks.FileLock",
     "itl.search.claims.claim": "itl.experiments.search.job_locks.acquire_job_lock",
     "itl.search.cluster.Cluster": "itl.experiments.search.ray_backend.RayBackend",
     "itl.search.cluster.Mailbox": "itl.experiments.search.ray_backend.DriverActor",

@@ -1,4 +1,4 @@
-"""A file system that has no locks: a model and a sweep say so in a line, a single run goes on without."""
+"""File systems without locks: a model and a sweep are refused with one line, a single run continues unlocked."""
 
 from __future__ import annotations
 
@@ -15,36 +15,41 @@ from itl.experiments.search.job_locks import acquire_job_lock
 from itl.results import RunFolder
 
 
-@pytest.fixture(autouse=True)
-def no_locks(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, params=["ENOLCK", "ENOSYS", "EOPNOTSUPP"])
+def reason(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Make every lock fail, and return the operating system's words for it."""
+    number: int = getattr(errno, request.param)
+
     def refuse(handle: int, how: int) -> None:
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+        raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(fcntl, "flock", refuse)
+    return os.strerror(number)
 
 
-def handles() -> list[str]:
-    """What this process has open."""
+def open_handles() -> list[str]:
+    """File descriptors that this process has open."""
     return sorted(os.listdir("/proc/self/fd"))
 
 
-def test_a_model_is_not_changed_without_its_lock(tmp_path: Path) -> None:
-    before = handles()
-    with pytest.raises(UserError, match="cannot lock the model folder"), lock(tmp_path / "model"):
-        pytest.fail("it was changed")
-    assert handles() == before
+def test_model_folder_without_locks_is_refused(tmp_path: Path, reason: str) -> None:
+    before = open_handles()
+    with pytest.raises(UserError, match=f"cannot lock the model folder .*: {reason}"), lock(tmp_path / "model"):
+        pytest.fail("the folder was used without a lock")
+    assert open_handles() == before
 
 
-def test_a_sweep_does_not_begin(tmp_path: Path) -> None:
-    before = handles()
-    with pytest.raises(UserError, match=r"Cannot lock files in .*: No locks available. Choose another --out"):
-        acquire_job_lock(tmp_path, "cell")
-    assert handles() == before
+@pytest.mark.parametrize("wait", [False, True])
+def test_sweep_without_locks_is_refused(tmp_path: Path, reason: str, wait: bool) -> None:
+    before = open_handles()
+    with pytest.raises(UserError, match=rf"Cannot lock files in .*: {reason}. Choose another --out"):
+        acquire_job_lock(tmp_path, "cell", wait)
+    assert open_handles() == before
 
 
-def test_a_run_goes_on(tmp_path: Path) -> None:
+def test_run_without_locks_continues(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
-    before = handles()
+    before = open_handles()
     with RunFolder(tmp_path).lock():
         (tmp_path / "metrics.jsonl").write_text("")
-    assert handles() == before
+    assert open_handles() == before

@@ -16,7 +16,7 @@ import pytest
 import torch
 from PIL import Image
 
-from itl import UserError
+from itl import UserError, locks
 from itl.apps.model import Model
 from itl.apps.model.memory_images import MemoryImageFiles, class_folder_names
 from itl.checkpoint import store
@@ -218,7 +218,7 @@ def test_lock_waits_for_the_other_process(tmp_path: Path, holder: Any) -> None:
     assert time.monotonic() - began >= 0.5
     holder.kill()  # the operating system releases the lock of a dead process
     with lock(tmp_path / "m", wait=5):
-        assert json.loads((tmp_path / "m" / "LOCK").read_text())["pid"] == os.getpid()
+        assert json.loads((tmp_path / "m" / "LOCK.json").read_text())["pid"] == os.getpid()
 
 
 def test_lock_excludes_the_same_process_too(tmp_path: Path) -> None:
@@ -341,7 +341,7 @@ def test_lock_can_be_taken_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.Mo
     def full(*args: Any) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(os, "pwrite", full)
+    monkeypatch.setattr(locks, "write_text_atomic", full)
     with lock(tmp_path / "m"):
         assert (tmp_path / "m" / "LOCK").exists()
 

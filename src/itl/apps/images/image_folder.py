@@ -130,7 +130,7 @@ def is_model_folder(folder: Path) -> bool:
         names = set(os.listdir(folder))
     except OSError:
         return False
-    started = "LOCK" in names and all(name == "LOCK" or name.startswith((".draft-", "generation-")) for name in names)
+    started = "LOCK" in names and all(name.startswith(("LOCK", ".LOCK.", ".draft-", "generation-")) for name in names)
     return started or ("CURRENT" in names and any(folder.glob("generation-*/SHA256SUMS")))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from itl.apps.model.folder import Model
 from itl.apps.model.generations import earlier_finished, find_damage, newest_intact, pending_lesson
 from itl.apps.model.metadata import METADATA_KEY
 from itl.checkpoint import store
-from itl.checkpoint.lock import LOCK, locked
+from itl.checkpoint.lock import locked, remove_folder
 from itl.engine.keyed_random import generator
 from itl.errors import UserError, unknown
 from itl.memory.class_balance import class_quotas
@@ -77,9 +76,7 @@ def _remove_unfinished_model(path: Path) -> list[dict[str, Any]]:
     if pending_lesson(path / store.current(path)) is None:
         raise UserError(f"{path} has no older state to undo to; delete the folder to start again")
     store.remove(path)
-    with suppress(OSError):  # the folder is kept if it contains other files
-        (path / LOCK).unlink()
-        path.rmdir()
+    remove_folder(path)
     return [{"what": "an unfinished learn, the first; there is no model any more"}]
 
 

@@ -12,7 +12,7 @@ from itl.callbacks.base import Callback
 from itl.checkpoint.store import error_summary
 from itl.errors import UserError
 from itl.experiments.config import Config
-from itl.experiments.search.job_locks import JobLock
+from itl.locks import FileLock
 from itl.streams import Stream
 
 JobEvent = dict[str, Any]
@@ -58,7 +58,7 @@ class JobSource(Protocol):
     def spec(self) -> dict[str, Any]:
         """JSON-compatible description from which another process can open the same source."""
 
-    def claim(self) -> tuple[Job, JobLock] | None:
+    def claim(self) -> tuple[Job, FileLock] | None:
         """Lock and return the next job that is neither finished nor locked; None if there is none."""
 
     def reporter(self, job: Job) -> ReportValue:

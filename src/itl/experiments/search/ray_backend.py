@@ -16,7 +16,6 @@ from typing import Any
 from itl import __version__
 from itl.errors import UserError
 from itl.experiments.search.file_sync import FileBundle, pack, unpack
-from itl.experiments.search.job_locks import JobLock
 from itl.experiments.search.jobs import (
     Job,
     JobEvent,
@@ -32,6 +31,7 @@ from itl.experiments.search.progress import ProgressTracker
 from itl.experiments.search.ray_task import run_ray_job
 from itl.experiments.search.resources import USABLE_MEMORY_FRACTION, available_cores, plan_processes
 from itl.experiments.search.worker import open_job_source
+from itl.locks import FileLock
 
 MAX_RETRIES = 5  # of a task whose worker or node died
 CONNECT_TIMEOUT_SECONDS = 5.0
@@ -172,7 +172,7 @@ class _Driver:
             )
         self.memory, self.gpu_fraction = 0, 1 / backend.runs_per_gpu  # measured needs of a job
         self.stream_refs: dict[str, Any] = {}
-        self.pending: dict[Any, tuple[Job, JobLock]] = {}
+        self.pending: dict[Any, tuple[Job, FileLock]] = {}
 
     def run(self) -> None:
         """Run jobs until none is left."""
@@ -213,7 +213,7 @@ class _Driver:
         self.tracker.update({"kind": "workers", "count": capacity})
         return capacity if self.backend.workers or not self.source.claims_ahead else 2 * capacity
 
-    def _submit(self, job: Job, lock: JobLock) -> None:
+    def _submit(self, job: Job, lock: FileLock) -> None:
         keys = list(dict.fromkeys(stream_key(config) for config in job.configs))
         for config in job.configs:
             if stream_key(config) not in self.stream_refs:

@@ -10,8 +10,9 @@ from typing import Any
 from itl.callbacks.base import Callback
 from itl.errors import UserError
 from itl.experiments.config import Config
-from itl.experiments.search.job_locks import JobLock, acquire_job_lock
+from itl.experiments.search.job_locks import acquire_job_lock
 from itl.experiments.search.jobs import Job, JobEvent, ReportValue, StreamCache
+from itl.locks import FileLock
 from itl.results import RunFolder, read_config
 
 FAILED_FILE = "failed.json"  # in the folder of a cell: why its latest attempt failed
@@ -76,7 +77,7 @@ class SweepJobs:
         """Description from which another process can open these cells."""
         return {"source": "sweep", "out": str(self.out), "cells": [asdict(config) for config in self.configs]}
 
-    def claim(self) -> tuple[Job, JobLock] | None:
+    def claim(self) -> tuple[Job, FileLock] | None:
         """Lock and return the next cell that is neither finished, failed nor locked."""
         for config in self.configs:
             if config.name in self.unrecorded_failures or self._is_finished(config):

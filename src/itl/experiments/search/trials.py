@@ -17,9 +17,10 @@ from itl.engine.keyed_random import generator
 from itl.engine.stage import Diverged
 from itl.errors import UserError
 from itl.experiments.config import Config
-from itl.experiments.search.job_locks import JobLock, acquire_job_lock
+from itl.experiments.search.job_locks import acquire_job_lock
 from itl.experiments.search.jobs import Job, JobEvent, ReportValue, StreamCache
 from itl.experiments.search.space import Dimension, Space
+from itl.locks import FileLock
 from itl.results import RunFolder, read_config
 
 MIN_COMPLETE_TRIALS = 5  # pruning compares with at least this many complete trials
@@ -172,7 +173,7 @@ class TrialJobs:
         """Description from which another process can open these trials."""
         return {"source": "search", "out": str(self.out)}
 
-    def claim(self) -> tuple[Job, JobLock] | None:
+    def claim(self) -> tuple[Job, FileLock] | None:
         """Lock and return a trial whose process has died, or else a new one; None once there are enough."""
         study_lock = acquire_job_lock(self.out, "study", wait=True)
         assert study_lock is not None
@@ -190,7 +191,7 @@ class TrialJobs:
             assert lock is not None
             return self._job(new_trial), lock
 
-    def _lock(self, number: int) -> JobLock | None:
+    def _lock(self, number: int) -> FileLock | None:
         return acquire_job_lock(self.out, f"trial-{number:04d}")
 
     def _has_more(self, trials: Sequence[FrozenTrial]) -> bool:
