@@ -101,11 +101,12 @@ def test_resume_with_other_options_is_refused(itl, tmp_path, interrupted):
 def test_resume_refuses_a_run_that_is_in_progress(itl, tmp_path, interrupted):
     shutil.copytree(interrupted[0] / "runs", tmp_path / "runs")
     place = tmp_path / "runs" / NAME
-    before = {path: path.read_bytes() for path in place.rglob("*") if path.is_file()}
     with RunFolder(place).lock():
+        before = {path: path.read_bytes() for path in place.rglob("*") if path.is_file()}
         outcome = itl("run", *tiny("tangent.steps=400"), "--resume")
+        after = {path: path.read_bytes() for path in place.rglob("*") if path.is_file()}
     assert (outcome.code, outcome.err) == (
         2,
         f"itl: another process is writing to runs/{NAME}; wait until it has finished\n",
     )
-    assert before == {path: path.read_bytes() for path in place.rglob("*") if path.is_file()}
+    assert before == after

@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from itl.errors import UserError
-from itl.results.record import RunFolder, is_run, load_arrays
+from itl.results.record import LOCK_FILE, RunFolder, is_run, load_arrays
 
 RECORDS = "records.jsonl"
 METRICS = "metrics.jsonl.gz"
@@ -297,7 +297,7 @@ def unpack(folder: str | os.PathLike[str], out: str | os.PathLike[str], names: S
 def _check_complete(path: Path) -> None:
     if not (path / "result.json").exists():
         raise UserError(f"{path} is unfinished; finish it with itl run --resume, or move it away")
-    others = sorted(file.name for file in path.iterdir() if file.name not in PACKED_FILES)
+    others = sorted(file.name for file in path.iterdir() if file.name not in (*PACKED_FILES, LOCK_FILE))
     if others:
         raise UserError(f"{path} has {', '.join(others)}, which records do not include; move them away first")
 

@@ -7,7 +7,7 @@ import os
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,12 @@ import numpy as np
 
 from itl.atomic import atomic_write, write_text_atomic
 from itl.errors import UserError
+from itl.locks import acquire_lock
 
 # 2 added lines of kind `start` and pictures.npz. Records of format 1 stay readable.
 FORMAT = 2
+
+LOCK_FILE = ".lock"  # not config.json: a file that is replaced loses its lock
 
 
 class RunFolder:
@@ -49,33 +52,16 @@ class RunFolder:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Keep other processes from writing to this run. The lock, on config.json, ends with the process.
-
-        On a file system without locks the run proceeds unlocked.
-        """
-        handle = self._lock()
+        """Keep other processes from writing to this run. On a file system without locks the run continues unlocked."""
+        lock: AbstractContextManager[object] | None
         try:
-            yield
-        finally:
-            if handle is not None:
-                os.close(handle)
-
-    def _lock(self) -> int | None:
-        try:
-            import fcntl
-
-            handle = os.open(self.path / "config.json", os.O_RDONLY)
-        except (ImportError, OSError):
-            return None
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(handle)
-            raise UserError(f"another process is writing to {self.path}; wait until it has finished") from None
+            lock = acquire_lock(self.path / LOCK_FILE)
         except OSError:
-            os.close(handle)
-            return None
-        return handle
+            lock = nullcontext()
+        if lock is None:
+            raise UserError(f"another process is writing to {self.path}; wait until it has finished")
+        with lock:
+            yield
 
     def read(self, name: str) -> Any:
         """The content of a JSON file."""
