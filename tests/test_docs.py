@@ -19,6 +19,7 @@ from itl.cli.commands import run as run_command
 from itl.cli.parsing import expand_settings
 from itl.experiments.refine import check_settings
 from itl.memory import policy_names
+from itl.results.packed import experiment_at, is_packed
 from itl.settings import Settings, flatten
 from support.tiny import TINY, tiny_images
 
@@ -116,11 +117,15 @@ def test_links_resolve(page: Path) -> None:
             assert anchor in {slug(heading) for heading in headings}, f"{page.name}: {target} does not exist"
 
 
+def is_packed_run(path: Path) -> bool:
+    return is_packed(path.parent) and path.name in experiment_at(path.parent).records
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_files_in_the_text_exist(page: Path) -> None:
     for name in re.findall(r"`((?:src|tests|docs|benchmarks|results)/[\w./-]+)`", prose(page)):
         is_placeholder = Path(name).name.isupper()  # such as results/seq-digits/RUN
-        exists = any((folder / name).exists() for folder in (ROOT, ROOT / "src" / "itl"))
+        exists = any((folder / name).exists() for folder in (ROOT, ROOT / "src" / "itl")) or is_packed_run(ROOT / name)
         assert exists or is_placeholder or name in EXAMPLE_FILES, f"{page.name}: {name} does not exist"
 
 
