@@ -14,6 +14,11 @@ import pytest
 from itl import _deprecated
 
 
+def slow(statement: str, new: str) -> Any:
+    """A case of the slow tier: a new process imports torch."""
+    return pytest.param(statement, new, marks=pytest.mark.slow)
+
+
 def with_warnings(action: Any) -> tuple[Any, list[str]]:
     """Result of `action()` and the texts of its deprecation warnings."""
     with warnings.catch_warnings(record=True) as caught:
@@ -59,15 +64,15 @@ def test_renamed_settings_lead_to_settings() -> None:
     ("statement", "new"),
     [
         ("from itl.sklearn import ITLClassifier", "itl.apps.scikit_learn"),
-        ("import itl.sklearn", "itl.apps.scikit_learn"),
+        slow("import itl.sklearn", "itl.apps.scikit_learn"),
         ("from itl.nets import Foreign", "itl.nets.ModuleAdapter"),
         ("from itl.specialists.base import Here, Specialist, View", "itl.specialists.Batch"),
-        ("from itl.observer import Observer", "itl.callbacks.Callback"),
-        ("from itl import saving", "itl.checkpoint.learner_state"),
-        ("import itl.model.folder", "itl.apps.model.folder"),
-        ("from itl.model import change", "itl.apps.model.edit"),
-        ("from itl.images import read_images, scan", "itl.apps.images.scan_folder"),
-        ("from itl.teach import Options, Teacher; Teacher.due", "itl.apps.teaching.TeachingOptions"),
+        slow("from itl.observer import Observer", "itl.callbacks.Callback"),
+        slow("from itl import saving", "itl.checkpoint.learner_state"),
+        slow("import itl.model.folder", "itl.apps.model.folder"),
+        slow("from itl.model import change", "itl.apps.model.edit"),
+        slow("from itl.images import read_images, scan", "itl.apps.images.scan_folder"),
+        slow("from itl.teach import Options, Teacher; Teacher.due", "itl.apps.teaching.TeachingOptions"),
     ],
 )
 def test_old_public_import_works_in_a_new_process(statement: str, new: str) -> None:
