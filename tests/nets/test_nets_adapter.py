@@ -234,5 +234,5 @@ def test_mistakes_are_user_errors(tmp_path: Path) -> None:
         itl.load(tmp_path, device="cpu")
     other = Backbone()
     other.body[0] = nn.Conv2d(8, 16, 5, 2, 2)
-    with pytest.raises(UserError, match=r"not those of a \S+Backbone with 4 outputs"):
+    with pytest.raises(UserError, match=r"the weights do not fit a \S+Backbone with 4 outputs"):
         itl.load(tmp_path, device="cpu", net=other)

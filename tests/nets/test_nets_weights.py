@@ -64,7 +64,7 @@ def test_weights_of_another_network_are_refused_without_changes(tmp_path: Path) 
         **{"conv1__weight": torch.zeros(1)} | {n: t for n, t in whole.items() if "layer2" not in n},
     )
     refuse(
-        r"has stem.conv.weight of \[8, 3, 7, 7\], the network \[4, 3, 7, 7\]",
+        r"has stem.conv.weight of shape \[8, 3, 7, 7\], the network \[4, 3, 7, 7\]",
         **{n.replace(".", "__"): t for n, t in net(8).state_dict().items()},
     )
     refuse("non-finite", **whole | {"stem__bn__weight": torch.full((4,), float("nan"))})
