@@ -15,7 +15,7 @@ from itl.engine.device import Engine
 @pytest.fixture
 def switches(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Restore the switches afterwards; no CUDA device is needed."""
-    monkeypatch.setattr(device, "launching_on", lambda at: nullcontext())
+    monkeypatch.setattr(device, "device_guard", lambda at: nullcontext())
     cuda, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     before = cuda.allow_tf32, cudnn.allow_tf32, cudnn.benchmark, cudnn.deterministic
     yield

@@ -297,7 +297,7 @@ def test_gpu_that_torch_cannot_use_is_reported_and_cpu_uses_every_node(mixed, tm
     cells = SweepJobs(tmp_path, configs)
     tracker = load_progress(cells)
     sweep(cells, RayBackend(address=raylets.address), tracker)
-    assert "no CUDA device is available here; use --device cpu" in tracker.in_state("failed")[0].error
+    assert "No CUDA device is available. Use --device cpu." in tracker.in_state("failed")[0].error
     sweep(cells, RayBackend(address=raylets.address, device="cpu", threads=2), tracker)
     assert [entry.name for entry in tracker.in_state("done")] == [configs[0].name]
     for wrong, words in ({"threads": 3}, "No node of the cluster has 3 cores"), ({"device": "tpu"}, "Unknown device"):
