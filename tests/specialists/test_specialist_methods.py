@@ -18,7 +18,7 @@ from itl.specialists import build, names
 from support.tiny import TINY, LambdaCallback, differing_keys, learner_snapshot, tiny_images, tiny_learner, tiny_stream
 from support.tiny_methods import BASELINE_SETTINGS, BASELINES, baseline_learner, full_snapshot, save_each_stage
 
-SETTINGS = (Path(__file__).parents[2] / "docs" / "settings.md").read_text().partition("## Settings that do nothing")[2]
+SETTINGS = (Path(__file__).parents[2] / "docs" / "settings.md").read_text().partition("## Settings without effect")[2]
 
 
 def stages(learner: Learner) -> list[str]:
