@@ -20,7 +20,8 @@ def test_table_reads_results_in_the_current_folder(itl, tmp_path):
     assert (done.code, done.err) == (0, "")
     (line,) = [line for line in done.out.splitlines() if line.startswith("itl ") and "66.05±0.64" in line]
     assert "66.00±1.41" in line
-    assert "-0.1 σ" in line
+    assert "-0.05±12.71" in line  # t(0.975, 1) = 12.706, standard error 1
+    assert "published standard deviation" in done.out.replace("\n", " ")
     assert "itl run --stream seq-cifar10 --method itl --buffer 200 --seeds 0,1" in done.out
     assert "on NVIDIA H200" in done.out
     assert itl("table", "results").out == done.out

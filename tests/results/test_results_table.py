@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.stats
 
 from itl import UserError
 from itl.presets import METHODS
@@ -66,8 +67,29 @@ def test_mean_and_deviation_equal_those_of_numpy(tmp_path: Path) -> None:
     assert points == pytest.approx(np.mean(numbers) - 66.05)
     assert deviations == pytest.approx((np.mean(numbers) - 66.05) / 0.64)
     assert score.text() == f"{np.mean(numbers):.2f} ± {np.std(numbers, ddof=1):.2f}"
+    low, high = scipy.stats.t.interval(0.95, 2, loc=np.mean(numbers), scale=scipy.stats.sem(numbers))
+    assert score.interval == pytest.approx((high - low) / 2)
     assert row.ours.command.endswith("--buffer 200 --seeds 0,1,2")
     assert row.ours.hardware == "NVIDIA H200"
+
+
+@pytest.mark.parametrize(
+    ("class_il", "task_il", "matches"),
+    [(65.41, 92.71, True), (65.40, 92.71, False), (65.41, 92.70, False), (90.0, 92.70, False), (90.0, 99.0, True)],
+)
+def test_mark_asks_for_one_published_deviation_in_both_measures(
+    tmp_path: Path, class_il: float, task_il: float, matches: bool
+) -> None:
+    fake_run(tmp_path / "run", class_il=class_il, task_il=task_il)  # published 66.05 ± 0.64 and 93.05 ± 0.34
+    found = table(tmp_path, missing=False)
+    row, ablation = [row for row in ours(found) if row.published is not None]
+    assert row.matches_published is matches
+    assert ablation.matches_published is None  # no published deviation
+    assert render.mark(row) == f"{'yes' if matches else 'no'} (1 seed)"
+    assert (render.mark(ablation), row.our_score("class_il").interval) == ("–", None)
+    assert [r["matches_published"] for r in json.loads(render.as_json(found))["sections"][0]["rows"]] == [matches]
+    for text in (render.markdown(found), render.latex(found)):
+        assert text.count(render.MARK_NOTE) == 1
 
 
 def test_mean_of_one_value_has_no_deviation_and_of_none_is_a_dash() -> None:

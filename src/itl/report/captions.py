@@ -7,7 +7,7 @@ import statistics
 from typing import Any
 
 from itl.report.run_selection import ReportData, ReportGroup, ReportRun
-from itl.results.render import difference
+from itl.results.render import difference, mark
 from itl.results.seed_groups import SeedGroup, run_settings
 
 KeyNumber = tuple[str, str, str]  # name, value, explanation
@@ -129,6 +129,8 @@ def table(report: ReportData) -> list[dict[str, str]]:
                 columns[f"{heading} published"] = published.text() + (
                     "" if published.mean is None else f" ({difference(row, name)})"
                 )
+        if any(other.row.published is not None for other in report.groups):
+            columns["within 1 σ"] = mark(row)
         columns["forgetting"] = seed_group.mean("forgetting").text()
         columns["seconds"] = f"{spent:.0f}" if spent >= 100 else f"{spent:.1f}"
         columns["seeds"] = (

@@ -15,6 +15,13 @@ MEASURE_NAMES = {"class_il": "Class-IL", "task_il": "Task-IL"}
 EMPTY = "–"
 NOT_RUN = "not run"
 DIFFERENCE = "diff."
+WITHIN = ("within", "1 σ")  # heading of the mark
+MARK_NOTE = (
+    "diff. is our mean minus the published mean, ± half its 95 % confidence interval over our seeds (Student's t; the "
+    'published mean is taken as exact). The mark "within 1 σ" is yes if our mean is no more than one published '
+    "standard deviation below the published mean, or above it, in both Class-IL and Task-IL. Results of a single seed "
+    "have no interval."
+)
 
 
 @dataclass(frozen=True)
@@ -33,7 +40,7 @@ def accuracies(section: TableSection, short: bool = False) -> TextTable:
         headings += [
             (MEASURE_NAMES[measure], name) for name in (("published", "ours", DIFFERENCE) if compared else ("ours",))
         ]
-    headings += [("", "seeds")] if compared else [("", "forgetting"), ("", "seeds")]
+    headings += [WITHIN, ("", "seeds")] if compared else [("", "forgetting"), ("", "seeds")]
     headings += [] if short else [("", "hardware"), ("", "command")]
     return TextTable(headings, [_accuracies(row, compared, short) for row in section.rows])
 
@@ -46,7 +53,9 @@ def _accuracies(row: TableRow, compared: bool, short: bool) -> list[str]:
     for measure in MEASURES:
         ours = NOT_RUN if row.ours is None else mean(row.our_score(measure))
         out += [mean(row.published_score(measure)), ours, difference(row, measure, short)] if compared else [ours]
-    if not compared and row.ours is not None:
+    if compared:
+        out.append(mark(row))
+    elif row.ours is not None:
         out.append(mean(row.ours.mean("forgetting")))
     out.append(EMPTY if row.ours is None else str(len(row.ours.seeds)))
     if not short:
@@ -85,13 +94,26 @@ def name_of(row: TableRow) -> str:
 
 
 def difference(row: TableRow, measure: str, short: bool = False) -> str:
-    """`+1.26, +2.0 σ`: our mean minus the published mean, in points and in published standard deviations."""
+    """`+1.26 ± 0.80, +2.0 σ`: our mean minus the published mean in points, with half the 95 % interval over our seeds.
+
+    The last number is the difference in published standard deviations; `short` omits it.
+    """
     points, deviations = row.difference(measure)
     if points is None:
         return EMPTY
+    interval = row.our_score(measure).interval
+    text = f"{points:+.2f}" + ("" if interval is None else f" ± {interval:.2f}")
     if short:
-        return f"{points:+.2f}" if deviations is None else f"{deviations:+.1f} σ"
-    return f"{points:+.2f}" + ("" if deviations is None else f", {deviations:+.1f} σ")
+        return text.replace(" ± ", "±")
+    return text + ("" if deviations is None else f", {deviations:+.1f} σ")
+
+
+def mark(row: TableRow) -> str:
+    """Whether our result is within one published standard deviation, or above: yes, no, or a dash if undefined."""
+    matches = row.matches_published
+    if matches is None or row.ours is None:
+        return EMPTY
+    return ("yes" if matches else "no") + (" (1 seed)" if len(row.ours.seeds) == 1 else "")
 
 
 def commands(section: TableSection) -> list[tuple[str, str]]:
@@ -113,6 +135,8 @@ def markdown(table: Table, with_seconds: bool = False) -> str:
         parts.append(_markdown(accuracies(section)))
         if with_seconds and any(row.ours for row in section.rows):
             parts.append(_markdown(seconds(section)))
+    if any(section.kind == "published" for section in table.sections):
+        parts.append(f"{MARK_NOTE}\n")
     parts += [f"- {note}" for note in table.notes]
     return "\n".join(parts).rstrip() + "\n"
 
@@ -136,6 +160,8 @@ def latex(table: Table, with_seconds: bool = False) -> str:
             grids.append(seconds(section, short=True))
         parts += [_latex(grid) for grid in grids]
         parts += [f"% {where}: {command}" for where, command in commands(section)]
+    if any(section.kind == "published" for section in table.sections):
+        parts.append(f"% {MARK_NOTE}")
     parts += [f"% {note}" for note in table.notes]
     return "\n".join(parts) + "\n"
 
@@ -180,9 +206,12 @@ def _json(row: TableRow) -> dict[str, Any]:
         out["published"] = {measure: pair(row.published_score(measure)) for measure in MEASURES}
         out["published"] |= {"source": row.published.source, "note": row.published.note or None}
     out["ours"] = None if row.ours is None else _group_json(row.ours)
-    out["difference"] = {
-        measure: dict(zip(("points", "published_stds"), row.difference(measure), strict=True)) for measure in MEASURES
-    }
+    out["difference"] = {}
+    for measure in MEASURES:
+        points, deviations = row.difference(measure)
+        interval = None if points is None else row.our_score(measure).interval
+        out["difference"][measure] = {"points": points, "interval": interval, "published_stds": deviations}
+    out["matches_published"] = row.matches_published
     return out
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import statistics
 from collections.abc import Mapping, Sequence
@@ -29,6 +30,15 @@ class MeanStd:
         given = [value for value in values if value is not None]
         mean = statistics.fmean(given) if given else None
         return cls(mean, statistics.stdev(given) if len(given) > 1 else None, len(given))
+
+    @property
+    def interval(self) -> float | None:
+        """Half the width of the mean's 95 % confidence interval (Student's t); None for a single run."""
+        if self.std is None or self.count < 2:
+            return None
+        from scipy.special import stdtrit  # type: ignore[import-untyped]
+
+        return float(stdtrit(self.count - 1, 0.975)) * self.std / math.sqrt(self.count)
 
     def text(self, digits: int = 2) -> str:
         """`66.05 ± 0.64`; without the deviation for a single run, and a dash without a mean."""

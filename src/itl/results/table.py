@@ -42,6 +42,20 @@ class TableRow:
         points = ours.mean - published.mean
         return points, points / published.std if published.std else None
 
+    @property
+    def matches_published(self) -> bool | None:
+        """Whether both measures are at least the published mean minus one published standard deviation.
+
+        None if nothing was run, or if a published mean or standard deviation is missing.
+        """
+        matches = []
+        for measure in MEASURES:
+            theirs, ours = self.published_score(measure), self.our_score(measure)
+            if theirs.mean is None or theirs.std is None or ours.mean is None:
+                return None
+            matches.append(ours.mean >= theirs.mean - theirs.std)
+        return all(matches)
+
 
 @dataclass(frozen=True)
 class TableSection:

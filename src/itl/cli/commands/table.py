@@ -51,8 +51,11 @@ def table(
 ) -> None:
     """Compare runs with published results.
 
-    Shows mean ± standard deviation over seeds, the difference in published standard deviations, the hardware, and the
-    commands that repeat the runs. Runs with different settings, variants or splits are never averaged together.
+    Shows mean ± standard deviation over seeds, the difference to the published mean, the hardware, and the commands
+    that repeat the runs. Runs with different settings, variants or splits are never averaged together.
+
+    The difference has a 95 % confidence interval over our seeds. The mark "within 1 σ" is yes if our mean is no more
+    than one published standard deviation below the published mean, or above it, in both Class-IL and Task-IL.
 
     Reads the folder results/, or the given runs and folders of runs.
     """
@@ -100,6 +103,8 @@ def _print_table(found: Table, seconds: bool) -> None:
             _print_grid(console, render.seconds(section, short=True))
         _print_commands(console, section)
         console.print()
+    if any(section.kind == "published" for section in found.sections):
+        console.print(render.MARK_NOTE, style="dim", markup=False)
     for note in found.notes:
         warn(note)
 

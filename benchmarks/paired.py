@@ -1,0 +1,25 @@
+"""Differences between groups of runs, paired by seed."""
+
+from __future__ import annotations
+
+from itl.results.seed_groups import MeanStd, SeedGroup
+
+
+def paired_difference(below: SeedGroup, above: SeedGroup, measure: str) -> MeanStd:
+    """Mean and standard deviation of `above` minus `below` over the seeds that both have.
+
+    Groups without a common seed give the difference of their means, without a deviation.
+    """
+    first, second = (
+        dict(zip(group.seeds, (result.get(measure) for result in group.results), strict=True))
+        for group in (below, above)
+    )
+    differences = [
+        second[seed] - first[seed]
+        for seed in first.keys() & second.keys()
+        if first[seed] is not None and second[seed] is not None
+    ]
+    if differences:
+        return MeanStd.of(differences)
+    low, high = below.mean(measure).mean, above.mean(measure).mean
+    return MeanStd(None if low is None or high is None else high - low, None, 0)
