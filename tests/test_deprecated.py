@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 import warnings
+from dataclasses import dataclass
 from importlib import import_module
 from pkgutil import resolve_name
 from typing import Any
@@ -99,45 +101,129 @@ def test_unknown_names_are_still_errors() -> None:
         resolve("itl.nets.NoSuchName")
 
 
+@pytest.mark.parametrize("path", _deprecated.MEMBERS)
+def test_old_members_lead_to_members(path: str) -> None:
+    cls = resolve(path)
+    fields = getattr(cls, "__dataclass_fields__", {})
+    source = inspect.getsource(cls)
+    for old, new in _deprecated.MEMBERS[path].items():
+        assert isinstance(vars(cls)[old], _deprecated._OldMember)
+        assert new in fields or hasattr(cls, new) or f"self.{new}" in source or f" {new}:" in source, new
+
+
+@pytest.mark.parametrize("path", _deprecated.PARAMETERS)
+def test_old_parameters_lead_to_parameters(path: str) -> None:
+    parameters = inspect.signature(resolve_name(path)).parameters
+    assert set(_deprecated.PARAMETERS[path].values()) <= set(parameters)
+
+
 def test_renamed_parameter_is_accepted_with_a_warning() -> None:
-    @_deprecated.renamed_parameters(observer="callback")
-    def learn(callback: int = 0) -> int:
+    def define(callback: int = 0) -> int:
         return callback
 
-    with pytest.warns(DeprecationWarning, match=r"argument observer of .*learn\(\) is deprecated, use callback"):
-        assert learn(observer=3) == 3  # type: ignore[call-arg]
+    learn = _deprecated.rename_parameters(define, {"observer": "callback"})
+    with pytest.warns(DeprecationWarning, match=r"argument observer of .*define\(\) is deprecated, use callback"):
+        assert learn(observer=3) == 3
     with pytest.raises(TypeError, match="both observer and callback"):
-        learn(observer=3, callback=4)  # type: ignore[call-arg]
+        learn(observer=3, callback=4)
 
 
 def test_renamed_attribute_reads_and_writes_the_new_one() -> None:
-    @_deprecated.renamed_attributes(old="new")
+    @dataclass
     class Thing:
-        new = 1
+        new: int = 1
 
+    _deprecated.rename_members(Thing, {"old": "new"})
     thing: Any = Thing()
-    with pytest.warns(DeprecationWarning, match=r"Thing.old is deprecated, use new"):
-        assert thing.old == 1
+    for read in (lambda: thing.old, lambda: Thing(old=1).new, lambda: Thing.old):  # type: ignore[call-arg, attr-defined]
+        with pytest.warns(DeprecationWarning, match=r"old.* is deprecated, use new"):
+            assert read() == 1
     with pytest.warns(DeprecationWarning, match=r"Thing.old is deprecated, use new"):
         thing.old = 2
     assert thing.new == 2
 
 
-def test_method_overridden_under_its_old_name_is_called() -> None:
+def test_method_is_overridden_and_called_under_its_old_name() -> None:
     class Base:
-        def __init_subclass__(cls) -> None:
-            _deprecated.adopt_renamed_methods(cls, {"stops": "on_stop"})
-
         def on_stop(self) -> str:
             return "default"
 
+    class Early(Base):
+        def on_stop(self) -> str:
+            return "early"
+
+    _deprecated.rename_members(Base, {"stops": "on_stop"})
     with pytest.warns(DeprecationWarning, match=r"method Old.stops is deprecated, use on_stop"):
 
         class Old(Base):
             def stops(self) -> str:
-                return "overridden"
+                return f"overridden {super().stops()}"  # type: ignore[misc]
 
-    assert Old().on_stop() == "overridden"
+    class New(Old):
+        def on_stop(self) -> str:
+            return "new"
+
+    with pytest.warns(DeprecationWarning, match=r"Base.stops is deprecated, use on_stop"):
+        assert Old().on_stop() == "overridden default"
+    for cls, expected in ((Base, "default"), (Early, "early"), (New, "new")):
+        stopped: Any = cls()
+        with pytest.warns(DeprecationWarning, match=rf"{cls.__name__}.stops is deprecated, use on_stop"):
+            assert stopped.stops() == expected
+
+
+def test_network_with_old_method_names() -> None:
+    import torch
+
+    from itl import nets
+
+    with pytest.warns(DeprecationWarning, match=r"method Old.check is deprecated, use validate_input"):
+
+        class Old(nets.Net):
+            def check(self, shape: tuple[int, int, int]) -> None:
+                raise ValueError(shape)
+
+    with pytest.raises(ValueError, match="1, 2, 3"):
+        Old().validate_input((1, 2, 3))
+    net: Any = nets.build("resnet8", 4, width=4)
+    before = net.classifier.weight.clone()
+    with pytest.warns(DeprecationWarning, match=r"Net.redraw_classifier is deprecated, use reinitialize_classifier"):
+        net.redraw_classifier(torch.Generator().manual_seed(1))
+    assert not torch.equal(before, net.classifier.weight)
+    with pytest.warns(DeprecationWarning, match=r"Net.place is deprecated, use classifier_name"):
+        assert net.place == "classifier"
+
+
+def test_configuration_and_recorder_under_their_old_names() -> None:
+    from itl.experiments.config import Config
+    from itl.experiments.recorder import Recorder
+    from itl.specialists import Phase
+
+    with pytest.warns(DeprecationWarning, match=r"Config.of is deprecated, use from_dict"):
+        assert Config.of({"seed": 3}) == Config(seed=3)  # type: ignore[attr-defined]
+    for old, new in (("opens", "start"), ("closes", "finish")):
+        with pytest.warns(DeprecationWarning, match=rf"Recorder.{old} is deprecated, use {new}"):
+            assert getattr(Recorder, old) is getattr(Recorder, new)
+    common: dict[str, Any] = {"name": "closing", "epochs": 1, "loss": print, "parameters": {}}
+    phase, messages = with_warnings(lambda: Phase(over="memory", batch=4, descent="sgd", **common))
+    assert phase == Phase(data="memory", batch_size=4, optimizer="sgd", **common)  # type: ignore[arg-type]
+    assert len(messages) == 3
+
+
+def test_memory_policy_with_old_hook_names() -> None:
+    from itl.memory import Candidates
+
+    with pytest.warns(DeprecationWarning, match=r"method Old.(foresee|settle) is deprecated"):
+
+        class Old(Candidates):
+            def foresee(self, epoch: int, labels: Any, sight: Any) -> Any:
+                return labels + epoch
+
+            def settle(self, foreseen: Any) -> None:
+                self.settled = foreseen
+
+    candidates = Old.__new__(Old)
+    candidates.commit_epoch(candidates.prepare_epoch(2, 3, None))  # type: ignore[arg-type]
+    assert candidates.settled == 5
 
 
 def test_specialist_with_old_hook_names_trains_as_before() -> None:
@@ -200,7 +286,7 @@ def test_every_callback_hook_has_an_old_name() -> None:
     from itl.callbacks import Callback
 
     hooks = [name for name in vars(Callback) if name.startswith("on_")]
-    assert sorted(_deprecated.CALLBACK_HOOKS.values()) == sorted(hooks)
+    assert sorted(_deprecated.MEMBERS["itl.callbacks.base.Callback"].values()) == sorted(hooks)
 
 
 def test_callback_with_old_hook_names_is_called() -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from itl._deprecated import CALLBACK_HOOKS, adopt_renamed_methods
-
 if TYPE_CHECKING:
     from itl.engine.stage import Stage
     from itl.learner import Learner
@@ -15,10 +13,6 @@ if TYPE_CHECKING:
 
 class Callback:
     """Base class of callbacks. Every hook does nothing; override those you need."""
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        adopt_renamed_methods(cls, CALLBACK_HOOKS)
 
     def on_stage_start(self, learner: Learner, stage: Stage) -> None:
         """Called when a stage starts, or resumes after an interruption.

@@ -11,7 +11,6 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-from itl._deprecated import renamed_parameters
 from itl.callbacks.base import Callback, CallbackList
 from itl.callbacks.checkpointing import CheckpointCallback
 from itl.engine.concurrency import run_concurrently
@@ -78,7 +77,6 @@ def run(
         return recorder.finish(learner)
 
 
-@renamed_parameters(lanes="runs_per_gpu", places="folders")
 def run_all(
     configs: Sequence[Config],
     stream: Stream,

@@ -10,7 +10,6 @@ import numpy as np
 from torch import Tensor
 
 from itl import generalists, metrics, nets, presets
-from itl._deprecated import renamed_attributes, renamed_parameters
 from itl.callbacks.base import Callback
 from itl.checkpoint.learner_state import LearnerState
 from itl.engine.concurrency import CAPTURE_GATE
@@ -34,7 +33,6 @@ from itl.streams import Images, Stream, Task, Traits
 from itl.streams.arrays import as_images
 
 
-@renamed_attributes(observer="callback", clock="timer")
 class Learner:
     """Learns tasks one after another with one network and a memory of past images.
 
@@ -66,7 +64,6 @@ class Learner:
         threads: Number of CPU threads when the learner was saved; None if it was not loaded.
     """
 
-    @renamed_parameters(observer="callback")
     def __init__(
         self,
         method: str = "itl",

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from itl._deprecated import renamed_attributes
 from itl.errors import UserError
 
 EMPTY = -1
@@ -16,7 +15,6 @@ INTEGER_FIELDS = ("label", "task", "row", "written", "width")
 """The int64 arrays of `Slots`. They are saved under these names, and online selectors keep copies on the device."""
 
 
-@renamed_attributes(clock="step")
 @dataclass
 class Slots:
     """Metadata of a memory of fixed size, one entry per slot. Slots are filled from the front.

@@ -11,15 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from itl._deprecated import (
-    BATCH_ATTRIBUTES,
-    PHASE_ATTRIBUTES,
-    SPECIALIST_MEMBERS,
-    TASK_CONTEXT_ATTRIBUTES,
-    adopt_renamed_methods,
-    keep_old_members,
-    renamed_attributes,
-)
 from itl.augment import Augment
 from itl.engine.concurrency import CAPTURE_GATE
 from itl.engine.device import Engine
@@ -37,7 +28,6 @@ from itl.specialists.weight_average import WeightAverage
 TrainingData = Literal["task", "memory", "both", "all"]
 
 
-@renamed_attributes(**BATCH_ATTRIBUTES)
 @dataclass
 class Batch:
     """The samples of one step, either of the task or of one draw from memory.
@@ -83,7 +73,6 @@ class LabeledImages:
     y: Tensor
 
 
-@renamed_attributes(**TASK_CONTEXT_ATTRIBUTES)
 @dataclass(frozen=True)
 class TaskContext:
     """Everything a specialist can use while it learns a task.
@@ -163,7 +152,6 @@ class TaskContext:
         return features, logits
 
 
-@renamed_attributes(**PHASE_ATTRIBUTES)
 @dataclass(frozen=True)
 class Phase:
     """One optimization of a specialist.
@@ -207,7 +195,6 @@ class WeightAverageOptions(Options):
     average: Momentum = 0.0
 
 
-@renamed_attributes(twins="model_copies")
 class Specialist:
     """Base class of the methods that train on a task with replay.
 
@@ -268,11 +255,6 @@ class Specialist:
         self.model_copies: dict[str, Net] = {}  # saved with the learner
         decay = self.options.average if isinstance(self.options, WeightAverageOptions) else 0.0
         self.weight_average = WeightAverage(decay)
-
-    def __init_subclass__(cls) -> None:
-        """Accept hooks and class attributes under the names that they had in earlier versions."""
-        adopt_renamed_methods(cls, SPECIALIST_MEMBERS)
-        keep_old_members(cls, SPECIALIST_MEMBERS)
 
     @property
     def num_replay_batches(self) -> int:
@@ -377,9 +359,6 @@ class Specialist:
         for name in dict.fromkeys(key.partition("/")[0] for key in state if "/" in key):
             own = {key.partition("/")[2]: t for key, t in state.items() if key.startswith(f"{name}/")}
             self.model_copies[name] = restore_copy(net, own)
-
-
-keep_old_members(Specialist, SPECIALIST_MEMBERS)
 
 
 def concat(*tensors: Tensor) -> Tensor:

@@ -8,7 +8,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from itl._deprecated import renamed_attributes
 from itl.apps.images.holdout import split_held_out, train_only_hashes
 from itl.apps.images.read import SkippedPath, printable_path
 from itl.errors import UserError
@@ -17,7 +16,6 @@ IGNORED_NAMES = {"thumbs.db", "desktop.ini", "__macosx"}  # created by operating
 FilesByClass = dict[str, list[Path]]
 
 
-@renamed_attributes(held_out="with_held_out", problems="skipped")
 @dataclass
 class ImageFolder:
     """The files of an image folder by class. Files are not opened: whether one is an image is known when it is read.

@@ -20,7 +20,6 @@ from PIL import Image
 from torch import Tensor, nn
 
 from itl import __version__
-from itl._deprecated import renamed_attributes, renamed_parameters
 from itl.apps.model.generations import is_finished, newest_finished, with_undo_hint
 from itl.apps.model.memory_images import PILLOW_MODES, MemoryImageFiles
 from itl.apps.model.metadata import DEFAULT_UNDO, METADATA_FORMAT, METADATA_KEY, ImageSpec, ModelMetadata, read_metadata
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
 STRIDED_STEM_SIZE = 96  # pixels: from this image size on, the default network has a strided stem
 
 
-@renamed_attributes(names="output_names", note="add_history_entry", membership="output_class_matrix")
 class Model:
     """A learner with class names, kept in a folder. Create it with `Model.create` or `Model.open`.
 
@@ -131,7 +129,6 @@ class Model:
         return cls(path, learner, ModelMetadata(names=[], image=image, undo=undo))
 
     @classmethod
-    @renamed_parameters(learned="last_finished")
     def open(
         cls,
         path: str | os.PathLike[str],
@@ -276,7 +273,6 @@ class Model:
         """Return the output names including new classes, which are sorted: the order of images does not matter."""
         return [*self.output_names, *sorted(set(labels) - set(self.output_names))]
 
-    @renamed_parameters(about="notes", every="save_interval")
     def teach(
         self,
         pixels: Tensor,

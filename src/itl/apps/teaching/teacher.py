@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from itl._deprecated import renamed_attributes
 from itl.apps.images import SkippedPath, printable_path
 from itl.apps.model import Model
 from itl.apps.model.folder import fingerprint
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
     from itl.learner import Learner
 
 
-@renamed_attributes(due="lesson_results", report="evaluate")
 class Teacher:
     """Teaches a model folder from image folders, one task per folder, as `itl learn` does.
 

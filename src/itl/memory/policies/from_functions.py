@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from itl._deprecated import renamed_parameters
 from itl.memory.candidates import Candidates
 from itl.memory.class_balance import merge_by_class
 from itl.memory.model_outputs import ModelOutputs
@@ -18,15 +17,6 @@ from itl.memory.slots import Slots
 Selection = tuple[np.ndarray, np.ndarray]
 
 
-@renamed_parameters(
-    about="summary",
-    online="plan_writes",
-    at_end="select_at_task_end",
-    ranks="rank",
-    gathers="candidates_class",
-    live="selector_class",
-    weighs="assigns_weights",
-)
 def policy_from_functions(
     summary: str = "",
     plan_writes: WritePlanner | None = None,
