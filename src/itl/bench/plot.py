@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+from itl.atomic import atomic_write
 from itl.errors import UserError
 
 
@@ -48,5 +50,6 @@ def draw(record: dict[str, Any], path: str) -> None:
         )
     for axis in axes:
         axis.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, dpi=150)
+    with atomic_write(path) as file:
+        figure.savefig(file, format=Path(path).suffix[1:] or "png", dpi=150)
     plt.close(figure)

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from itl.atomic import write_text_atomic
 from itl.errors import UserError
 
 
@@ -23,7 +24,11 @@ def warn(message: object) -> None:
 
 def write_text(path: str, text: str) -> None:
     """Write the file named by `--out`; raise a `UserError` if that is impossible."""
+    out = Path(path)
     try:
-        Path(path).write_text(text, encoding="utf-8")
+        if out.is_char_device() or out.is_fifo():  # such as /dev/stdout: nothing to replace
+            out.write_text(text, encoding="utf-8")
+        else:
+            write_text_atomic(out, text)
     except OSError as error:
         raise UserError(f"Cannot write {path}: {error.strerror or error}. Choose another --out.") from None

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from itl.atomic import create_file, flush_to_disk
 from itl.callbacks.base import Callback, CallbackList
 from itl.engine.stage import Diverged
 from itl.errors import UserError
@@ -174,8 +175,9 @@ def write_attempts(folder: RunFolder, command: str, attempts: Sequence[dict[str,
     content = json.dumps({"format": FORMAT, "command": command, "tries": list(attempts)}, indent=1) + "\n"
     path = _next_path(folder) if out is None else Path(out)
     try:
-        with path.open("x") as file:
-            file.write(content)
+        with create_file(path) as file:
+            file.write(content.encode("utf-8"))
+        flush_to_disk(path.parent)
     except FileExistsError:
         raise UserError(f"{path} already exists. Choose another --out.") from None
     except OSError as error:

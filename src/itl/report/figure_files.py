@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain, count
 from pathlib import Path
 
+from itl.atomic import atomic_write, make_folder
 from itl.errors import UserError
 from itl.report import compare, tasks
 from itl.report.chart import Chart
@@ -25,14 +26,15 @@ def write_figures(runs: Sequence[Run], folder: str | os.PathLike[str]) -> list[P
     names = _names(report)
     out = []
     try:
-        Path(folder).mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         for key, chart in figures(report):
             file = "-".join(names.get(part, part) for part in key.split("/"))
             figure = draw(chart)
             for ending in ("png", "pdf"):
                 path = Path(folder) / f"{file}.{ending}"
-                with pyplot.rc_context(STYLE):  # font embedding is decided when saving
-                    figure.savefig(path, dpi=300, metadata={"CreationDate": None} if ending == "pdf" else None)
+                metadata = {"CreationDate": None} if ending == "pdf" else None
+                with pyplot.rc_context(STYLE), atomic_write(path) as out_file:  # fonts are embedded when saving
+                    figure.savefig(out_file, format=ending, dpi=300, metadata=metadata)
                 out.append(path)
             pyplot.close(figure)
     except OSError as error:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
+from itl.atomic import atomic_write
 from itl.errors import UserError
 from itl.report.chart import Axis, Chart, Series
 from itl.report.run_selection import ReportRun
@@ -46,7 +48,8 @@ def draw_stages(run: str | os.PathLike[str], path: str | os.PathLike[str]) -> No
     title = f"{metadata['method']} on {metadata['stream']}, {metadata['buffer']} images in memory"
     with pyplot.rc_context(STYLE):
         figure.axes[0].set_title(title, loc="left", fontsize=10, pad=22)
-        figure.savefig(path, dpi=150)
+        with atomic_write(path) as file:
+            figure.savefig(file, format=Path(path).suffix[1:] or "png", dpi=150)
     pyplot.close(figure)
 
 

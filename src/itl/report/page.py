@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from html import escape
 from importlib.resources import files
-from pathlib import Path
 
+from itl.atomic import write_text_atomic
 from itl.errors import UserError
 from itl.report import captions
 from itl.report.run_selection import ReportData, report_data
@@ -32,7 +32,7 @@ def write_report(runs: Sequence[Run], path: str | os.PathLike[str], data: str | 
     """
     html = page(report_data(runs), data)
     try:
-        Path(path).write_text(html, encoding="utf-8")
+        write_text_atomic(path, html)
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror or error}; choose another --out") from None
 

@@ -18,6 +18,7 @@ import io
 import json
 import os
 import shutil
+import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,6 +29,7 @@ from typing import Any
 
 import numpy as np
 
+from itl.atomic import atomic_write, flush_to_disk, make_folder, write_text_atomic
 from itl.errors import UserError
 from itl.results.record import LOCK_FILE, RunFolder, is_run, load_arrays
 
@@ -255,9 +257,7 @@ def pack(folder: str | os.PathLike[str]) -> list[str]:
     all_runs = dict(sorted((packed_runs | runs).items()))
     if not all_runs:
         raise UserError(f"there is no run in {experiment}; `itl run` makes one")
-    draft = experiment / ".packing"
-    shutil.rmtree(draft, ignore_errors=True)
-    draft.mkdir()
+    draft = Path(tempfile.mkdtemp(prefix=".packing-", dir=experiment))
     try:
         _write(draft, all_runs)
         written = PackedExperiment(draft)
@@ -270,6 +270,7 @@ def pack(folder: str | os.PathLike[str]) -> list[str]:
             path.unlink()
         for path in sorted(draft.iterdir()):
             os.replace(path, experiment / path.name)
+        flush_to_disk(experiment)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     for path in folders:
@@ -284,7 +285,7 @@ def unpack(folder: str | os.PathLike[str], out: str | os.PathLike[str], names: S
         if name not in experiment.records:
             raise UserError(f"{experiment.path} has no run {name!r}")
         content, target = experiment.run(name).content(), RunFolder(Path(out) / name)
-        target.path.mkdir(parents=True, exist_ok=True)
+        make_folder(target.path)
         for file, value in (("config.json", content.config), ("result.json", content.result)):
             if value is not None:
                 target.write(file, value)
@@ -317,14 +318,16 @@ def _write(folder: Path, runs: Mapping[str, RunContent]) -> None:
         metrics += [_compact({"run": name, **line}) for line in run.lines or ()]
         for file, content in run.arrays.items():
             arrays[file][name] = content
-    (folder / RECORDS).write_text("".join(f"{line}\n" for line in records), encoding="utf-8")
+    write_text_atomic(folder / RECORDS, "".join(f"{line}\n" for line in records))
     if metrics:
         text = "".join(f"{line}\n" for line in metrics).encode()
-        (folder / METRICS).write_bytes(gzip.compress(text, mtime=0))
+        with atomic_write(folder / METRICS) as out:
+            out.write(gzip.compress(text, mtime=0))
     for file, by_run in arrays.items():
         for number, archive in enumerate(_volumes(by_run), 1):
             name = file if number == 1 else f"{file.removesuffix('.npz')}-{number}.npz"
-            (folder / name).write_bytes(archive)
+            with atomic_write(folder / name) as out:
+                out.write(archive)
 
 
 def _packable(memory: Any) -> bool:

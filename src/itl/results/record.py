@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from itl.atomic import atomic_write, write_text_atomic
+from itl.atomic import append, atomic_write, make_folder, write_text_atomic
 from itl.errors import UserError
 from itl.locks import acquire_lock
 
@@ -45,7 +45,7 @@ class RunFolder:
                 f"{self.path} already contains a run. Choose another --out, or add --resume to continue it."
             )
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            make_folder(self.path)
             self.write("config.json", config)
         except OSError as error:
             raise UserError(f"cannot write to {self.path}: {error.strerror or error}; choose another --out") from error
@@ -104,10 +104,7 @@ class RunFolder:
 
     def append(self, line: dict[str, Any]) -> None:
         """Append a line to metrics.jsonl and flush it to disk, before a state that includes it is saved."""
-        with (self.path / "metrics.jsonl").open("a") as file:
-            file.write(json.dumps(line) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        append(self.path / "metrics.jsonl", (json.dumps(line) + "\n").encode("utf-8"))
 
     def write_arrays(self, name: str, **arrays: np.ndarray) -> None:
         """Write an .npz file."""

@@ -8,6 +8,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+from itl.atomic import flush_to_disk, open_without_links
 from itl.errors import UserError
 from itl.streams.base import Progress
 from itl.streams.checked_files import md5_of_file
@@ -55,6 +56,7 @@ def fetch(url: str, path: Path, md5: str, progress: Progress | None = None) -> P
         part.unlink()
         raise UserError(f"{url} sent a wrong file (md5 {found}, expected {md5}); it was deleted; try again later")
     os.replace(part, path)
+    flush_to_disk(path.parent)
     return path
 
 
@@ -89,12 +91,15 @@ def _receive(response: http.client.HTTPResponse, part: Path, start: int, progres
     done = start if resumes else 0
     length = response.headers.get("Content-Length")
     total = done + int(length) if length else None
-    with part.open("ab" if resumes else "wb") as file:
+    flags = os.O_WRONLY | os.O_CREAT | (os.O_APPEND if resumes else os.O_TRUNC)
+    with open_without_links(part, flags) as file:
         while block := _next_block(response):
             file.write(block)
             done += len(block)
             if progress:
                 progress(done, total)
+        file.flush()
+        os.fsync(file.fileno())
     return total is None or done >= total
 
 

@@ -9,15 +9,14 @@ import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor, nn
 
 from itl import __version__
 from itl.apps.model.folder import Model
-from itl.atomic import atomic_path
+from itl.atomic import atomic_write
 from itl.checkpoint.store import error_summary
 from itl.errors import UserError
 from itl.nets import Net
@@ -111,7 +110,7 @@ def to_onnx(model: Model, path: str | os.PathLike[str]) -> None:
         assert program is not None
         proto = _with_metadata(program.model_proto, export_metadata(model))
         onnx.checker.check_model(proto)
-        onnx.save_model(proto, os.fspath(draft))
+        draft.write(proto.SerializeToString())
 
 
 def _with_metadata(proto: Any, metadata: dict[str, Any]) -> Any:
@@ -145,10 +144,10 @@ def _export_program(model: Model) -> torch.export.ExportedProgram:
 
 
 @contextmanager
-def _draft_of(path: str | os.PathLike[str]) -> Iterator[Path]:
+def _draft_of(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """Yield a temporary file that replaces `path` when it is complete."""
     try:
-        with atomic_path(path) as draft:  # created first: exporters raise all kinds of exceptions if they cannot write
+        with atomic_write(path) as draft:  # created first: exporters raise all kinds of exceptions if they cannot write
             yield draft
     except OSError as error:
         raise UserError(f"cannot write {path}: {error_summary(error)}") from None

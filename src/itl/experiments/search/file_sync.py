@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path, PurePosixPath
 from typing import TypedDict
 
-from itl.atomic import atomic_write
+from itl.atomic import atomic_write, make_folder
 
 WRITTEN_LAST = ("CURRENT", "result.json")  # these files declare the others valid
 
@@ -47,7 +47,7 @@ def unpack(folder: Path, bundle: FileBundle) -> None:
     """
     for name, content in bundle["files"].items():
         path = folder / _checked_path(name)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         with atomic_write(path) as file:
             file.write(content)
     folders = {str(PurePosixPath(name).parent) for name in bundle["all"]}

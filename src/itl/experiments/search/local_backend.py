@@ -14,9 +14,11 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from threading import Thread
 from typing import Any
 
+from itl.atomic import open_without_links
 from itl.errors import UserError
 from itl.experiments.search.job_locks import LOCKS_FOLDER
 from itl.experiments.search.jobs import JobEvent, disk_full_error
@@ -79,7 +81,8 @@ class _WorkerProcess:
         self.device = device
         self.running: set[str] = set()  # names of its current jobs
         env = {**os.environ, "OMP_NUM_THREADS": str(spec["threads"]), "MKL_NUM_THREADS": str(spec["threads"])}
-        with open(os.path.join(spec["out"], LOCKS_FOLDER, "worker.log"), "a") as log:
+        log_file = Path(spec["out"], LOCKS_FOLDER, "worker.log")
+        with open_without_links(log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND) as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "itl.experiments.search.worker"],
                 stdin=subprocess.PIPE,

@@ -6,6 +6,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from itl.atomic import atomic_write
 from itl.engine.keyed_random import generator
 from itl.experiments.search.optional_imports import import_optional
 
@@ -25,7 +26,8 @@ def draw(trials: TrialJobs) -> list[Path]:
         FigureCanvasAgg(figure)
         if plot(trials, figure.add_subplot()):
             paths.append(trials.out / f"{name}.png")
-            figure.savefig(paths[-1], dpi=150)
+            with atomic_write(paths[-1]) as file:
+                figure.savefig(file, format="png", dpi=150)
     return paths
 
 
