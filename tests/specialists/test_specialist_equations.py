@@ -388,6 +388,7 @@ def test_x_der_loss_is_the_sum_of_its_seven_terms(net: nets.ResNet) -> None:
     method.training_phase()
     batch = make_batch(5, (2, 3), 0, views=3)
     replay_batches = tuple(make_batch(4, (0, 1), k, logits=True, views=3) for k in (1, 2))
+    replay_batches[1].slots = torch.tensor([3, 4, 5, 0])  # the first and the last are in both batches
     batch.extra = {"chance": torch.ones(2, 4)}
     out, *replayed = (net(v.x) for v in (batch, *replay_batches))
     expected = ce(out, batch.y, [2, 3])
@@ -399,7 +400,9 @@ def test_x_der_loss_is_the_sum_of_its_seven_terms(net: nets.ResNet) -> None:
         past_excess.append(max(p[:2]) + 0.3 - max(p[2:]))
     expected += 0.1 * mean([v for v in past_excess if v > 0] or [0.0])
     future_excess = [max(row[4:]) + 0.3 - max(row[2:4]) for row in out.tolist()]
-    future_excess += [max(row[4:]) + 0.3 - max(row[:2]) for r in replayed for row in r.tolist()]
+    once = [*replayed[0].tolist(), *replayed[1].tolist()[1:3]]  # an image in both batches counts once
+    future_excess += [max(row[4:]) + 0.3 - max(row[:2]) for row in once]
+    assert sum(v > 0 for v in future_excess) > 3
     expected += 0.1 * mean([v for v in future_excess if v > 0] or [0.0])
     x = torch.cat(
         [batch.extra_views[0], replay_batches[0].extra_views[0], batch.extra_views[1], replay_batches[0].extra_views[1]]
@@ -407,6 +410,26 @@ def test_x_der_loss_is_the_sum_of_its_seven_terms(net: nets.ResNet) -> None:
     y = torch.cat([batch.y, replay_batches[0].y]).repeat(2)
     expected += 0.05 * supervised_contrast(F.normalize(net(x)[:, 4:6], dim=1), y, 5.0).mean().item()
     assert method.loss(net, batch, replay_batches).item() == pytest.approx(expected, abs=1e-8)
+
+
+def test_x_der_updates_running_statistics_with_task_and_replay_batches_only(net: nets.ResNet) -> None:
+    """The forward pass of the contrastive loss uses its batch's statistics, but running statistics ignore it."""
+    method: Any = specialist("x-der", net, alpha=0.3, beta=0.8, replay=4)
+    method.on_task_start()
+    method.training_phase()
+    batch = make_batch(5, (2, 3), 0, views=3)
+    replay_batches = tuple(make_batch(4, (0, 1), k, logits=True, views=3) for k in (1, 2))
+    batch.extra = {"chance": torch.ones(2, 4)}
+    expected = tiny_net(classes=C, dtype=torch.float64).train()
+    expected.load_state_dict(net.state_dict())
+    for part in (batch, *replay_batches):
+        expected(part.x)
+    before = {name: tensor.clone() for name, tensor in net.named_buffers()}
+    method.loss(net, batch, replay_batches)
+    for (name, actual), other in zip(net.named_buffers(), expected.buffers(), strict=True):
+        torch.testing.assert_close(actual, other, rtol=0, atol=1e-12, msg=name)
+    assert any(not torch.equal(tensor, before[name]) for name, tensor in net.named_buffers())
+    assert all(m.momentum and m.track_running_stats for m in net.modules() if isinstance(m, nn.BatchNorm2d))
 
 
 def test_x_der_updates_logits_with_decreasing_probability_and_once_per_step(net: nets.ResNet) -> None:

@@ -6,7 +6,7 @@ from itl.nets import frozen, jvp_rules
 from itl.nets.adapter import ModuleAdapter, math_attention, with_new_classifier
 from itl.nets.base import Net
 from itl.nets.init import initialize
-from itl.nets.norm import forward_each
+from itl.nets.norm import fixed_running_statistics, forward_each
 from itl.nets.registry import Backbone, Preprocessing, build, describe, find, names, register
 from itl.nets.resnet import ResNet
 
@@ -19,6 +19,7 @@ __all__ = [
     "build",
     "describe",
     "find",
+    "fixed_running_statistics",
     "forward_each",
     "frozen",
     "initialize",

@@ -111,6 +111,21 @@ def grouped_statistics(net: nn.Module, groups: int) -> Iterator[None]:
             layer.groups = 1  # type: ignore[assignment]
 
 
+@contextmanager
+def fixed_running_statistics(net: nn.Module) -> Iterator[None]:
+    """Within the block, training-mode batch norm uses the batch's statistics and leaves the running ones unchanged."""
+    layers = [m for m in net.modules() if isinstance(m, nn.modules.batchnorm._NormBase)]
+    saved = [(layer.momentum, layer.track_running_stats) for layer in layers]
+    for layer in layers:
+        layer.momentum = 0.0  # for `norm`, which reads the momentum
+        layer.track_running_stats = False  # for the forward of a torch module, which counts batches otherwise
+    try:
+        yield
+    finally:
+        for layer, (momentum, tracks) in zip(layers, saved, strict=True):
+            layer.momentum, layer.track_running_stats = momentum, tracks
+
+
 def forward_each(net: nn.Module, *batches: Tensor) -> tuple[Tensor, ...]:
     """Logits of each batch, as from separate forward passes.
 

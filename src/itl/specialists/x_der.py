@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from itl.nets import Net, forward_each
+from itl.nets import Net, fixed_running_statistics, forward_each
 from itl.settings import Rate, Weight
 from itl.specialists.base import Batch, Options, Phase, Specialist
 from itl.specialists.losses import at_least_float32, cross_entropy, mask_logits, squared_error, supervised_contrast
@@ -41,9 +41,16 @@ class XDER(Specialist):
 
     z are the logits stored with an image at the end of its task, which lack the classes of later tasks. The current
     network's outputs for these classes are grafted into z: during training with decreasing probability (1/k at the
-    k-th replay) and at every task's end, never above γ times the logit of the image's own class. The future heads use
-    two more augmentations of the task's images and of the first replay batch; the authors' code draws and augments
-    images for them separately.
+    k-th replay) and at every task's end, never above γ times the logit of the image's own class. An image that both
+    replay batches contain is updated once and counts once in the constraint on the future heads.
+
+    The terms and their forward passes are those of the authors' code (mammoth, tag tpami2023), with two differences:
+
+    - Logits at the end of a task come from the network in evaluation mode and from the images without augmentation; the
+      authors' code uses training mode and augmented images.
+    - The future heads use two more augmentations of the task's images and of the first replay batch; the authors' code
+      draws and augments images for them separately. As there, their forward pass uses the batch's own statistics and
+      does not update the running statistics of batch norm.
     """
 
     name = "x-der"
@@ -121,9 +128,12 @@ class XDER(Specialist):
             self._update_logits(replay_batches, [outputs.detach() for outputs in replay_logits], batch.extra["chance"])
             all_logits, labels = torch.cat([logits, *replay_logits]), torch.cat([batch.y, first.y, second.y])
         if self.future_heads:
-            own = self.same_task.index_select(0, labels)
-            excess = mask_logits(all_logits, ~context.seen_mask).amax(1) - mask_logits(all_logits, own).amax(1)
-            loss = loss + o.eta * hinge(excess + o.margin)
+            excess = self._future_excess(all_logits, labels) + o.margin
+            if replay_batches:
+                repeated = same_images(second, first).any(1)
+                once, twice = excess.split([len(excess) - len(repeated), len(repeated)])
+                excess = torch.cat([once, torch.where(repeated, 0.0, twice)])  # the hinge ignores zeros
+            loss = loss + o.eta * hinge(excess)
             loss = loss + o.consistency * self._consistency(net, batch, replay_batches)
         return loss
 
@@ -134,12 +144,18 @@ class XDER(Specialist):
         past, own = torch.where(task_mask, 0.0, probability), torch.where(task_mask, probability, 0.0)
         return past.amax(1).detach() - own.amax(1)
 
+    def _future_excess(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """By how much the future classes exceed the classes of the sample's own task: `[n]`."""
+        own = self.same_task.index_select(0, labels)
+        return mask_logits(logits, ~self.context.seen_mask).amax(1) - mask_logits(logits, own).amax(1)
+
     def _consistency(self, net: nn.Module, batch: Batch, replay_batches: tuple[Batch, ...]) -> Tensor:
         """Supervised contrastive loss between the two extra views, averaged over the future heads."""
         batches = (batch, *replay_batches[:1])
         x = torch.cat([b.extra_views[k] for k in (0, 1) for b in batches])
         y = torch.cat([b.y for b in batches]).repeat(2)
-        logits = at_least_float32(net(x))
+        with fixed_running_statistics(net):
+            logits = at_least_float32(net(x))
         features = [F.normalize(logits.index_select(1, head), dim=1) for head in self.future_heads]
         return torch.stack([supervised_contrast(f, y, self.options.temperature).mean() for f in features]).mean()
 
@@ -147,10 +163,8 @@ class XDER(Specialist):
     def _update_logits(self, replay_batches: tuple[Batch, ...], replay_logits: list[Tensor], chance: Tensor) -> None:
         """Graft the current outputs for this and later tasks into some of the replayed samples' stored logits."""
         first, second = replay_batches
-        assert first.slots is not None
-        assert second.slots is not None
-        match = second.slots[:, None] == first.slots  # an image in both batches is updated once, in the first
-        repeated = [torch.zeros_like(first.slots, dtype=torch.bool), match.any(1)]
+        match = same_images(second, first)  # an image in both batches is updated once, in the first
+        repeated = [torch.zeros_like(first.y, dtype=torch.bool), match.any(1)]
         for replay, outputs, twice, number in zip(replay_batches, replay_logits, repeated, chance, strict=True):
             assert replay.slots is not None
             assert replay.stored_logits is not None
@@ -194,6 +208,13 @@ class XDER(Specialist):
         """Restore the replay counts."""
         if "count" in state:
             self.count = state["count"]
+
+
+def same_images(one: Batch, other: Batch) -> Tensor:
+    """Which images of two replay batches are the same: bool `[n, m]`."""
+    assert one.slots is not None
+    assert other.slots is not None
+    return one.slots[:, None] == other.slots
 
 
 def graft(old: Tensor, new: Tensor, y: Tensor, columns: Tensor, gamma: float) -> Tensor:
