@@ -168,14 +168,22 @@ def test_er_t_bias_correction_affects_only_the_last_tasks_outputs() -> None:
         assert torch.allclose(net(x), seen, atol=1e-5)
 
 
-def test_er_t_learning_rate_decays_with_samples_seen() -> None:
-    learner = trained_learner("er-t", tasks=1, specialist__options__decay=0.99)
+@pytest.mark.parametrize(("each", "sizes"), [(9, [8, 10]), (10, [8, 8, 4]), (12, [8, 8, 8])])
+def test_er_t_learning_rate_decays_with_samples_seen(each: int, sizes: list[int]) -> None:
+    """Batches of 8, of which the last of an epoch is smaller or larger, count as many samples as they have."""
+    stream, epochs = tiny_stream(classes=6, tasks=3, each=each), 3
+    learner = tiny_learner("er-t", 7, 6, specialist__epochs=epochs, specialist__options__decay=0.99)
+    learner.learn(stream.tasks[0])
     seen = learner.memory.slots.seen
-    assert seen == 3 * 18
-    learner._start_task(tiny_stream(classes=6, tasks=3, each=9).tasks[1])
+    assert seen == epochs * sum(sizes)
+    learner._start_task(stream.tasks[1])
     optimizer = learner.specialist.training_phase().optimizer
-    lr = learner.settings.specialist.lr
-    assert optimizer.rates(0, 3, 9).tolist() == pytest.approx([lr * 0.99 ** (seen + 8 * k) for k in range(3)])
+    expected, rate = [], learner.settings.specialist.lr * 0.99**seen
+    for size in sizes * epochs:
+        expected.append(rate)
+        rate *= 0.99**size
+    steps = len(expected)
+    assert optimizer.rates(0, steps, steps).tolist() == pytest.approx(expected)
 
 
 # ------------------------------------------------------------------------------------------------------------ GMED

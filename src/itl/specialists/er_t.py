@@ -9,6 +9,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from itl.engine.batches import num_batches
 from itl.engine.stage import OptimizerConfig
 from itl.nets import Net
 from itl.settings import Rate
@@ -80,10 +81,12 @@ class ERT(ER):
     def training_phase(self) -> Phase:
         """The usual training, with a learning rate that decays with every sample since the first task."""
         phase, decay = super().training_phase(), self.options.decay
-        samples_before = self.samples_before
+        samples_before, per_epoch = self.samples_before, len(self.context.labels)
+        steps_per_epoch = num_batches(per_epoch, phase.batch_size)
 
         def curve(k: Tensor, total: int) -> Tensor:
-            return decay ** (samples_before + k * phase.batch_size)
+            epochs, steps = k // steps_per_epoch, k % steps_per_epoch  # the last batch of an epoch may be smaller
+            return decay ** (samples_before + epochs * per_epoch + steps * phase.batch_size)
 
         return replace(phase, optimizer=replace(phase.optimizer, curve=curve))
 
