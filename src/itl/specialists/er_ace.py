@@ -14,8 +14,9 @@ class ERACE(Specialist):
     """CE of the task batch over its own and the unseen classes + CE of the replay batch over all classes.
 
     New classes cannot push down the outputs of old classes; only replay contrasts the two. On the first task there are
-    no old classes, and the loss is plain cross-entropy without replay. The classifier is linear, as in the benchmark;
-    the authors' code normalizes features and weights.
+    no old classes, and the loss is plain cross-entropy without replay. This follows the benchmark (mammoth) before its
+    commit 98e84c5 of December 2024: the classifier is linear. Since then the benchmark's default is the classifier of
+    the authors' code, which normalizes features and weights.
     """
 
     name = "er-ace"

@@ -20,9 +20,10 @@ class ICaRL(Specialist):
     """Binary cross-entropy over task and memory as one dataset; classification by the nearest class mean.
 
     The target for a class of a previous task is the output that the network had when the task began; for the task's
-    classes it is the label (algorithm 3). Outputs of unseen classes do not count, as in the benchmark's code. A class
-    mean is the mean of the normalized features of the class's images in memory, and of their mirror images if the
-    stream's augmentation flips (algorithm 1).
+    classes it is the label (algorithm 3). Outputs of unseen classes do not count, as in the benchmark (mammoth) before
+    its commit eec9466 of November 2024; since then they count with the target 0. A class mean is the mean of the
+    normalized features of the class's images in memory, and of their mirror images if the stream's augmentation flips
+    (algorithm 1); the benchmark normalizes and mirrors since that commit.
     """
 
     name = "icarl"
