@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
@@ -25,14 +26,36 @@ def test_average_incremental_is_the_mean_of_the_averages() -> None:
     assert metrics.average_incremental(MATRIX) == pytest.approx((90 + 70 + 215 / 3) / 3)
 
 
-def test_forgetting_is_measured_from_the_best_earlier_accuracy() -> None:
+# Task 1 is best in row 2; task 2 is best at the end.
+RELEARNED = [
+    [50.0, 0.0, 0.0],
+    [90.0, 70.0, 0.0],
+    [60.0, 80.0, 90.0],
+]
+
+
+def test_forgetting_is_measured_from_the_best_accuracy_including_the_end() -> None:
     assert metrics.forgetting(MATRIX) == pytest.approx(((90 - 70) + (80 - 50)) / 2)
-    relearned = [
-        [50.0, 0.0, 0.0],
-        [90.0, 70.0, 0.0],
-        [60.0, 80.0, 90.0],
-    ]  # task 1 is best in row 2; task 2 improves, which counts as negative forgetting
-    assert metrics.forgetting(relearned) == pytest.approx(((90 - 60) + (70 - 80)) / 2)
+    assert metrics.forgetting(RELEARNED) == pytest.approx(((90 - 60) + (80 - 80)) / 2)
+
+
+def test_signed_forgetting_is_measured_from_the_best_earlier_accuracy() -> None:
+    assert metrics.signed_forgetting(MATRIX) == metrics.forgetting(MATRIX)
+    assert metrics.signed_forgetting(RELEARNED) == pytest.approx(((90 - 60) + (70 - 80)) / 2)
+
+
+@pytest.mark.parametrize("matrix", [MATRIX, RELEARNED, [[50.0], [60.0, 80.0], [70.0, 60.0, 70.0]]])
+def test_forgetting_equals_the_benchmarks_column_maxima(matrix: list[list[float]]) -> None:
+    """The benchmark fills the accuracies of tasks that are not learned yet with zeros and takes column maxima."""
+    size = len(matrix)
+    lower = np.array([[row[k] if k <= t else 0.0 for k in range(size)] for t, row in enumerate(matrix)])
+    expected = (lower.max(0) - lower[-1])[:-1].mean()
+    assert metrics.forgetting(matrix) == pytest.approx(expected)
+
+
+def test_both_measures_of_forgetting_of_a_task_that_keeps_improving() -> None:
+    matrix = [[50.0], [60.0, 80.0], [70.0, 60.0, 70.0]]
+    assert (metrics.forgetting(matrix), metrics.signed_forgetting(matrix)) == (10, 5)
 
 
 def test_backward_transfer_is_measured_from_the_end_of_each_task() -> None:
@@ -47,6 +70,7 @@ def test_single_task_has_no_forgetting_and_transfer() -> None:
     matrix = [[88.0]]
     assert metrics.average(matrix) == metrics.average_incremental(matrix) == 88
     assert metrics.forgetting(matrix) is None
+    assert metrics.signed_forgetting(matrix) is None
     assert metrics.backward_transfer(matrix) is None
     assert metrics.forward_transfer(matrix, [50.0]) is None
 
@@ -72,6 +96,13 @@ def test_classes_without_output_are_never_predicted() -> None:
     assert metrics.masked_predictions(LOGITS, (3, 4, 5)).tolist() == [3, 3, 3, 3]
     assert metrics.masked_predictions(LOGITS, (4, 5)).tolist() == [-1] * 4
     assert metrics.score(LOGITS, torch.full((4,), 4), (4, 5)) == metrics.Score(0.0, 0.0)
+
+
+def test_class_il_can_choose_among_the_classes_seen_so_far() -> None:
+    assert metrics.score(LOGITS, LABELS, (0, 1), (0, 1)) == metrics.Score(class_il=75.0, task_il=75.0)
+    assert metrics.score(LOGITS, LABELS, (0, 1), (0, 1, 2)) == metrics.Score(class_il=25.0, task_il=75.0)
+    assert metrics.score(LOGITS, LABELS, (0, 1), range(4)) == metrics.score(LOGITS, LABELS, (0, 1))
+    assert metrics.score(LOGITS, LABELS, (0, 1), ()) == metrics.Score(class_il=0.0, task_il=75.0)
 
 
 def test_scores_average_the_tasks_seen_with_equal_weight() -> None:

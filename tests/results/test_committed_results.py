@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+import numpy as np
 import pytest
 
 from itl._deprecated import SETTING_VALUES
@@ -67,6 +68,19 @@ def test_committed_scores_equal_those_of_their_predictions(experiment: Path) -> 
         for name, per_task in scores_from_predictions(run.predictions).items():
             assert run.result[f"{name}_matrix"][-1] == pytest.approx(per_task, abs=1e-9), run.path.name
             assert run.result[name] == pytest.approx(mean(per_task), abs=1e-9), run.path.name
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS, ids=title)
+def test_forgetting_of_older_records_is_computed_again_from_their_matrices(experiment: Path) -> None:
+    """Older versions stored, under the name `forgetting`, what is `signed_forgetting` now."""
+    for run in runs_of(experiment):
+        stored = experiment_at(experiment).records[run.path.name]["result"]
+        matrix = np.tril(stored["class_il_matrix"])
+        expected = (matrix.max(0) - matrix[-1])[:-1].mean() if len(matrix) > 1 else None
+        assert run.metadata["forgetting"] == pytest.approx(expected, abs=1e-9), run.path.name
+        name = "forgetting" if "signed_forgetting" in stored else "signed_forgetting"
+        if stored.get("forgetting") is not None:
+            assert run.metadata[name] == pytest.approx(stored["forgetting"], abs=0.05), run.path.name
 
 
 def test_restated_records_keep_their_old_scores_and_a_reason() -> None:

@@ -19,7 +19,7 @@ from itl.errors import UserError
 from itl.experiments.config import Config
 from itl.experiments.recorder import Recorder
 from itl.learner import Learner, load_learner, use_saved_threads
-from itl.results import RunFolder, read_config
+from itl.results import RunFolder, read_config, read_run
 from itl.streams import Stream
 
 __all__ = ["Config", "fresh_folder", "run", "run_all"]
@@ -60,7 +60,7 @@ def run(
             stack.enter_context(folder.lock())
             _check_same_config(config, folder)
             if (folder.path / "result.json").exists():
-                return dict(folder.read("result.json"))
+                return read_run(folder.path).result or {}
         recorder = Recorder(config, stream, folder, CallbackList(callbacks))
         savers: list[Callback] = [_SpecialistSaver(folder)] if config.keep_specialists else []
         if save:

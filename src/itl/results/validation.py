@@ -10,6 +10,7 @@ import numpy as np
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from itl.errors import UserError
+from itl.metrics import forgetting_measures
 from itl.results.record import FORMAT, RunFolder
 
 MAX_CLASSES = 4096  # for records that do not name their classes
@@ -123,13 +124,16 @@ def _check(model: type[_Record], value: Any, where: object) -> None:
 
 
 def check_result(result: Any, path: Path) -> dict[str, Any]:
-    """Return the content of a result.json, or raise a `UserError` of one line."""
+    """Return the content of a result.json, or raise a `UserError` of one line.
+
+    Forgetting is computed again from the matrices: older versions stored `signed_forgetting` under its name.
+    """
     if not isinstance(result, dict) or type(result.get("format")) is not int:
         raise UserError(f"{path} is not a result of itl: it has no format version")
     if not 1 <= result["format"] <= FORMAT:
         raise UserError(f"{path} has format {result['format']}, but this itl reads 1 to {FORMAT}; use a newer itl")
     _check(_Result, result, path)
-    return result
+    return {**result, **forgetting_measures(result["class_il_matrix"], result["task_il_matrix"])}
 
 
 def check_config(config: Any, path: Path, finished: bool) -> dict[str, Any]:
