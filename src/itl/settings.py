@@ -200,6 +200,7 @@ class Settings(SettingsGroup):
         precision: Arithmetic of the specialist; null: bf16 on CUDA, fp32 on a CPU.
         exact: Whether to use deterministic kernels.
         capture: Whether to capture steps as CUDA graphs; null: on CUDA.
+        class_il_over: Classes among which a Class-IL evaluation chooses: "all" outputs, or the classes "seen" so far.
     """
 
     design: Literal["itl", "reverse"] = "itl"
@@ -215,6 +216,7 @@ class Settings(SettingsGroup):
     precision: Literal["bf16", "tf32", "fp32"] | None = None
     exact: bool = False
     capture: bool | None = None
+    class_il_over: Literal["all", "seen"] = "all"
 
     @property
     def redraws_classifier(self) -> bool:

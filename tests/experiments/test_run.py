@@ -102,8 +102,36 @@ def test_accuracy_matrices_have_a_row_per_learned_task_and_a_column_per_task(
         suffix = "" if name == "class_il" else "_task_il"
         assert result[f"average_incremental{suffix}"] == pytest.approx(np.mean(seen))
         lost = [max(matrix[0, 0], matrix[1, 0]) - matrix[2, 0], matrix[1, 1] - matrix[2, 1]]
-        assert result[f"forgetting{suffix}"] == pytest.approx(np.mean(lost))
+        assert result[f"signed_forgetting{suffix}"] == pytest.approx(np.mean(lost))
+        assert result[f"forgetting{suffix}"] == pytest.approx(np.mean(np.maximum(lost, 0)))
     assert (np.array(result["task_il_matrix"]) >= np.array(result["class_il_matrix"])).all()
+
+
+def test_class_il_over_the_classes_seen_ignores_untrained_outputs(tmp_path: Path) -> None:
+    stream, expected = tiny_stream(**STREAM), []
+
+    def evaluate(event: str, learner: Learner, stage: Any, epoch: int) -> None:
+        if event != "on_task_end":
+            return
+        seen = [label for classes in learner.tasks for label in classes]
+        predicted = [learner.logits(task.test)[:, seen].argmax(1).numpy() for task in stream]
+        accuracies = [
+            (np.take(seen, p) == t.test.labels.numpy()).mean() for p, t in zip(predicted, stream, strict=True)
+        ]
+        expected.append([100 * accuracy for accuracy in accuracies])
+
+    results = {}
+    for rule in ("all", "seen"):
+        settings = {**TINY, "class_il_over": rule}
+        one = Config(stream="arrays", method="lwf", buffer=8, settings=settings, curves=0)
+        callbacks = [LambdaCallback(evaluate)] if rule == "seen" else []
+        results[rule] = run(one, stream, tmp_path / rule, device="cpu", callbacks=callbacks)
+        assert result_of(tmp_path / rule)["class_il_over"] == rule
+    np.testing.assert_allclose(results["seen"]["class_il_matrix"], expected)
+    assert results["all"]["class_il_matrix"][:-1] != results["seen"]["class_il_matrix"][:-1]
+    assert results["all"]["class_il"] == results["seen"]["class_il"]  # every class is seen in the end
+    assert results["all"]["task_il_matrix"] == results["seen"]["task_il_matrix"]
+    assert results["seen"]["class_il_matrix"][0][1:] == [0, 0]
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -10,6 +10,7 @@ import torch
 
 from itl import metrics
 from itl.callbacks.base import Callback
+from itl.learner.inference import class_il_choices
 from itl.results import FORMAT, RunFolder, environment, stage_scores
 from itl.results.image_selection import balanced_subset, select_mistakes
 from itl.streams import Images, Stream
@@ -135,10 +136,10 @@ class Recorder(Callback):
             "seed": config.seed,
             "class_il": metrics.average(whole),
             "task_il": metrics.average(masked),
+            "class_il_over": learner.settings.class_il_over,
             "class_il_matrix": whole,
             "task_il_matrix": masked,
-            "forgetting": metrics.forgetting(whole),
-            "forgetting_task_il": metrics.forgetting(masked),
+            **metrics.forgetting_measures(whole, masked),
             "backward_transfer": metrics.backward_transfer(whole),
             "backward_transfer_task_il": metrics.backward_transfer(masked),
             "forward_transfer_task_il": metrics.forward_transfer(masked, untrained["task_il_tasks"]),
@@ -165,11 +166,13 @@ class Recorder(Callback):
         parts = images or [task.test for task in self.stream]
         tasks = self.stream.tasks[: len(parts)]
         logits = learner.logits(Images.join(parts)).split([len(part) for part in parts])
+        choices = class_il_choices(learner)
         scores = [
-            metrics.score(one, part.labels, task.classes) for one, part, task in zip(logits, parts, tasks, strict=True)
+            metrics.score(one, part.labels, task.classes, choices)
+            for one, part, task in zip(logits, parts, tasks, strict=True)
         ]
         if images is None:
-            self.predictions = _predictions(logits, tasks)
+            self.predictions = _predictions(logits, tasks, choices)
         return metrics.Scores.of(scores, seen=len(learner.tasks))
 
     def _final_predictions(self, learner: Learner) -> dict[str, np.ndarray]:
@@ -230,14 +233,19 @@ def _subset(images: Images) -> Images:
     return images.take(torch.linspace(0, len(images) - 1, count).round().long())
 
 
-def _predictions(logits: Sequence[torch.Tensor], tasks: Sequence[Task]) -> dict[str, np.ndarray]:
-    """The columns of predictions.npz, one row per test image, from the logits `[n, classes]` of each task's images."""
+def _predictions(
+    logits: Sequence[torch.Tensor], tasks: Sequence[Task], choices: list[int] | None
+) -> dict[str, np.ndarray]:
+    """The columns of predictions.npz, one row per test image, from the logits `[n, classes]` of each task's images.
+
+    `choices` are the classes among which Class-IL chooses; None for all.
+    """
     columns: dict[str, list[np.ndarray]] = {}
     for one, task in zip(logits, tasks, strict=True):
         for name, value in (
             ("label", task.test.labels),
             ("task", torch.full((len(one),), task.index)),
-            ("class_il", one.argmax(1)),
+            ("class_il", one.argmax(1) if choices is None else metrics.masked_predictions(one, choices)),
             ("task_il", metrics.masked_predictions(one, task.classes)),
         ):
             columns.setdefault(name, []).append(value.numpy().astype(np.int16))

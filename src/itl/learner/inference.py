@@ -1,4 +1,4 @@
-"""Logits of the model of a learner's current stage."""
+"""Logits of the model of a learner's current stage, and the classes that an evaluation chooses among."""
 
 from __future__ import annotations
 
@@ -29,6 +29,13 @@ def compute_logits(learner: Learner, images: Images) -> Tensor:
             out.append(_forward(learner, learner.normalize(engine.send(images.gather(rows)))))
     net.train(training)
     return torch.cat(out).cpu()
+
+
+def class_il_choices(learner: Learner) -> list[int] | None:
+    """Classes among which Class-IL chooses: those seen so far, or None for all outputs (`class_il_over`)."""
+    if learner.settings.class_il_over == "all":
+        return None
+    return sorted({label for classes in learner.tasks for label in classes})
 
 
 def _forward(learner: Learner, x: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from itl.errors import UserError
 from itl.generalists import Generalist
 from itl.learner import validation
 from itl.learner.builder import Configuration, build_augment, build_components
-from itl.learner.inference import compute_logits
+from itl.learner.inference import class_il_choices, compute_logits
 from itl.learner.inputs import ImageData, LabelData, task_from_arrays
 from itl.learner.stage_state import StageState
 from itl.learner.stages import grow_for_task, make_specialist_stage, memory_context, run_stage, task_context
@@ -246,7 +246,7 @@ class Learner:
         """
         logits = self.logits(Images.join(images)).split([len(task_images) for task_images in images])
         scores = [
-            metrics.score(task_logits, task_images.labels, task.classes)
+            metrics.score(task_logits, task_images.labels, task.classes, class_il_choices(self))
             for task_logits, task_images, task in zip(logits, images, tasks, strict=True)
         ]
         return metrics.Scores.of(scores, seen=len(self.tasks))
