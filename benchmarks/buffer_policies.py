@@ -18,7 +18,9 @@ HOME = Path(__file__).parents[1]
 sys.path[:0] = [str(HOME), str(HOME / "src")]
 
 from benchmarks.pages import put  # noqa: E402
-from benchmarks.runs import mean_std, result_at  # noqa: E402
+from benchmarks.runs import mean_std, result_at, run_all  # noqa: E402
+from itl.experiments.config import Config  # noqa: E402
+from itl.experiments.search.local_backend import LocalBackend  # noqa: E402
 
 RESULTS = HOME / "results" / "seq-digits"
 SEEDS = (0, 1, 2)
@@ -32,27 +34,15 @@ CURVES: dict[str, Curve] = {
 }
 
 
-def configs() -> Iterator[Any]:
-    from itl.experiments.config import Config
-
+def configs() -> Iterator[Config]:
     for seed in SEEDS:  # seeds in the outer loop, so that an unfinished study has all points
         for variant, (_, settings) in (point for curve in CURVES.values() for point in curve.items()):
             yield Config(seed=seed, settings=settings, variant=variant)
 
 
 def run_missing() -> None:
-    import torch
-
-    from itl import streams
-    from itl.experiments.run import run
-
-    torch.set_num_threads(1)
-    stream = streams.load("seq-digits")
-    for config in configs():
-        folder = RESULTS / "policies" / config.name
-        if result_at(folder) is None:
-            result = run(config, stream, folder, resume=True)
-            print(f"{config.name}: {result['class_il']:.1f} in {result['seconds']['total']:.0f} s", flush=True)
+    missing = [config for config in configs() if result_at(RESULTS / "policies" / config.name) is None]
+    run_all(missing, RESULTS / "policies", "data", LocalBackend(threads=1, device="cpu"))
 
 
 def results_of(variant: str | None, method: str = "itl") -> list[dict[str, Any]]:

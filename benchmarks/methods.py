@@ -5,27 +5,25 @@ python benchmarks/methods.py --stream seq-cifar10 --steps 313 --seeds 0 --set ta
     --set projection.epochs=60 --runs-per-gpu 4 --data data              a shortened benchmark, on a GPU
 python benchmarks/methods.py --write                                     run nothing; make the tables
 
-A recorded run is never repeated, so the same command continues an interrupted session. On a CPU each run is a process
-with one thread; on a GPU several runs share one process.
+A recorded run is never repeated, and the same command continues an interrupted session. On a CPU each process has one
+thread; on a GPU several runs share one process.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 HOME = Path(__file__).parents[1]
 sys.path[:0] = [str(HOME), str(HOME / "src")]
 
 from benchmarks.pages import put  # noqa: E402
-from benchmarks.runs import mean_std, not_recorded, recorded, run_and_record, run_on_gpu, runs_below  # noqa: E402
+from benchmarks.runs import mean_std, not_recorded, recorded, run_all, runs_below  # noqa: E402
 from itl import presets  # noqa: E402
 from itl.experiments.config import Config  # noqa: E402
+from itl.experiments.search.local_backend import LocalBackend  # noqa: E402
+from itl.settings import parse as parse_settings  # noqa: E402
 
 RESULTS = HOME / "results"
 PAGE = HOME / "docs" / "methods.md"
@@ -72,28 +70,6 @@ def configs(args: argparse.Namespace) -> list[Config]:
 def missing(args: argparse.Namespace) -> list[Config]:
     """The runs that are not recorded yet."""
     return not_recorded(configs(args), RESULTS / args.stream)
-
-
-def folder_of(config: Config) -> Path:
-    """The folder of a run's record."""
-    return RESULTS / config.stream / "methods" / config.name
-
-
-def run_on_cpu(todo: list[Config], args: argparse.Namespace) -> None:
-    """Do each run in a process with one thread, `args.processes` at once."""
-    options = ["--stream", args.stream, "--buffer", str(args.buffer), "--data", args.data, "--device", "cpu"]
-    options += ["--steps", str(args.steps)] if args.steps else []
-    options += [word for key, value in args.settings.items() for word in ("--set", f"{key}={json.dumps(value)}")]
-
-    def start(config: Config) -> None:
-        name = "itl" if config.method == "b" else config.method
-        words = [sys.executable, __file__, "--one", config.name, "--methods", name]
-        words += ["--seeds", str(config.seed), *options]
-        done = subprocess.run(words, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
-        print(done.stdout.strip() or "\n".join(done.stderr.strip().splitlines()[-1:]), flush=True)
-
-    with ThreadPoolExecutor(args.processes) as threads:
-        list(threads.map(start, todo))
 
 
 # ------------------------------------------------------------------------------------------------------------ tables
@@ -186,11 +162,8 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--data", default="data")
     parser.add_argument("--write", action="store_true", help="put the tables into docs/methods.md")
     parser.add_argument("--list", action="store_true", help="list what is missing and stop")
-    parser.add_argument("--one", help=argparse.SUPPRESS)
     args = parser.parse_args(words)
-    from itl.settings import parse as settings
-
-    args.settings = settings(args.pairs)
+    args.settings = parse_settings(args.pairs)
     args.seeds = tuple(int(seed) for seed in args.seeds.split(","))
     args.methods = args.methods.split(",") if args.methods else names()
     args.buffer = args.buffer or (20 if args.stream == "seq-digits" else 200)
@@ -205,21 +178,12 @@ def main() -> None:
         put(PAGE, "methods-validation", validation())
         return
     todo = missing(args)
-    if args.one:
-        for config in todo:
-            if config.name == args.one:
-                print(f"{config.name}: {run_and_record(config, folder_of(config), args.data, args.device)}")
-        return
     print(f"{len(todo)} of {len(configs(args))} runs to do", flush=True)
     if args.list:
         print(*(config.command for config in todo), sep="\n")
         return
-    from itl.engine.device import choose_engine
-
-    if choose_engine(args.device).device.type == "cuda":
-        run_on_gpu(todo, folder_of, args.data, args.device, args.runs_per_gpu)
-    else:
-        run_on_cpu(todo, args)
+    backend = LocalBackend(args.processes, threads=1, runs_per_gpu=args.runs_per_gpu, device=args.device)
+    run_all(todo, RESULTS / args.stream / "methods", args.data, backend)
 
 
 if __name__ == "__main__":

@@ -1,18 +1,19 @@
-"""Records of many runs: which exist, making one more, and making several at once on a GPU."""
+"""Records of many runs: which exist, and doing those that do not."""
 
 from __future__ import annotations
 
-import os
 import shutil
 import statistics
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.jobs import Job, run_jobs
 from itl.errors import UserError
 from itl.experiments.config import Config
+from itl.experiments.search.jobs import JobEvent
+from itl.experiments.search.progress import DONE, FAILED, ProgressTracker
+from itl.experiments.search.sweep import Backend, sweep
+from itl.experiments.search.sweep_jobs import SweepJobs
 from itl.results import Run, find_runs, read_run
 from itl.results.packed import experiment_at, is_packed
 
@@ -52,33 +53,24 @@ def not_recorded(configs: Sequence[Config], folder: Path, split: str = "test") -
     return [config for config in configs if key(config) not in done]
 
 
-def run_and_record(config: Config, out: Path, data: str, device: str) -> str:
-    """Do one run in this process and return a line about its outcome. A failed run leaves earlier records intact."""
-    from itl.experiments.run import run
+class PrintingTracker(ProgressTracker):
+    """Prints a line about each run that has ended."""
 
-    draft = out.with_name(f".{out.name}")
-    shutil.rmtree(draft, ignore_errors=True)
-    try:
-        result = run(config, config.load_stream(data), draft, device=device, save=False)
-    except BaseException:
-        shutil.rmtree(draft, ignore_errors=True)
-        raise
-    shutil.rmtree(out, ignore_errors=True)
-    os.replace(draft, out)
-    return f"Class-IL {result['class_il']:.1f}, Task-IL {result['task_il']:.1f}"
+    def update(self, event: JobEvent) -> None:
+        super().update(event)
+        if event["kind"] in (DONE, FAILED):
+            outcome = event.get("error") or f"Class-IL {event['class_il']:.1f}, Task-IL {event['task_il']:.1f}"
+            print(f"{event['job']}: {outcome}", flush=True)
 
 
-def run_on_gpu(
-    configs: Sequence[Config],
-    folder_of: Callable[[Config], Path],
-    data: str,
-    device: str,
-    workers: int,
-    time_limit: float = float("inf"),
-) -> None:
-    """Do several runs at once in this process; start none that is expected to end after `time_limit` seconds."""
-    jobs = [Job(c.name, partial(run_and_record, c, folder_of(c), data, device)) for c in configs]
-    run_jobs(jobs, workers, device, time_limit)
+def run_all(configs: Sequence[Config], folder: Path, data: str, backend: Backend) -> None:
+    """Do runs in folders below `folder`. Repeating the call continues unfinished runs and repeats failed ones."""
+    jobs = SweepJobs(folder, configs)
+    jobs.check_folders()
+    sweep(jobs, backend, PrintingTracker(config.name for config in configs), data)
+    for config in configs:
+        if (folder / config.name / "result.json").exists():  # records do not include models
+            shutil.rmtree(folder / config.name / "model", ignore_errors=True)
 
 
 def mean_std(values: Sequence[float]) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import runpy
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,9 @@ from typing import Any
 import pytest
 
 from itl import presets
-from itl.errors import UserError
 from itl.experiments.config import Config
 from support.tiny import tiny_stream
+from support.tiny_sweeps import InProcessBackend
 
 HOME = Path(__file__).parents[2]
 SCRIPT = HOME / "benchmarks" / "methods.py"
@@ -60,8 +59,7 @@ def test_recorded_runs_are_not_repeated_and_fill_the_table(
     args = script["parse"](options)
     todo = script["missing"](args)
     assert [(c.method, c.variant) for c in todo] == [("er", None), ("er", "tangent"), ("b", None), ("itl", None)]
-    for config in todo:
-        assert "Class-IL" in script["run_and_record"](config, script["folder_of"](config), args.data, args.device)
+    script["run_all"](todo, tmp_path / "seq-digits" / "methods", args.data, InProcessBackend())
     assert script["missing"](args) == []
     paths = [tmp_path / "seq-digits" / "methods" / config.name / "result.json" for config in todo]
     er, er_tangent, b, itl = (f"{json.loads(path.read_text())['class_il']:.1f}" for path in paths)
@@ -72,12 +70,14 @@ def test_recorded_runs_are_not_repeated_and_fill_the_table(
     assert "–" in script["table"]("seq-digits", 20, None, (0, 1))  # a seed is missing: no number
 
 
-def test_failed_run_leaves_no_files(script: dict[str, Any], tmp_path: Path) -> None:
+def test_failed_run_is_reported_and_repeated(
+    script: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     args = script["parse"](["--methods", "er", "--seeds", "0", "--buffer", "5", "--device", "cpu"])
-    config = script["configs"](args)[0]
-    with pytest.raises(UserError, match="a buffer of 5 cannot hold one image of each of 10 classes"):
-        script["run_and_record"](config, script["folder_of"](config), args.data, args.device)
-    assert list((tmp_path / "seq-digits").glob("**/*")) in ([], [tmp_path / "seq-digits" / "methods"])
+    for _ in range(2):
+        script["run_all"](script["missing"](args)[:1], tmp_path, args.data, InProcessBackend())
+        assert "a buffer of 5 cannot hold one image of each of 10 classes" in capsys.readouterr().out
+    assert len(script["missing"](args)) == 2
 
 
 def test_page_shows_the_records() -> None:
@@ -88,9 +88,10 @@ def test_page_shows_the_records() -> None:
         assert f"<!-- results:{marker} -->\n{section}" in page, "run python benchmarks/methods.py --write"
 
 
-def test_script_lists_missing_runs() -> None:
-    command = [sys.executable, str(SCRIPT), "--list", "--seeds", "987", "--methods", "er"]
-    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+def test_script_lists_missing_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["methods.py", "--list", "--seeds", "987", "--methods", "er"])
+    runpy.run_path(str(SCRIPT), run_name="__main__")
+    lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "2 of 2 runs to do"
     assert lines[2].endswith("--set generalist=tangent --curves 0")
 
@@ -98,18 +99,19 @@ def test_script_lists_missing_runs() -> None:
 def run_shortened(
     script: dict[str, Any], monkeypatch: pytest.MonkeyPatch, names: list[str]
 ) -> dict[Any, dict[str, Any]]:
-    """Run on a stand-in for Seq-CIFAR-10 (8x8, network of width 4, two steps per task), several at once as on a GPU."""
+    """Run on a stand-in for Seq-CIFAR-10 (8x8, network of width 4, two steps per task)."""
     stand_in = tiny_stream(classes=10, tasks=5, each=8, channels=3, name="seq-cifar10", policy="cifar10")
-    monkeypatch.setattr(Config, "load_stream", lambda self, data: stand_in)
+    monkeypatch.setattr(Config, "load_stream", lambda self, data, download=False: stand_in)
     small = {"net.name": "resnet8", "net.width": 4, "tangent.steps": 2, "projection.steps": 2}
     options = ["--stream", "seq-cifar10", "--steps", "2", "--seeds", "0", "--methods", ",".join(names)]
     options += ["--buffer", "20", "--device", "cpu", "--lanes", "3"]
     args = script["parse"]([*options, *(w for key, value in small.items() for w in ("--set", f"{key}={value}"))])
     if "co2l" in names:
         args.settings |= {"specialist.batch": 8}  # 16 images and a memory cannot fill batches of 512
-    script["run_on_gpu"](script["missing"](args), script["folder_of"], args.data, args.device, args.runs_per_gpu)
+    folder = script["missing"].__globals__["RESULTS"] / "seq-cifar10" / "methods"
+    script["run_all"](script["missing"](args), folder, args.data, InProcessBackend())
     assert script["missing"](args) == []
-    results: dict[Any, dict[str, Any]] = script["recorded"](script["folder_of"](script["configs"](args)[0]).parent)
+    results: dict[Any, dict[str, Any]] = script["recorded"](folder)
     return results
 
 

@@ -12,7 +12,8 @@ import torch
 
 from itl.experiments.config import Config
 from itl.experiments.search.jobs import JobEvent, JobSource, StreamCache
-from itl.experiments.search.worker import JobRunner
+from itl.experiments.search.progress import ProgressTracker
+from itl.experiments.search.worker import JobRunner, open_job_source
 
 TINY: dict[str, Any] = {
     "net.width": 2,
@@ -43,6 +44,16 @@ class RecordingRunner(JobRunner):
     def names(self, kind: str) -> list[str]:
         """The jobs of the recorded events of one kind."""
         return [event["job"] for event in self.recorded_events if event["kind"] == kind]
+
+
+class InProcessBackend:
+    """A backend that runs the jobs one after another in this process."""
+
+    def run_jobs(self, spec: dict[str, Any], tracker: ProgressTracker, max_jobs: int, data: str) -> None:
+        """Run all jobs of the source that `spec` describes."""
+        runner = JobRunner(open_job_source(spec), Path(spec["out"]), StreamCache(data), torch.device("cpu"), 1)
+        runner.emit = tracker.update  # type: ignore[method-assign]
+        runner.run()
 
 
 def fingerprint(folder: Path) -> dict[str, Any]:
