@@ -232,7 +232,7 @@ def test_failed_write_leaves_the_old_state(folder: Path, monkeypatch: pytest.Mon
     def fail_with_full_disk(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    for function in ("save_file", "write_text_atomic", "set_current", "flush_to_disk"):
+    for function in ("save", "create_file", "write_checksums", "write_text_atomic", "set_current", "flush_to_disk"):
         with monkeypatch.context() as patch:
             patch.setattr(f"itl.checkpoint.store.{function}", fail_with_full_disk)
             with pytest.raises(UserError, match="No space left on device"):

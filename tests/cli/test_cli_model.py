@@ -156,7 +156,7 @@ def test_undo_rename_merge_resize_and_forget(itl: Itl, world: Path) -> None:
     )
     assert "The weights were trained with these images and have not changed." in done.out
     assert Model.open(world / "m", device="cpu").classes == ["lynx", "dog", "fox"]
-    assert_user_error(itl("undo", "m"), "nothing older")
+    assert_user_error(itl("undo", "m"), "no older state")
 
 
 def test_export_writes_one_file(itl: Itl, world: Path) -> None:

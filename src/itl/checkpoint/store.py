@@ -9,28 +9,81 @@ moment leaves either the old state or the new one.
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import os
-import re
 import shutil
-import stat
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save
 from torch import Tensor
 
-from itl.atomic import flush_to_disk, write_text_atomic
+from itl.atomic import create_file, flush_to_disk, make_folder, overwrite, write_text_atomic
+from itl.checkpoint.checksums import (
+    CHECKSUMS,
+    STATE,
+    TENSORS,
+    FileEntry,
+    check_regular,
+    is_listed_but_for_a_byte,
+    read_checksums,
+    read_text,
+    readable_entries,
+    sha256,
+    verify_file,
+    write_checksums,
+)
+from itl.checkpoint.generation_list import (
+    CURRENT,
+    GENERATION_NAME,
+    LIST_KEY,
+    current_unchecked,
+    generation_number,
+    generations,
+    new_draft,
+    remove_generations,
+)
 from itl.errors import UserError
 
+__all__ = [
+    "BUSY",
+    "CHECKSUMS",
+    "CURRENT",
+    "FORMAT_VERSION",
+    "MAX_READ_ATTEMPTS",
+    "STATE",
+    "TENSORS",
+    "FileEntry",
+    "TemporarilyUnreadable",
+    "UnsupportedVersion",
+    "current",
+    "current_unchecked",
+    "error_summary",
+    "generation_number",
+    "generations",
+    "is_disk_full",
+    "is_intact",
+    "is_transient",
+    "read",
+    "read_checksums",
+    "read_error",
+    "read_generation",
+    "read_state_unchecked",
+    "remove",
+    "remove_generations",
+    "restore_current",
+    "set_current",
+    "set_current_on_full_disk",
+    "verify_file",
+    "write",
+    "write_checksums",
+]
+
 FORMAT_VERSION = 2
-CURRENT, TENSORS, STATE, CHECKSUMS = "CURRENT", "tensors.safetensors", "state.json", "SHA256SUMS"
-GENERATION_NAME = re.compile(r"generation-([0-9]{6,12})")
-MAX_TEXT_BYTES = 64 << 20  # a larger state.json or SHA256SUMS was not written by itl
 TRANSIENT_ERRORS = (errno.EMFILE, errno.ENFILE, errno.ESTALE, errno.ENOMEM)  # they do not mean that a file is damaged
+DISK_FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT)
 MAX_READ_ATTEMPTS = 5  # another process may replace the generation during each of them
 BUSY = "{} is replaced by another process faster than it can be read; try again later"
 
@@ -48,7 +101,7 @@ def write(
     tensors: dict[str, Tensor],
     state: dict[str, Any],
     *,
-    add_files: Callable[[Path], None] | None = None,
+    add_files: Callable[[Path], Mapping[str, FileEntry]] | None = None,
     keep: Collection[str] = (),
 ) -> Path:
     """Write a new generation into `folder`, make it the current one, and remove the older ones.
@@ -57,7 +110,8 @@ def write(
         folder: The model folder; it is created if it does not exist.
         tensors: Content of `tensors.safetensors`.
         state: Content of `state.json`.
-        add_files: Called with the path of the unfinished generation, to write further files into it.
+        add_files: Called with the path of the unfinished generation, to write further files into it. Returns the
+            entries of files that it has linked.
         keep: Names of older generations to keep.
 
     Returns:
@@ -68,58 +122,51 @@ def write(
     """
     root = Path(folder)
     draft: Path | None = None
+    name = ""
     try:
-        root.mkdir(parents=True, exist_ok=True)
-        number = max((generation_number(p.name) for p in root.glob("generation-*")), default=0) + 1
-        draft = root / f".draft-{number:06d}"
-        shutil.rmtree(draft, ignore_errors=True)
-        draft.mkdir()
-        save_file({name: t.detach().cpu().contiguous() for name, t in tensors.items()}, draft / TENSORS)
-        (draft / STATE).write_text(json.dumps({"format": FORMAT_VERSION, **state}, indent=1), encoding="utf-8")
-        if add_files is not None:
-            add_files(draft)
-        write_checksums(draft)
-        target = root / f"generation-{number:06d}"
-        draft.rename(target)
+        make_folder(root)
+        older = generations(root)
+        draft, name, listed = new_draft(root, older)
+        with create_file(draft / TENSORS) as file:
+            file.write(save({key: t.detach().cpu().contiguous() for key, t in tensors.items()}))
+        with create_file(draft / STATE) as file:
+            content = {"format": FORMAT_VERSION, **state, LIST_KEY: listed}
+            file.write(json.dumps(content, indent=1).encode("utf-8"))
+        linked = {} if add_files is None else add_files(draft)
+        write_checksums(draft, linked)
+        draft.rename(root / name)
         flush_to_disk(root)
-        set_current(root, target.name)
+        set_current(root, name)
     except (OSError, SafetensorError) as error:
         if draft is not None:
             shutil.rmtree(draft, ignore_errors=True)  # free the space if the disk is full
-        raise UserError(
-            f"cannot write the model folder {root}: {error_summary(error)}; its content is unchanged"
-        ) from error
-    remove_generations(root, keep={target.name, *keep})
-    return target
-
-
-def write_checksums(generation: Path) -> None:
-    """Write `SHA256SUMS` over all files of a generation and flush everything to disk."""
-    files = sorted(p for p in generation.rglob("*") if p.is_file() and p.name != CHECKSUMS)
-    lines = [f"{_sha256(path)}  {path.relative_to(generation).as_posix()}\n" for path in files]
-    (generation / CHECKSUMS).write_text("".join(lines), encoding="utf-8")
-    for path in (*files, generation / CHECKSUMS, *(p for p in generation.rglob("*") if p.is_dir()), generation):
-        flush_to_disk(path)
+        written = name and current_unchecked(root) == name
+        if name and not written:
+            remove_generations(root, [name])
+        result = "the new state was saved, but a power failure may undo it" if written else "its content is unchanged"
+        raise UserError(f"cannot write the model folder {root}: {error_summary(error)}; {result}") from error
+    remove_generations(root, [other for other in older if other not in keep])
+    return root / name
 
 
 def set_current(root: Path, name: str) -> None:
     """Make a generation the current one, atomically."""
-    write_text_atomic(root / CURRENT, f"{name}\n{_sha256(root / name / CHECKSUMS)}\n")
+    write_text_atomic(root / CURRENT, _current_text(root, name))
 
 
-def remove_generations(root: Path, keep: Collection[str]) -> None:
-    """Remove all generations and drafts except those named in `keep`."""
-    for path in (*root.glob("generation-*"), *root.glob(".draft-*")):
-        if path.name not in keep:
-            shutil.rmtree(path, ignore_errors=True)
-    for path in root.glob(f".{CURRENT}.*.tmp"):  # left by processes that were killed
-        path.unlink(missing_ok=True)
+def set_current_on_full_disk(root: Path, name: str) -> None:
+    """Make a generation the current one without using space. If a crash interrupts it, `CURRENT` may be damaged."""
+    size = (root / CURRENT).stat().st_size
+    overwrite(root / CURRENT, _current_text(root, name).ljust(size).encode("utf-8"))
 
 
-def generations(folder: str | os.PathLike[str]) -> list[str]:
-    """Names of all generations in a folder, oldest first."""
-    names = (path.name for path in Path(folder).glob("generation-*"))
-    return sorted((name for name in names if GENERATION_NAME.fullmatch(name)), key=generation_number)
+def _current_text(root: Path, name: str) -> str:
+    return f"{name}\n{sha256(root / name / CHECKSUMS)}\n"
+
+
+def is_disk_full(error: BaseException | None) -> bool:
+    """Whether an error says that there is no space left."""
+    return isinstance(error, OSError) and error.errno in DISK_FULL_ERRORS
 
 
 def current(folder: str | os.PathLike[str]) -> str:
@@ -131,14 +178,14 @@ def current(folder: str | os.PathLike[str]) -> str:
     root = Path(folder)
     try:
         for _ in range(MAX_READ_ATTEMPTS):
-            text = _read_text(root / CURRENT)
+            text = read_text(root / CURRENT)
             name, _, digest = text.strip().partition("\n")
             if not GENERATION_NAME.fullmatch(name):
                 raise UserError(f"{root / CURRENT} does not name a generation; this is not a model folder of itl")
             checksums = root / name / CHECKSUMS
-            if checksums.exists() and _check_regular(checksums, root) and _sha256(checksums) == digest:
+            if checksums.exists() and check_regular(checksums, root) and sha256(checksums) == digest:
                 return name
-            if _read_text(root / CURRENT) == text:  # otherwise another process has just replaced it
+            if read_text(root / CURRENT) == text:  # otherwise another process has just replaced it
                 problem = "is damaged or was replaced" if checksums.exists() else "is missing"
                 raise UserError(
                     f"{root} is not a complete model folder of itl: {name}/{CHECKSUMS} {problem}; "
@@ -151,19 +198,47 @@ def current(folder: str | os.PathLike[str]) -> str:
     raise UserError(BUSY.format(root))
 
 
-def current_unchecked(folder: str | os.PathLike[str]) -> str | None:
-    """Name of the generation in `CURRENT`, intact or not; None if there is none."""
+def is_intact(root: Path, name: str) -> bool:
+    """Whether the tensors and the state of a generation are intact, even if its `SHA256SUMS` or `CURRENT` is not.
+
+    Raises:
+        TemporarilyUnreadable: The files cannot be read now.
+        UnsupportedVersion: The state was written by another version of itl.
+    """
     try:
-        name = _read_text(Path(folder) / CURRENT).partition("\n")[0].strip()
-    except (OSError, ValueError, UserError):
-        return None
-    return name if GENERATION_NAME.fullmatch(name) else None
+        read_generation(root, name)
+    except (TemporarilyUnreadable, UnsupportedVersion):
+        raise
+    except UserError:
+        generation = root / name
+        try:
+            regular = all(check_regular(generation / file, root) for file in (TENSORS, STATE, CHECKSUMS))
+        except (OSError, UserError):
+            return False
+        return regular and all(is_listed_but_for_a_byte(generation, file) for file in (TENSORS, STATE))
+    return True
+
+
+def restore_current(root: Path, name: str) -> None:
+    """Make an intact generation the current one and correct its `SHA256SUMS`, if that is damaged.
+
+    Raises:
+        OSError: The folder cannot be written.
+    """
+    try:
+        read_generation(root, name)
+    except UserError:
+        known = {file: entry for file, entry in readable_entries(root / name).items() if file not in (TENSORS, STATE)}
+        write_checksums(root / name, known)
+    set_current(root, name)
 
 
 def remove(root: Path) -> None:
     """Remove all generations of a model folder; other files in it stay."""
+    names = generations(root)
     (root / CURRENT).unlink()  # first, so that an interruption leaves no model folder
-    remove_generations(root, keep=())
+    flush_to_disk(root)
+    remove_generations(root, names)
 
 
 def read(folder: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -186,7 +261,9 @@ def read(folder: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, A
 
 
 def read_generation(root: Path, name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Tensors and state of a generation. All checksums are verified before a tensor is loaded.
+    """Tensors and state of a generation. Both checksums are verified before a tensor is loaded.
+
+    Further files are verified by their owner (`verify_file`): damage to one of them does not concern the weights.
 
     Raises:
         UserError: A file is missing, damaged or of another format version, or cannot be read.
@@ -194,16 +271,16 @@ def read_generation(root: Path, name: str) -> tuple[dict[str, Tensor], dict[str,
     generation = root / name
     try:
         checksums = read_checksums(generation)
-        state = json.loads(_read_text(generation / STATE))
+        state = json.loads(read_text(generation / STATE))
         if not isinstance(state, dict) or type(state.get("format")) is not int or state["format"] != FORMAT_VERSION:
             other_version = isinstance(state, dict) and type(state.get("format")) is int
             message = f"{generation / STATE} has another format version; this itl reads version {FORMAT_VERSION}"
             raise UnsupportedVersion(message) if other_version else UserError(message)
-        for file, digest in checksums.items():
-            path = generation / file
-            _check_regular(path, root)
-            if _sha256(path) != digest:
-                raise UserError(f"{path} is damaged (its checksum differs); restore it from a copy")
+        verify_file(root, generation / STATE, checksums[STATE])
+        if checksums[TENSORS].size is None and check_regular(generation / TENSORS, root):
+            with safe_open(generation / TENSORS, framework="pt"):
+                pass  # compares the length of the file with its header, before all of it is read
+        verify_file(root, generation / TENSORS, checksums[TENSORS])
         return load_file(generation / TENSORS), state
     except FileNotFoundError as error:
         raise _missing_file(root, error) from None
@@ -213,45 +290,22 @@ def read_generation(root: Path, name: str) -> tuple[dict[str, Tensor], dict[str,
 
 def read_error(root: Path, error: BaseException) -> UserError:
     """Error for a folder that could not be read: `TemporarilyUnreadable` if the folder itself may be intact."""
-    transient = isinstance(error, PermissionError) or (isinstance(error, OSError) and error.errno in TRANSIENT_ERRORS)
-    kind = TemporarilyUnreadable if transient else UserError
+    kind = TemporarilyUnreadable if is_transient(error) else UserError
     return kind(f"cannot read the model folder {root}: {error_summary(error)}")
+
+
+def is_transient(error: BaseException) -> bool:
+    """Whether an error means that a file cannot be read now, but may be intact."""
+    return isinstance(error, PermissionError) or (isinstance(error, OSError) and error.errno in TRANSIENT_ERRORS)
 
 
 def read_state_unchecked(generation: Path) -> dict[str, Any]:
     """Content of a generation's `state.json`, without verification; empty if it cannot be read."""
     try:
-        state = json.loads(_read_text(generation / STATE))
-    except (OSError, ValueError, RecursionError):
+        state = json.loads(read_text(generation / STATE))
+    except (OSError, ValueError, RecursionError, UserError):
         return {}
     return state if isinstance(state, dict) else {}
-
-
-def read_checksums(generation: Path) -> dict[str, str]:
-    """Checksum of each file listed in `SHA256SUMS`, by its path relative to the generation.
-
-    Raises:
-        UserError: A line is malformed, or a path leads out of the generation.
-        FileNotFoundError: The tensors or the state are not listed.
-    """
-    checksums: dict[str, str] = {}
-    for line in _read_text(generation / CHECKSUMS).splitlines():
-        digest, gap, name = line.partition("  ")
-        parts = name.split("/")
-        if not gap or not re.fullmatch("[0-9a-f]{64}", digest) or name in checksums or {"", ".", ".."} & set(parts):
-            raise UserError(f"{generation / CHECKSUMS} is damaged; restore it from a copy")
-        checksums[name] = digest
-    for name in (TENSORS, STATE):
-        if name not in checksums:
-            missing = generation / (name if not (generation / name).exists() else CHECKSUMS)
-            raise FileNotFoundError(errno.ENOENT, "missing", str(missing))
-    return checksums
-
-
-def generation_number(name: str) -> int:
-    """Number of a generation from its name; 0 for a name of another form."""
-    digits = name.rpartition("-")[2]
-    return int(digits) if digits.isdigit() else 0
 
 
 def error_summary(error: BaseException) -> str:
@@ -262,31 +316,3 @@ def error_summary(error: BaseException) -> str:
 
 def _missing_file(root: Path, error: FileNotFoundError) -> UserError:
     return UserError(f"{root} is not a model folder of itl: {Path(str(error.filename)).name} is missing")
-
-
-def _check_regular(path: Path, root: Path) -> bool:
-    """Reject links, which could lead out of the folder, and devices, which may never end."""
-    while path != root:
-        mode = path.lstat().st_mode
-        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-            raise _not_regular(path)
-        path = path.parent
-    return True
-
-
-def _read_text(path: Path) -> str:
-    status = path.lstat()
-    if not stat.S_ISREG(status.st_mode):
-        raise _not_regular(path)
-    if status.st_size > MAX_TEXT_BYTES:
-        raise UserError(f"{path} has {status.st_size >> 20} MiB; this is not a model folder of itl")
-    return path.read_text(encoding="utf-8")
-
-
-def _not_regular(path: Path) -> UserError:
-    return UserError(f"{path} is not a regular file; a model folder contains only regular files and folders")
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -15,7 +15,7 @@ import click
 
 from itl import __version__
 from itl.cli.commands.bench import bench
-from itl.cli.commands.edit import forget, rename, resize, undo
+from itl.cli.commands.edit import check, forget, rename, resize, undo
 from itl.cli.commands.evaluate import evaluate
 from itl.cli.commands.export import export
 from itl.cli.commands.info import info
@@ -41,7 +41,7 @@ SYSTEM_ERRORS = {
 SECTIONS = {
     "Experiments": (run, refine, sweep, search, table, report, bench),
     "Lists": (methods, streams, backbones),
-    "Models of your own images": (learn, predict, evaluate, info, export, undo, forget, rename, resize),
+    "Models of your own images": (learn, predict, evaluate, info, export, check, undo, forget, rename, resize),
 }
 
 

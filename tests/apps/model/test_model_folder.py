@@ -16,6 +16,7 @@ import pytest
 import torch
 from PIL import Image
 
+import itl
 from itl import UserError, locks
 from itl.apps.model import Model
 from itl.apps.model.memory_images import MemoryImageFiles, class_folder_names
@@ -324,11 +325,15 @@ def test_gpu_out_of_memory_is_a_user_error(tmp_path: Path, monkeypatch: pytest.M
     assert differing_keys(learner_snapshot(Model.open(tmp_path / "m", device="cpu").learner), before) == set()
 
 
-def test_missing_memory_image_is_named(tmp_path: Path) -> None:
-    model = trained_model(tmp_path / "m")
-    memory_images(model)[0].unlink()
-    with pytest.raises(UserError, match=f"{memory_images(model)[0].parent.parent.name}|is missing"):
-        reopened(model)
+def test_missing_memory_image_is_dropped_and_named(tmp_path: Path) -> None:
+    model = trained_model(tmp_path / "m", undo=0)
+    missing = memory_images(model)[0]
+    missing.unlink()
+    again = reopened(model)
+    assert again.damaged_images == [missing.relative_to(model.path / str(model.generation)).as_posix()]
+    assert len(again.learner.memory) == len(model.learner.memory) - 1
+    with pytest.warns(UserWarning, match="lost 1 damaged image"):
+        itl.load(model.path, device="cpu")
 
 
 def test_create_refuses_a_folder_with_a_model(tmp_path: Path) -> None:

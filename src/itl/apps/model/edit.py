@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -51,31 +52,56 @@ def undo(path: Path) -> list[dict[str, Any]]:
 
 def _undo(path: Path) -> list[dict[str, Any]]:
     damage = find_damage(path)
-    if isinstance(damage, store.TemporarilyUnreadable):
+    if isinstance(damage, (store.TemporarilyUnreadable, store.UnsupportedVersion)):
         raise damage
-    target = newest_intact(path) if damage else next(earlier_finished(path), None)
+    if damage is not None:
+        return _undo_damage(path, damage)
+    target = next(earlier_finished(path), None)
+    if target is None:
+        return _remove_unfinished_model(path)
+    history = _history(store.read_state_unchecked(path / store.current(path)))
+    kept = _history(store.read_generation(path, target)[1])
+    names = store.generations(path)
+    with _unwritable_as_user_error(path):
+        try:
+            store.set_current(path, target)
+        except OSError as error:
+            if not store.is_disk_full(error):
+                raise
+            store.set_current_on_full_disk(path, target)  # this frees space
+    store.remove_generations(path, names[names.index(target) + 1 :])
+    return history[len(kept) :] or [{"what": "an unfinished learn"}]
+
+
+def _undo_damage(path: Path, damage: UserError) -> list[dict[str, Any]]:
+    """Go back to the newest intact state and remove the damaged ones after it, but none that is intact."""
+    target = newest_intact(path)
+    if target is None:
+        raise damage
+    names = store.generations(path)
+    damaged = [name for name in names[names.index(target) + 1 :] if not store.is_intact(path, name)]
+    with _unwritable_as_user_error(path):
+        store.restore_current(path, target)
+    store.remove_generations(path, damaged)
+    return [{"what": "a damaged state"}]
+
+
+@contextmanager
+def _unwritable_as_user_error(path: Path) -> Iterator[None]:
     try:
-        if damage and target is None:
-            raise damage
-        if target is None:
-            return _remove_unfinished_model(path)
-        history = [] if damage else _history(store.read_state_unchecked(path / store.current(path)))
-        kept = _history(store.read_generation(path, target)[1])
-        store.set_current(path, target)
+        yield
     except OSError as error:
         raise UserError(
             f"cannot write the model folder {path}: {store.error_summary(error)}; it is unchanged"
         ) from None
-    names = store.generations(path)
-    store.remove_generations(path, names[: names.index(target) + 1])
-    return history[len(kept) :] or [{"what": "a damaged state" if damage else "an unfinished learn"}]
 
 
 def _remove_unfinished_model(path: Path) -> list[dict[str, Any]]:
     """Remove a model whose first lesson is unfinished."""
     if pending_lesson(path / store.current(path)) is None:
         raise UserError(f"{path} has no older state to undo to; delete the folder to start again")
-    store.remove(path)
+    with _unwritable_as_user_error(path):
+        store.remove(path)
     remove_folder(path)
     return [{"what": "an unfinished learn, the first; there is no model any more"}]
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 import hashlib
 import os
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,7 +22,7 @@ from torch import Tensor, nn
 
 from itl import __version__
 from itl.apps.model.generations import is_finished, newest_finished, with_undo_hint
-from itl.apps.model.memory_images import PILLOW_MODES, MemoryImageFiles
+from itl.apps.model.memory_images import PILLOW_MODES, MemoryImageFiles, memory_shape
 from itl.apps.model.metadata import DEFAULT_UNDO, METADATA_FORMAT, METADATA_KEY, ImageSpec, ModelMetadata, read_metadata
 from itl.apps.next_task import next_task
 from itl.callbacks.base import Callback, CallbackList
@@ -34,9 +35,6 @@ from itl.learner import Learner, learner_from_state, use_saved_threads
 from itl.nets import ModuleAdapter
 from itl.streams import Images, Task
 from itl.streams.arrays import as_pixels
-
-if TYPE_CHECKING:
-    pass
 
 STRIDED_STEM_SIZE = 96  # pixels: from this image size on, the default network has a strided stem
 
@@ -70,6 +68,7 @@ class Model:
         self.undo = metadata.undo
         self.generation: str | None = None
         self._memory_images = MemoryImageFiles()
+        self._has_memory = True
 
     def __repr__(self) -> str:
         shape = f"{self.image['channels']}x{self.image['size']}x{self.image['size']}"
@@ -137,10 +136,12 @@ class Model:
         settings: Mapping[str, Any] | None = None,
         net: nn.Module | None = None,
         last_finished: bool = False,
+        memory: bool = True,
     ) -> Model:
         """Open a model folder, or a folder written by `Learner.save` (its classes are named "0", "1", "2", …).
 
-        Reading needs no lock: if another process replaces the state meanwhile, the new state is read.
+        Reading needs no lock: if another process replaces the state meanwhile, the new state is read. A damaged image
+        of the memory is dropped (`damaged_images`); the weights do not depend on it.
 
         Args:
             path: The folder.
@@ -148,6 +149,7 @@ class Model:
             settings: Settings that override the saved ones.
             net: The network's structure, if the model was created with your own network.
             last_finished: Open the last state at which a lesson was finished, for use while another is being learned.
+            memory: Read the memory's images. Without them the model can predict, but neither learn nor be saved.
 
         Returns:
             The model.
@@ -163,7 +165,7 @@ class Model:
                 raise with_undo_hint(root, error) from None
             name = newest_finished(root, current) if last_finished else current
             try:
-                return cls._from_generation(root, name, device, dict(settings or {}), net)
+                return cls._from_generation(root, name, device, dict(settings or {}), net, memory)
             except UserError as error:
                 if store.current_unchecked(root) == current:  # otherwise it was replaced and removed while it was read
                     raise with_undo_hint(root, error) from error.__cause__
@@ -171,19 +173,31 @@ class Model:
 
     @classmethod
     def _from_generation(
-        cls, root: Path, name: str, device: str, settings: dict[str, Any], net: nn.Module | None
+        cls, root: Path, name: str, device: str, settings: dict[str, Any], net: nn.Module | None, memory: bool
     ) -> Model:
         tensors, state = store.read_generation(root, name)
         metadata, memory_images = read_metadata(root, state), MemoryImageFiles()
-        if "memory.pixels" not in tensors:
+        as_files = METADATA_KEY in state["notes"] and "memory.pixels" not in tensors
+        if as_files and memory:
             tensors["memory.pixels"] = memory_images.read_memory(root / name, tensors, state, metadata.names)
+        elif as_files:
+            slots, _, shape = memory_shape(root / name, tensors, state)
+            tensors["memory.pixels"] = torch.zeros(1, dtype=torch.uint8).expand(slots, *shape)
         learner = learner_from_state(LearnerState(tensors, state), root, device=device, settings=settings, net=net)
         outputs = learner.net.classifier.out_features
         if len(metadata.names) != outputs:
             raise UserError(f"the model folder {root} has {len(metadata.names)} class names for {outputs} outputs")
         model = cls(root, learner, metadata)
-        model.generation, model._memory_images = name, memory_images
+        model.generation, model._memory_images, model._has_memory = name, memory_images, memory or not as_files
+        if memory_images.damaged:
+            intact = np.setdiff1d(np.arange(len(learner.memory)), list(memory_images.damaged))
+            learner.memory.keep(intact, learner.memory.size)
         return model
+
+    @property
+    def damaged_images(self) -> list[str]:
+        """Files of the memory that were damaged or missing when the model was opened. The memory has lost them."""
+        return list(self._memory_images.damaged.values())
 
     # ------------------------------------------------------------------ saving
 
@@ -214,6 +228,7 @@ class Model:
         current = store.current(self.path) if (self.path / store.CURRENT).exists() else None
         if current != self.generation:
             raise UserError(f"{self.path} was changed by another process since it was opened; open it again")
+        self._require_memory()
         self.learner.check_consistent()
         self.learner.notes[METADATA_KEY] = {
             "format": METADATA_FORMAT,
@@ -230,16 +245,26 @@ class Model:
         if as_files:
             del tensors["memory.pixels"]
 
-        def write_memory_images(draft: Path) -> None:
-            self._memory_images.write(draft, pixels[: len(labels)], labels, self.output_names)
+        def write_memory_images(draft: Path) -> dict[str, store.FileEntry]:
+            return self._memory_images.write(draft, pixels[: len(labels)], labels, self.output_names)
 
+        add_files = write_memory_images if as_files else None
         keep = [] if private else self._generations_to_keep()
-        target = store.write(
-            self.path, tensors, state.metadata, add_files=write_memory_images if as_files else None, keep=keep
-        )
+        try:
+            target = store.write(self.path, tensors, state.metadata, add_files=add_files, keep=keep)
+        except UserError as error:
+            older = [name for name in store.generations(self.path) if name != current]
+            if not (private and older and store.is_disk_full(error.__cause__)):
+                raise
+            store.remove_generations(self.path, older)  # they are to be removed anyway: make room for the new one
+            target = store.write(self.path, tensors, state.metadata, add_files=add_files)
         if as_files:
             self._memory_images.commit(target)
         self.generation = target.name
+
+    def _require_memory(self) -> None:
+        if not self._has_memory:
+            raise UserError(f"{self.path} was opened without its memory; open it with memory=True to change it")
 
     def _generations_to_keep(self) -> list[str]:
         """Return the older finished generations that can be undone to; an unfinished lesson can always be undone."""
@@ -297,6 +322,7 @@ class Model:
         Raises:
             UserError: If other images are unfinished, or the images do not fit the model.
         """
+        self._require_memory()
         task = self.task(pixels, labels)
         digest = fingerprint(pixels, labels)
         if self.pending is not None and self.pending["fingerprint"] != digest:
@@ -409,7 +435,10 @@ def load(
     Raises:
         UserError: If the folder is not a model, is damaged, or has another format version.
     """
-    learner = Model.open(path, device=device, settings=settings, net=net).learner
+    model = Model.open(path, device=device, settings=settings, net=net)
+    if model.damaged_images:
+        warnings.warn(f"{path}: the memory has lost {len(model.damaged_images)} damaged images", stacklevel=2)
+    learner = model.learner
     learner.callback = callback or learner.callback
     return learner
 

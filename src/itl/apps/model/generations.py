@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -36,23 +37,28 @@ def find_damage(root: Path) -> UserError | None:
 
 
 def earlier_finished(root: Path) -> Iterator[str]:
-    """Yield the finished generations before the current one, newest first; all of them if none is current."""
+    """Yield the finished generations before the current one, newest first."""
+    names = store.generations(root)
     current = store.current_unchecked(root)
-    for name in reversed(store.generations(root)):
-        if (current is None or store.generation_number(name) < store.generation_number(current)) and is_finished(
-            root / name
-        ):
+    for name in reversed(names[: names.index(current)] if current in names else []):
+        if is_finished(root / name):
             yield name
 
 
 def newest_intact(root: Path) -> str | None:
-    """Return the newest of `earlier_finished` whose files are intact, or None."""
-    for name in earlier_finished(root):
-        try:
-            store.read_generation(root, name)
-        except UserError:
-            continue
-        return name
+    """Return the newest generation, up to the current one, whose weights and state are intact, or None.
+
+    It is the current one if only `SHA256SUMS` or `CURRENT` is damaged.
+
+    Raises:
+        UserError: If a newer generation cannot be read now, or was written by another version of itl.
+    """
+    current = store.current_unchecked(root)
+    for name in reversed(store.generations(root)):
+        if current is not None and store.generation_number(name) > store.generation_number(current):
+            continue  # it was never the current one, or was undone
+        if store.is_intact(root, name):
+            return name
     return None
 
 
@@ -60,9 +66,10 @@ def with_undo_hint(root: Path, error: UserError) -> UserError:
     """Mention `itl undo` in an error, if the current generation is damaged and an older one is intact."""
     if isinstance(error, (store.UnsupportedVersion, store.TemporarilyUnreadable)) or find_damage(root) is None:
         return error
-    if newest_intact(root) is None:
-        return error
-    return UserError(f"{error}; itl undo {root} restores the last intact state")
+    with suppress(UserError):
+        if newest_intact(root) is not None:
+            return UserError(f"{error}; itl undo {root} restores the last intact state")
+    return error
 
 
 def pending_lesson(generation: Path) -> dict[str, Any] | None:

@@ -6,6 +6,7 @@ import hashlib
 import os
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from itl.atomic import create_file
 from itl.checkpoint import store
+from itl.checkpoint.store import FileEntry
 from itl.errors import UserError
 
 MEMORY_FOLDER = "memory"
@@ -42,47 +45,70 @@ def image_path(class_folders: Sequence[str], label: int, slot: int) -> str:
 
 
 class MemoryImageFiles:
-    """The image files of a generation. Writing the next generation links files whose images have not changed."""
+    """The image files of a generation. Writing the next generation links files whose images have not changed.
+
+    Attributes:
+        damaged: Damaged or missing files of the generation that was read, by slot.
+    """
 
     def __init__(self) -> None:
+        self.damaged: dict[int, str] = {}
         self._generation: Path | None = None
-        self._files: dict[str, str] = {}  # digest of the pixels -> path relative to `_generation`
+        self._files: dict[str, tuple[str, FileEntry]] = {}  # digest of the pixels -> path below `_generation`
         self._draft_files: dict[str, str] = {}  # the same for the draft of the next generation
 
-    def write(self, draft: Path, pixels: Tensor, labels: np.ndarray, names: Sequence[str]) -> None:
-        """Write the images of slots 0 to n-1, uint8 `[n, c, h, w]`, into the draft of a generation."""
+    def write(self, draft: Path, pixels: Tensor, labels: np.ndarray, names: Sequence[str]) -> dict[str, FileEntry]:
+        """Write the images of slots 0 to n-1, uint8 `[n, c, h, w]`, into the draft of a generation.
+
+        Returns:
+            The entries of the files that were linked.
+        """
         class_folders = class_folder_names(names)
         self._draft_files = {}
+        linked = {}
         for slot, (image, label) in enumerate(zip(pixels.cpu().numpy(), labels.tolist(), strict=True)):
             file = image_path(class_folders, label, slot)
             digest = _digest(image)
             (draft / file).parent.mkdir(parents=True, exist_ok=True)
-            if not self._link(digest, draft / file):
-                _to_pillow(image).save(draft / file, format="PNG", compress_level=3)
+            entry = self._link(digest, draft / file)
+            if entry is not None:
+                linked[file] = entry
+            else:
+                with create_file(draft / file) as out:
+                    _to_pillow(image).save(out, format="PNG", compress_level=3)
             self._draft_files[digest] = file
+        return linked
 
     def commit(self, generation: Path) -> None:
         """Record that the draft written last has become `generation`."""
-        self._generation, self._files = generation, self._draft_files
+        listed = store.read_checksums(generation)
+        self._generation = generation
+        self._files = {digest: (file, listed[file]) for digest, file in self._draft_files.items()}
 
     def read(self, root: Path, count: int, shape: Sequence[int], labels: np.ndarray, names: Sequence[str]) -> Tensor:
-        """Read the images of slots 0 to `count`-1 of a generation whose checksums have been verified.
+        """Read the images of slots 0 to `count`-1 of a generation and note which are `damaged`.
 
         Returns:
-            Pixels, uint8 `[count, *shape]`.
+            Pixels, uint8 `[count, *shape]`; zero for damaged images.
         """
         class_folders, listed = class_folder_names(names), store.read_checksums(root)
-        self._generation, self._files = root, {}
+        self._generation, self._files, self.damaged = root, {}, {}
         pixels = torch.zeros((count, *shape), dtype=torch.uint8)
         for slot, label in enumerate(labels[:count].tolist()):
             if not 0 <= label < len(class_folders):
                 raise UserError(f"the memory in {root} holds an image of an unknown class; restore it from a copy")
             file = image_path(class_folders, label, slot)
-            if file not in listed:
-                raise UserError(f"{root / file} is missing, or has no checksum; restore it from a copy")
-            image = _read_png(root / file, tuple(shape))
-            self._files[_digest(image)] = file
+            try:
+                if file not in listed:
+                    raise UserError(f"{root / file} has no checksum")
+                image = _read_verified(root, file, listed[file], tuple(shape))
+            except UserError:
+                self.damaged[slot] = file
+                continue
+            self._files[_digest(image)] = file, listed[file]
             pixels[slot] = torch.from_numpy(image)
+        if self.damaged and not (root / store.CHECKSUMS).exists():
+            raise UserError(f"{root} was removed while it was read")
         return pixels
 
     def read_memory(
@@ -91,31 +117,63 @@ class MemoryImageFiles:
         """Return the tensor `memory.pixels` of a saved learner, uint8 `[slots, c, h, w]`, from the image files.
 
         Raises:
-            UserError: If the saved state is inconsistent, or a file is missing or damaged.
+            UserError: If the saved state is inconsistent, or the files cannot be read now.
         """
+        slots, count, shape = memory_shape(generation, tensors, state)
         try:
-            labels, shape = tensors["slots.label"], [int(length) for length in state["shape"]]
-            count = int(state["slots"]["count"])
-            if labels.ndim != 1 or not 0 <= count <= len(labels) or shape[0] not in PILLOW_MODES:
-                raise ValueError(f"{count} images in a memory of {list(labels.shape)}")
-        except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
-            raise UserError(f"the model folder {generation.parent} is not valid: {error}") from None
-        try:
-            pixels = self.read(generation, count, shape, labels.numpy(), names)
+            pixels = self.read(generation, count, shape, tensors["slots.label"].numpy(), names)
         except OSError as error:  # another process may have replaced this generation
             raise store.read_error(generation.parent, error) from None
-        empty_slots = torch.zeros((len(labels) - count, *shape), dtype=torch.uint8)
+        empty_slots = torch.zeros((slots - count, *shape), dtype=torch.uint8)
         return torch.cat([pixels, empty_slots])
 
-    def _link(self, digest: str, target: Path) -> bool:
-        """Link an unchanged image file of the previous generation; return whether that was possible."""
+    def _link(self, digest: str, target: Path) -> FileEntry | None:
+        """Link an unchanged image file of the previous generation; None if that is impossible or it is damaged."""
         if self._generation is None or digest not in self._files:
-            return False
+            return None
+        file, entry = self._files[digest]
+        source = self._generation / file
         try:
-            os.link(self._generation / self._files[digest], target)
-        except OSError:  # the file system has no hard links, or the folder was moved
-            return False
-        return True
+            store.verify_file(self._generation.parent, source, entry)
+            os.link(source, target)
+        except (OSError, UserError):  # the file system has no hard links, or the folder was moved
+            return None
+        return entry
+
+
+def memory_shape(generation: Path, tensors: dict[str, Tensor], state: dict[str, Any]) -> tuple[int, int, list[int]]:
+    """Number of slots, number of images and shape of an image of a saved memory.
+
+    Raises:
+        UserError: If the saved state is inconsistent.
+    """
+    try:
+        labels, shape = tensors["slots.label"], [int(length) for length in state["shape"]]
+        count = int(state["slots"]["count"])
+        if labels.ndim != 1 or not 0 <= count <= len(labels) or shape[0] not in PILLOW_MODES:
+            raise ValueError(f"{count} images in a memory of {list(labels.shape)}")
+    except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
+        raise UserError(f"the model folder {generation.parent} is not valid: {error}") from None
+    return len(labels), count, shape
+
+
+def _read_verified(generation: Path, file: str, entry: FileEntry, shape: tuple[int, ...]) -> np.ndarray:
+    """Read an image file; if it is damaged, an intact copy in another generation.
+
+    Raises:
+        UserError: There is no intact copy.
+        OSError: A file cannot be read now, but may be intact.
+    """
+    root = generation.parent
+    try:
+        return _read_png(root, generation / file, entry, shape)
+    except UserError as error:
+        for name in store.generations(root):
+            with suppress(UserError, OSError):
+                for other, copy in store.read_checksums(root / name).items():
+                    if copy.sha256 == entry.sha256:
+                        return _read_png(root, root / name / other, copy, shape)
+        raise error
 
 
 def _digest(image: np.ndarray) -> str:
@@ -127,17 +185,16 @@ def _to_pillow(image: np.ndarray) -> Image.Image:
     return Image.fromarray(np.ascontiguousarray(image[0] if len(image) == 1 else image.transpose(1, 2, 0)))
 
 
-def _read_png(path: Path, shape: tuple[int, ...]) -> np.ndarray:
+def _read_png(root: Path, path: Path, entry: FileEntry, shape: tuple[int, ...]) -> np.ndarray:
     """Read a PNG file as pixels `[c, h, w]`; the declared size is checked before memory is allocated."""
     try:
+        store.verify_file(root, path, entry)
         with Image.open(path, formats=["PNG"]) as image:
             if (image.size, image.mode) != ((shape[2], shape[1]), PILLOW_MODES[shape[0]]):
                 raise UserError(f"{path} is not an image of this memory ({image.mode}, {image.size})")
             array = np.array(image)
-    except FileNotFoundError:
-        raise UserError(f"{path} is missing; restore it from a copy") from None
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        if getattr(error, "errno", None):  # a problem of the disk or its permissions, not of the image
+        if isinstance(error, OSError) and store.is_transient(error):
             raise
-        raise UserError(f"cannot read {path}: {str(error).splitlines()[0]}; restore it from a copy") from None
+        raise UserError(f"{path} is missing or damaged") from None
     return np.ascontiguousarray(array.reshape(shape[1], shape[2], shape[0]).transpose(2, 0, 1))

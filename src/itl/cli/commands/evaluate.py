@@ -41,7 +41,7 @@ def evaluate(model: str, folder: str, held_out: bool, as_json: bool, device: str
     from itl.apps.model.evaluation import evaluate_predictions
     from itl.apps.teaching.held_out_evaluation import recorded_train_only_hashes, relative_folder
 
-    opened = Model.open(model, device=device, last_finished=True)
+    opened = Model.open(model, device=device, last_finished=True, memory=False)
     found = scan_folder(folder)
     if held_out:
         found = found.with_held_out(recorded_train_only_hashes(opened, relative_folder(opened, found.folder)))

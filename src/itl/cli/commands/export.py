@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from itl.cli.output import echo
 from itl.errors import UserError, unknown
 
 FORMATS = {".onnx": "onnx", ".pt2": "torch"}  # by suffix
@@ -33,8 +34,8 @@ def export(model: str, file_format: str | None, out: str | None) -> None:
     target = Path(out) if out else Path(Path(model).resolve().name + suffix)
     if target.is_dir():
         raise UserError(f"{target} is a folder. Give the name of a file as --out.")
-    opened = Model.open(model, device="cpu", last_finished=True)
+    opened = Model.open(model, device="cpu", last_finished=True, memory=False)
     (to_onnx if file_format == "onnx" else to_torch)(opened, target)
     size, channels = opened.image["size"], opened.image["channels"]
     shape = f"uint8 [batch, {channels}, {size}, {size}]"
-    click.echo(f"wrote {target}: {shape} to probabilities of {len(opened.classes)} classes")
+    echo(f"wrote {target}: {shape} to probabilities of {len(opened.classes)} classes")

@@ -11,7 +11,7 @@ import click
 
 from itl.cli import options
 from itl.cli.display.formatting import format_bytes, plural
-from itl.cli.output import print_json
+from itl.cli.output import echo, print_json
 
 if TYPE_CHECKING:
     from itl.apps.model import Model
@@ -27,7 +27,7 @@ def info(model: str, as_json: bool) -> None:
     """
     from itl.apps.model import Model
 
-    facts = describe(Model.open(model, device="cpu"))
+    facts = describe(Model.open(model, device="cpu", memory=False))
     print_json(facts) if as_json else _print_facts(facts)
 
 
@@ -87,16 +87,16 @@ def _print_facts(facts: dict[str, Any]) -> None:
         "folder": f"{format_bytes(facts['folder_bytes'])}; itl undo can go back {plural(facts['undo'], 'step')}",
     }
     for key, value in lines.items():
-        click.echo(f"{key:<8} {value}")
+        echo(f"{key:<8} {value}")
     if facts["unfinished"] is not None:
         name = facts["unfinished"].get("what", "images")
-        click.echo(f"\nlearning {name} was interrupted: repeat itl learn to continue, or itl undo to discard it")
-    click.echo(f"\n{plural(len(facts['classes']), 'class')} (images in memory)")
+        echo(f"\nlearning {name} was interrupted: repeat itl learn to continue, or itl undo to discard it")
+    echo(f"\n{plural(len(facts['classes']), 'class')} (images in memory)")
     for row in facts["classes"]:
-        click.echo(f"  {row['class']} ({row['in_memory']})")
-    click.echo("\nhistory")
+        echo(f"  {row['class']} ({row['in_memory']})")
+    echo("\nhistory")
     for entry in facts["history"]:
-        click.echo(f"  {entry['date']}  {describe_change(entry)}")
+        echo(f"  {entry['date']}  {describe_change(entry)}")
 
 
 def describe_change(entry: dict[str, Any]) -> str:
@@ -106,6 +106,8 @@ def describe_change(entry: dict[str, Any]) -> str:
         return f"{kind} {entry['old']} {'to' if kind == 'rename' else 'into'} {entry['new']}"
     if kind == "resize":
         return f"resize the memory from {entry['before']} to {entry['size']} images"
+    if kind == "repair":
+        return f"repair: {plural(entry['images'], 'damaged image')} dropped"
     if kind == "forget":
         return f"forget {plural(entry['images'], 'image')} and {plural(entry['classes'], 'class')}"
     if kind == "learn" and "name" in entry:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from itl.cli import options
-from itl.cli.output import print_json
+from itl.cli.output import echo, print_json, warn_damaged_images
 from itl.cli.parsing import parse_settings
 
 if TYPE_CHECKING:
@@ -78,6 +78,8 @@ def learn(model: str, folders: tuple[str, ...], **given: Any) -> None:
     check_model_path(model)  # before the lock file is created in a folder that is no model
     with lock(model, given["wait"]):
         teacher = Teacher(model, folders, teaching)
+        if teacher.model is not None:
+            warn_damaged_images(teacher.model)
         _print_results(teacher, _teach(teacher, given), given)
 
 
@@ -109,7 +111,7 @@ def _teach(teacher: Teacher, given: dict[str, Any]) -> list[LessonResult]:
 def _print_results(teacher: Teacher, results: list[LessonResult], given: dict[str, Any]) -> None:
     """Print the test accuracies as tables, as JSON, or only the folder of the model."""
     if given["quiet"]:
-        click.echo(str(teacher.path))
+        echo(str(teacher.path))
         return
     report = teacher.evaluate()
     if given["as_json"]:

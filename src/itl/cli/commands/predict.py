@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from itl.cli import options
-from itl.cli.output import print_json, warn
+from itl.cli.output import echo, print_json, warn
 from itl.errors import UserError
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def predict(model: str, paths: tuple[str, ...], top: int, as_json: bool, as_csv:
     from itl.apps.model import Model
 
     options.exclusive(json=as_json, csv=as_csv)
-    opened = Model.open(model, device=device, last_finished=True)
+    opened = Model.open(model, device=device, last_finished=True, memory=False)
     files, problems = find_files(paths)
     top = min(top, len(opened.classes))
     rows = predict_files(opened, files, problems, top)
@@ -163,4 +163,4 @@ def _print_lines(rows: list[dict[str, Any]], top: int) -> None:
             f"{likely['class']:<{width}}  {100 * likely['confidence']:5.1f} %"
             for likely, width in zip(row["top"], widths, strict=False)
         ]
-        click.echo("  ".join([f"{row['path']:<{path_width}}", *cells]))
+        echo("  ".join([f"{row['path']:<{path_width}}", *cells]))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from itl.cli.output import warn
+from itl.cli.output import echo, warn
 from itl.errors import UserError
 
 FILE_NAME = "report.html"
@@ -38,6 +38,6 @@ def report(paths: tuple[str, ...], out: str | None, figures: str | None, data: s
     folder = runs[0].path if len(runs) == 1 and runs[0].path.is_dir() else Path()  # a packed run has no folder
     path = Path(out) if out is not None else folder / FILE_NAME
     write_report(runs, path, data)
-    click.echo(f"wrote {path}")
+    echo(f"wrote {path}")
     if figures is not None:
-        click.echo(f"wrote {len(write_figures(runs, figures))} files to {figures}")
+        echo(f"wrote {len(write_figures(runs, figures))} files to {figures}")

@@ -11,7 +11,7 @@ import click
 
 from itl.cli import options
 from itl.cli.display.formatting import run_label
-from itl.cli.output import print_json
+from itl.cli.output import echo, print_json
 from itl.cli.parsing import (
     build_config,
     expand_variants,
@@ -197,7 +197,7 @@ def _print_results(results: list[dict[str, Any]], folders: list[Path], given: di
     from itl.cli.display.tables import open_console
 
     if given["quiet"]:
-        click.echo("\n".join(str(folder) for folder in folders))
+        echo("\n".join(str(folder) for folder in folders))
     elif given["as_json"]:
         several = {
             "results": results,

@@ -11,7 +11,7 @@ import click
 
 from itl.cli import options
 from itl.cli.commands.sweep import backend_options, choose_backend, run_cells
-from itl.cli.output import print_json, warn
+from itl.cli.output import echo, print_json, warn
 from itl.cli.parsing import build_config, check_distinct, parse_ints, parse_seeds, parse_settings
 from itl.cli.run_folders import check_out_folder
 from itl.errors import UserError
@@ -201,7 +201,7 @@ def _print_results(trials: TrialJobs, path: Path, seeds: tuple[int, ...] | None,
     runs = [trials.out / "final" / config.name for config in final_configs]
     results = [RunFolder(run).read("result.json") for run in runs if (run / "result.json").exists()]
     if given["quiet"]:
-        click.echo(path)
+        echo(str(path))
         return
     rows = [
         {

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from itl.cli import options
-from itl.cli.output import print_json, warn
+from itl.cli.output import echo, print_json, warn
 from itl.cli.run_folders import check_out_folder
 from itl.errors import UserError
 
@@ -148,7 +148,7 @@ def _print_results(grid: Grid, cells: SweepJobs, tracker: ProgressTracker, given
         states = {name: {"state": job.state, **job.line} for name, job in tracker.jobs.items()}
         print_json({"out": str(cells.out), "missing": list(grid.missing), "cells": states})
     elif given["quiet"]:
-        click.echo(cells.out)
+        echo(str(cells.out))
     else:
         _print_table(grid, cells, tracker, given["dry_run"])
     if failed and not given["dry_run"]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from itl.cli.output import warn, write_text
+from itl.cli.output import echo, warn, write_text
 from itl.errors import UserError
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def table(
     else:
         text = (render.latex if output_format == "latex" else render.markdown)(found, seconds)
     if out is None:
-        click.echo(text, nl=False)
+        echo(text, newline=False)
     else:
         write_text(out, text)
         click.echo(f"wrote {out}", err=True)
