@@ -4,6 +4,7 @@ python benchmarks/cifar10.py --list                               list what is n
 python benchmarks/cifar10.py --data data [--runs-per-gpu 4]       run it, several runs at once
 python benchmarks/cifar10.py --only itl,itl-na --buffers 500      some methods, some buffer sizes
 python benchmarks/cifar10.py --only b --split validation          on the validation images
+python benchmarks/cifar10.py --minutes 25                         stop in time; repeat the command to continue
 
 A recorded run is not repeated unless other settings were chosen for it since, and the same command continues an
 interrupted session. If a cell's settings are still to be chosen (benchmarks/candidates.py), they are chosen first, on
@@ -31,6 +32,7 @@ from benchmarks.runs import key, recorded, run_all  # noqa: E402
 from itl.experiments.config import Config  # noqa: E402
 from itl.experiments.search.local_backend import LocalBackend  # noqa: E402
 from itl.experiments.search.sweep import Backend  # noqa: E402
+from itl.experiments.search.time_limit import deadline_in  # noqa: E402
 from itl.presets import settings_for  # noqa: E402
 from itl.results.seed_groups import current_settings  # noqa: E402
 
@@ -80,12 +82,18 @@ def choice_for(config: Config) -> Choice | None:
 
 
 def make_choice(runner: ChoiceRunner, backend: Backend) -> None:
-    """Choose settings: run what keeps specialists, try every generalist from each of them, choose the best."""
+    """Choose settings: run what keeps specialists, try every generalist from each of them, choose the best.
+
+    If the time limit ends the runs, nothing is chosen yet. Trials take minutes and have no time limit.
+    """
     missing = [config for config in runner.choice.configs() if not runner.has_all_trials(config)]
     for config in missing:
-        if not any((runner.runs / config.name).glob("specialists/*")):  # a record alone is of no use
-            shutil.rmtree(runner.runs / config.name, ignore_errors=True)
+        folder = runner.runs / config.name
+        if (folder / "result.json").exists() and not any(folder.glob("specialists/*")):  # a record alone is of no use
+            shutil.rmtree(folder)
     run_all(missing, runner.runs, runner.data, backend)
+    if not all((runner.runs / config.name / "result.json").exists() for config in missing):
+        return
     for config in missing:
         print(f"{config.name}: {runner.try_all(config)}", flush=True)
     print(f"choice {runner.choice.name}: {runner.choose()}", flush=True)
@@ -130,6 +138,8 @@ def do_runs(todo: Sequence[Config], args: argparse.Namespace, backend: Backend) 
         runner = choice_runner(choice, args.data, args.device)
         if any(choice.covers(config) for config in todo) and runner.chosen() is None:
             make_choice(runner, backend)
+            if runner.chosen() is None:
+                todo = [config for config in todo if not choice.covers(config)]
     folder = RESULTS / args.split
     for config in todo:
         if (folder / config.name / "result.json").exists():  # with other settings than those chosen
@@ -143,6 +153,7 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--buffers", help="buffer sizes, separated by commas; default: all")
     parser.add_argument("--split", default="test", choices=("test", "validation"))
     parser.add_argument("--runs-per-gpu", "--lanes", type=int, default=4, metavar="N", help="runs at once")
+    parser.add_argument("--minutes", type=float, metavar="N", help="stop at checkpoints before so many minutes")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--data", default="data")
     parser.add_argument("--list", action="store_true", help="list what is missing and stop")
@@ -157,7 +168,8 @@ def main() -> None:
         for config in todo:
             print(with_chosen_settings(config).command)
     else:
-        do_runs(todo, args, LocalBackend(runs_per_gpu=args.runs_per_gpu, device=args.device))
+        deadline = deadline_in(args.minutes)
+        do_runs(todo, args, LocalBackend(runs_per_gpu=args.runs_per_gpu, device=args.device, deadline=deadline))
 
 
 if __name__ == "__main__":

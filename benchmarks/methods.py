@@ -23,6 +23,7 @@ from benchmarks.runs import mean_std, not_recorded, recorded, run_all, runs_belo
 from itl import presets  # noqa: E402
 from itl.experiments.config import Config  # noqa: E402
 from itl.experiments.search.local_backend import LocalBackend  # noqa: E402
+from itl.experiments.search.time_limit import deadline_in  # noqa: E402
 from itl.settings import parse as parse_settings  # noqa: E402
 
 RESULTS = HOME / "results"
@@ -158,6 +159,7 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--set", dest="pairs", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--processes", type=int, default=1, help="runs at once on a CPU")
     parser.add_argument("--runs-per-gpu", "--lanes", type=int, default=4, metavar="N", help="runs at once on a GPU")
+    parser.add_argument("--minutes", type=float, metavar="N", help="stop at checkpoints before so many minutes")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--data", default="data")
     parser.add_argument("--write", action="store_true", help="put the tables into docs/methods.md")
@@ -182,7 +184,8 @@ def main() -> None:
     if args.list:
         print(*(config.command for config in todo), sep="\n")
         return
-    backend = LocalBackend(args.processes, threads=1, runs_per_gpu=args.runs_per_gpu, device=args.device)
+    deadline = deadline_in(args.minutes)
+    backend = LocalBackend(args.processes, 1, args.runs_per_gpu, args.device, deadline)
     run_all(todo, RESULTS / args.stream / "methods", args.data, backend)
 
 

@@ -27,6 +27,15 @@ def test_sweep_dry_run_lists_the_runs_without_starting_them(itl, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["mine.yaml"]
 
 
+def test_sweep_whose_time_is_over_starts_no_run_and_says_how_to_continue(itl, tmp_path):
+    (tmp_path / "mine.yaml").write_text(GRID)
+    done = itl("sweep", "mine.yaml", "--minutes", "0.0001", "--device", "cpu", "--workers", "1")
+    assert done.code == 0, done
+    assert "mine: 4 waiting" in done.out
+    assert "repeat the command" in done.out
+    assert list(tmp_path.rglob("config.json")) == []
+
+
 def test_sweep_without_a_grid_lists_the_included_grids(itl):
     assert "paper-table1" in itl("sweep").out
     assert itl("sweep", "--json").json.keys() >= {"paper-ablation", "paper-memory"}
@@ -49,6 +58,8 @@ MISTAKES = {
     ),
     "a stage that is not there": (["search", "--method", "er", "--over", "tangent.lr=0.1,0.2"], "change nothing"),
     "a run twice": (["search", "--space", "paper", "--from", "a", "--from", "a"], "twice"),
+    "a time limit for Ray": (["sweep", "mine.yaml", "--backend", "ray", "--minutes", "5"], "--backend local"),
+    "no minutes": (["sweep", "mine.yaml", "--minutes", "0"], "--minutes"),
     "an address for local": (["sweep", "mine.yaml", "--address", "auto"], "--backend ray"),
     "nothing to search": (["search"], "nothing to search", "--space paper"),
     "unknown space": (["search", "--space", "papper"], "unknown space", "paper"),

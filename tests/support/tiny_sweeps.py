@@ -13,6 +13,7 @@ import torch
 from itl.experiments.config import Config
 from itl.experiments.search.jobs import JobEvent, JobSource, StreamCache
 from itl.experiments.search.progress import ProgressTracker
+from itl.experiments.search.time_limit import TimeLimit
 from itl.experiments.search.worker import JobRunner, open_job_source
 
 TINY: dict[str, Any] = {
@@ -33,8 +34,15 @@ def grid(*seeds: int, **changes: Any) -> list[Config]:
 class RecordingRunner(JobRunner):
     """Runs jobs in this process and records the events."""
 
-    def __init__(self, source: JobSource, out: Path, runs_per_gpu: int = 1, once: bool = False) -> None:
-        super().__init__(source, out, StreamCache("data"), torch.device("cpu"), runs_per_gpu, once)
+    def __init__(
+        self,
+        source: JobSource,
+        out: Path,
+        runs_per_gpu: int = 1,
+        once: bool = False,
+        time_limit: TimeLimit | None = None,
+    ) -> None:
+        super().__init__(source, out, StreamCache("data"), torch.device("cpu"), runs_per_gpu, once, time_limit)
         self.recorded_events: list[JobEvent] = []
 
     def emit(self, event: JobEvent) -> None:

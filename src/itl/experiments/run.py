@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from functools import partial
@@ -34,6 +34,7 @@ def run(
     callbacks: Sequence[Callback] = (),
     resume: bool = False,
     save: bool = True,
+    stop: Callable[[], bool] | None = None,
 ) -> dict[str, Any]:
     """Learn a stream and write the folder of the run.
 
@@ -45,11 +46,13 @@ def run(
         callbacks: Callbacks of the learner; they also receive every line of metrics.
         resume: Whether to continue an interrupted run in `out`. A finished run is returned as it is.
         save: Whether to save the model.
+        stop: Asked after every round whether to stop the run, which needs `save`.
 
     Returns:
         The contents of result.json.
 
     Raises:
+        RunStopped: If `stop` returned true; the run is saved and can be resumed.
         UserError: If an option is invalid, `out` contains a run and `resume` is false, or the run in `out` has another
             configuration.
     """
@@ -64,7 +67,7 @@ def run(
         recorder = Recorder(config, stream, folder, CallbackList(callbacks))
         savers: list[Callback] = [_SpecialistSaver(folder)] if config.keep_specialists else []
         if save:
-            savers.append(CheckpointCallback(lambda learner: learner.save(folder.model)))
+            savers.append(CheckpointCallback(lambda learner: learner.save(folder.model), stop=stop))
         callback = CallbackList([recorder, *callbacks, *savers])
         learner = _create_or_load_learner(config, stream, folder, device, callback, resume)
         if not resume:

@@ -17,6 +17,7 @@ from itl.experiments.run import run
 from itl.experiments.search.job_locks import acquire_job_lock
 from itl.experiments.search.progress import ProgressTracker
 from itl.experiments.search.sweep_jobs import FAILED_FILE, SweepJobs
+from itl.experiments.search.time_limit import TimeLimit
 from support.tiny_sweeps import BASE, RecordingRunner, fingerprint, grid
 
 pytest.importorskip("psutil")
@@ -180,6 +181,64 @@ def test_worker_with_once_runs_a_single_job(done, tmp_path):
     assert (runner.recorded_events, runner.job_done) == ([], False)
 
 
+# ---------------------------------------------------------------------------------------------------------- time limit
+
+
+class Ticks:
+    """A clock that advances by one second whenever it is read."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        self.now += 1
+        return self.now
+
+
+@pytest.mark.parametrize("minutes_per_session", [0.1, 0.2])
+def test_sweep_stopped_by_its_time_limit_continues_to_the_same_results(done, tmp_path, minutes_per_session):
+    configs = [replace(config, curves=2) for config in CONFIGS]
+    uninterrupted = RecordingRunner(SweepJobs(tmp_path / "whole", configs), tmp_path / "whole")
+    uninterrupted.run()
+    sessions, stopped = 0, []
+    cells = SweepJobs(tmp_path / "parts", configs)
+    while len(load_progress(cells).in_state("done")) < len(configs):
+        limit = TimeLimit(60 * minutes_per_session, Ticks())
+        runner = RecordingRunner(cells, tmp_path / "parts", time_limit=limit)
+        runner.run()
+        sessions, stopped = sessions + 1, [*stopped, *runner.names("requeued")]
+        assert runner.names("failed") == []
+        assert sessions < 40
+    assert sessions > 3
+    assert set(stopped) == {config.name for config in configs}  # each was stopped at least once
+    for config in configs:
+        assert fingerprint(tmp_path / "parts" / config.name) == fingerprint(tmp_path / "whole" / config.name)
+
+
+def test_time_limit_leaves_room_for_the_longest_round_of_any_run():
+    now = [0.0]
+    limit = TimeLimit(80.0, lambda: now[0])
+    first, second = limit.start_run(), limit.start_run()
+    now[0] = 10.0
+    assert not first()
+    now[0] = 12.0
+    assert not second()
+    now[0] = 20.0
+    assert not first()
+    assert limit.longest_round == 12.0
+    now[0] = 60.0
+    assert not limit.reached()
+    now[0] = 62.5  # 1.5 rounds of 12 s no longer fit
+    assert limit.reached()
+
+
+def test_no_job_is_started_after_the_time_limit(tmp_path):
+    runner = RecordingRunner(SweepJobs(tmp_path, CONFIGS), tmp_path, time_limit=TimeLimit(0.0))
+    runner.run()
+    assert runner.recorded_events == []
+    assert not TimeLimit(None).reached()
+
+
 # ------------------------------------------------------------------------------------------------------ dead processes
 
 
@@ -229,6 +288,14 @@ def test_running_job_of_a_dead_process_is_repeated(pool):
     pool.end(-9)
     assert (pool.names("waits"), pool.names("done")) == ([A], [B])
     assert len(pool.workers) == 1
+
+
+def test_job_stopped_by_the_time_limit_is_not_blamed_for_a_dead_process(pool):
+    pool.tell("started", A, B)
+    pool.tell("requeued", A)
+    pool.end(-9)
+    assert pool.deaths == {B: 1}
+    assert pool.names("waits") == [A, B]
 
 
 def test_only_a_job_that_kills_its_process_alone_fails(pool):

@@ -48,8 +48,8 @@ backend_options = options.combine(
 )
 
 
-def choose_backend(given: dict[str, Any]) -> Backend:
-    """The backend that the options describe."""
+def choose_backend(given: dict[str, Any], deadline: float | None = None) -> Backend:
+    """The backend that the options describe; `deadline` is the Unix time before which it stops."""
     names = ["workers", "threads", "device"]
     limit = {} if given["runs_per_gpu"] is None else {"runs_per_gpu": given["runs_per_gpu"]}
     if given["backend"] == "ray":
@@ -57,12 +57,14 @@ def choose_backend(given: dict[str, Any]) -> Backend:
         from itl.experiments.search.ray_backend import RayBackend
 
         import_optional("ray")
+        if deadline is not None:
+            raise UserError("--minutes works on one machine only. Remove it, or use --backend local.")
         return RayBackend(**{name: given[name] for name in [*names, "address"]}, **limit)
     from itl.experiments.search.local_backend import LocalBackend
 
     if given["address"] is not None:
         raise UserError("--address names a Ray cluster. Add --backend ray.")
-    return LocalBackend(**{name: given[name] for name in names}, **limit)
+    return LocalBackend(**{name: given[name] for name in names}, **limit, deadline=deadline)
 
 
 @click.command()
@@ -71,6 +73,12 @@ def choose_backend(given: dict[str, Any]) -> Backend:
     "--out", metavar="DIR", help="Folder that will contain one folder per run. [default: runs/ and the grid's name]"
 )
 @click.option("--dry-run", is_flag=True, help="List the runs without starting them.")
+@click.option(
+    "--minutes",
+    type=click.FloatRange(0, min_open=True),
+    metavar="N",
+    help="Stop before so many minutes have passed; unfinished runs are saved. [default: no limit]",
+)
 @backend_options
 @options.json_option()
 @options.quiet_option("the folder of the runs")
@@ -81,8 +89,12 @@ def sweep(grid: str | None, **given: Any) -> None:
     without GRID, these names are listed.
 
     Finished runs are skipped and interrupted ones continued, so the command can be repeated, also by several processes
-    at the same time. `itl table` reads the folder.
+    at the same time. With --minutes, the command stops itself in time and continues exactly there when it is repeated.
+    `itl table` reads the folder.
     """
+    from itl.experiments.search.time_limit import deadline_in
+
+    deadline = deadline_in(given["minutes"])
     from itl.experiments.search import grid as grids
 
     if grid is None:
@@ -98,12 +110,14 @@ def sweep(grid: str | None, **given: Any) -> None:
     cells = SweepJobs(out, found.cells)
     tracker = load_progress(cells)
     if not given["dry_run"]:
-        run_cells(cells, tracker, given, f"sweep {found.name}")
+        run_cells(cells, tracker, given, f"sweep {found.name}", deadline)
     _print_results(found, cells, tracker, given)
 
 
-def run_cells(cells: SweepJobs, tracker: ProgressTracker, given: dict[str, Any], heading: str) -> None:
-    """Run the unfinished cells, with a live table if there is a terminal."""
+def run_cells(
+    cells: SweepJobs, tracker: ProgressTracker, given: dict[str, Any], heading: str, deadline: float | None = None
+) -> None:
+    """Run the unfinished cells until the deadline (Unix time), with a live table if there is a terminal."""
     from itl.cli.display.jobs import JobsDisplay
     from itl.cli.display.live import live_console
     from itl.experiments.search.sweep import sweep as run_sweep
@@ -111,7 +125,7 @@ def run_cells(cells: SweepJobs, tracker: ProgressTracker, given: dict[str, Any],
     console = live_console(given)
     try:
         with nullcontext() if console is None else JobsDisplay(console, tracker, heading, "run"):
-            run_sweep(cells, choose_backend(given), tracker, given["data"], given["download"])
+            run_sweep(cells, choose_backend(given, deadline), tracker, given["data"], given["download"])
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"Interrupted. {_done(tracker)} To continue, repeat the command.") from None
     except UserError as error:
@@ -168,4 +182,6 @@ def _print_table(grid: Grid, cells: SweepJobs, tracker: ProgressTracker, dry_run
     if grid.missing:
         console.print(f"methods not available: {', '.join(grid.missing)}")
     console.print(f"{grid.name}: {tracker.summary}")
+    if tracker.in_state("waits") and not dry_run:
+        console.print("to continue, repeat the command")
     console.print(f"would write to {cells.out}" if dry_run else f"next: itl table {cells.out}", soft_wrap=True)

@@ -11,7 +11,7 @@ from rich.text import Text
 from itl.cli.display.formatting import format_duration, format_percent
 from itl.cli.display.live import LiveDisplay
 from itl.cli.display.tables import plain_table
-from itl.experiments.search.progress import DONE, FAILED, RUNNING, STATE_NAMES, JobProgress, ProgressTracker
+from itl.experiments.search.progress import DONE, FAILED, RUNNING, STATE_NAMES, WAITING, JobProgress, ProgressTracker
 
 MAX_FINISHED_ROWS = 12
 REFRESH_PER_SECOND = 2
@@ -56,7 +56,8 @@ def jobs_table(jobs: list[JobProgress], kind: str) -> Table:
 def _status(job: JobProgress) -> str:
     if job.state == FAILED:
         return f"failed: {job.error}"
-    if job.state == RUNNING and job.line.get("stage"):
-        return f"task {job.line['task']}, {job.line['stage']}, epoch {job.line['epoch']}"
+    if job.state in (RUNNING, WAITING) and job.line.get("stage"):
+        position = f"task {job.line['task']}, {job.line['stage']}, epoch {job.line['epoch']}"
+        return position if job.state == RUNNING else f"stopped after {position}"
     state = job.line.get("state", job.state) if job.state == DONE else job.state
     return STATE_NAMES.get(state, str(state))

@@ -44,9 +44,15 @@ class Job(Protocol):
         """Copy of the job that reads its required folders from copies under `root`."""
 
     def run(
-        self, root: Path, streams: StreamCache, callbacks: Sequence[Callback], device: str, report: ReportValue
+        self,
+        root: Path,
+        streams: StreamCache,
+        callbacks: Sequence[Callback],
+        device: str,
+        report: ReportValue,
+        stop: Callable[[], bool] | None = None,
     ) -> JobEvent:
-        """Run or resume the job and return the details of its "done" event."""
+        """Run or resume the job and return the details of its "done" event; `stop` is that of `run`."""
 
 
 class JobSource(Protocol):

@@ -24,6 +24,7 @@ from itl.experiments.search.job_locks import LOCKS_FOLDER
 from itl.experiments.search.jobs import JobEvent, disk_full_error
 from itl.experiments.search.progress import ProgressTracker
 from itl.experiments.search.resources import free_memory, plan_processes, processes_that_fit, resident_memory
+from itl.experiments.search.time_limit import TimeLimit
 from itl.experiments.search.worker import EXIT_DISK_FULL, EXIT_INTERRUPTED, EXIT_JOB_DONE, open_job_source
 
 DEFAULT_RUNS_PER_GPU = 4  # more do not use a GPU better (docs/performance.md)
@@ -40,17 +41,19 @@ class LocalBackend:
         threads: CPU threads per process; None to divide the cores among the processes.
         runs_per_gpu: Maximum number of concurrent runs on each GPU.
         device: `auto`, `cpu`, `cuda` or `cuda:N`.
+        deadline: Unix time before which runs stop at a checkpoint; None for no limit.
     """
 
     workers: int | None = None
     threads: int | None = None
     runs_per_gpu: int = DEFAULT_RUNS_PER_GPU
     device: str = "auto"
+    deadline: float | None = None
 
     def run_jobs(self, spec: dict[str, Any], tracker: ProgressTracker, max_jobs: int, data: str) -> None:
-        """Run all jobs of the source that `spec` describes, at most `max_jobs` at a time."""
+        """Run the jobs of the source that `spec` describes, at most `max_jobs` at a time, until the deadline."""
         devices, threads, runs_per_gpu = self._plan(max_jobs)
-        spec = {**spec, "data": data, "threads": threads, "runs_per_gpu": runs_per_gpu}
+        spec = {**spec, "data": data, "threads": threads, "runs_per_gpu": runs_per_gpu, "deadline": self.deadline}
         pool = _WorkerPool(spec, devices, tracker)
         try:
             pool.run()
@@ -143,7 +146,7 @@ class _WorkerPool:
     def _handle_event(self, worker: _WorkerProcess, event: JobEvent) -> None:
         if event["kind"] == "started":
             worker.running.add(event["job"])
-        if event["kind"] in ("done", "failed"):
+        if event["kind"] in ("done", "failed", "requeued"):
             worker.running.discard(event["job"])
             self.deaths.pop(event["job"], None)
         if event["kind"] == "disk_full":
@@ -156,6 +159,8 @@ class _WorkerPool:
 
     def _start_more(self) -> None:
         """Start as many processes as fit, considering how much the current ones may still grow."""
+        if TimeLimit(self.spec.get("deadline")).reached():
+            return
         growth = sum(max(0, self.peak_memory - resident_memory(worker.process.pid)) for worker in self.workers)
         count = processes_that_fit(self.peak_memory, free_memory() - growth)
         for _ in range(min(len(self.unused_devices), count)):

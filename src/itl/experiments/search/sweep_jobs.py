@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -43,13 +43,20 @@ class SweepJob:
         return self
 
     def run(
-        self, root: Path, streams: StreamCache, callbacks: Sequence[Callback], device: str, report: ReportValue
+        self,
+        root: Path,
+        streams: StreamCache,
+        callbacks: Sequence[Callback],
+        device: str,
+        report: ReportValue,
+        stop: Callable[[], bool] | None = None,
     ) -> JobEvent:
         """Start or resume the run."""
         from itl.experiments.run import run
 
         stream = streams.load(self.config)
-        result = run(self.config, stream, root / self.folder, device=device, callbacks=callbacks, resume=True)
+        out = root / self.folder
+        result = run(self.config, stream, out, device=device, callbacks=callbacks, resume=True, stop=stop)
         return {"class_il": result["class_il"], "task_il": result["task_il"], "seconds": result["seconds"]["total"]}
 
 

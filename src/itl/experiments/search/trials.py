@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean, median
@@ -68,9 +68,15 @@ class TrialJob:
         return replace(self, specialist_runs=[str(root / folder.lstrip("/")) for folder in self.specialist_runs])
 
     def run(
-        self, root: Path, streams: StreamCache, callbacks: Sequence[Callback], device: str, report: ReportValue
+        self,
+        root: Path,
+        streams: StreamCache,
+        callbacks: Sequence[Callback],
+        device: str,
+        report: ReportValue,
+        stop: Callable[[], bool] | None = None,
     ) -> JobEvent:
-        """Run the trial; returns its state and, if it is complete, its value."""
+        """Run the trial; returns its state and, if it is complete, its value. A trial has no time limit (`stop`)."""
         from itl.experiments.refine import GeneralistDiverged
 
         try:

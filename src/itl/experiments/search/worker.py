@@ -16,7 +16,9 @@ from threading import Event, Lock
 from typing import TYPE_CHECKING, Any
 
 from itl.callbacks.base import Callback
+from itl.callbacks.checkpointing import RunStopped
 from itl.experiments.search.jobs import Job, JobEvent, JobSource, StreamCache, describe_error, is_disk_full
+from itl.experiments.search.time_limit import TimeLimit
 
 if TYPE_CHECKING:
     import torch
@@ -64,6 +66,7 @@ class JobRunner:
         device: Device to run on.
         runs_per_gpu: Maximum number of concurrent jobs on a GPU.
         once: Stop after one job per thread; `job_done` then says whether there was one.
+        time_limit: When jobs must stop; None for no limit.
     """
 
     def __init__(
@@ -74,15 +77,17 @@ class JobRunner:
         device: torch.device,
         runs_per_gpu: int,
         once: bool = False,
+        time_limit: TimeLimit | None = None,
     ) -> None:
         self.source, self.root, self.streams, self.device = source, root, streams, device
         self.runs_per_gpu = self.allowed = runs_per_gpu
         self.once, self.job_done = once, False
         self.stop, self.memory_known, self.output_lock = Event(), Event(), Lock()
         self.disk_full: str | None = None
+        self.time_limit = time_limit or TimeLimit(None)
 
     def run(self) -> None:
-        """Run jobs until none is left."""
+        """Run jobs until none is left or the time limit is reached."""
         from itl.engine.concurrency import run_concurrently
 
         threads = [partial(self._run_jobs, number) for number in range(self.runs_per_gpu)]
@@ -92,7 +97,9 @@ class JobRunner:
         if thread:
             self.memory_known.wait()
         try:
-            while not self.stop.is_set() and thread < self.allowed and (claimed := self.source.claim()) is not None:
+            while not self.stop.is_set() and not self.time_limit.reached() and thread < self.allowed:
+                if (claimed := self.source.claim()) is None:
+                    return
                 job, lock = claimed
                 with lock:
                     self._run_job(job)
@@ -105,10 +112,13 @@ class JobRunner:
     def _run_job(self, job: Job) -> None:
         self.emit({"kind": "started", "job": job.name})
         callback = WorkerCallback(job, self.emit, self.measure_memory, self.stop)
+        device, report, stop = str(self.device), self.source.reporter(job), self.time_limit.start_run()
         try:
-            details = job.run(self.root, self.streams, [callback], str(self.device), self.source.reporter(job))
+            details = job.run(self.root, self.streams, [callback], device, report, stop)
             self.source.finish(job, details)
             self.emit({"kind": "done", "job": job.name, **details})
+        except RunStopped:
+            self.emit({"kind": "requeued", "job": job.name})
         except Exception as error:
             if is_disk_full(error):
                 self.disk_full = describe_error(error)
@@ -156,7 +166,8 @@ def main() -> int:
     torch.set_num_threads(spec["threads"])
     device = choose_engine(spec["device"]).device
     source, streams = open_job_source(spec), StreamCache(spec["data"])
-    runner = JobRunner(source, Path(spec["out"]), streams, device, spec["runs_per_gpu"], spec.get("once", False))
+    once, time_limit = spec.get("once", False), TimeLimit(spec.get("deadline"))
+    runner = JobRunner(source, Path(spec["out"]), streams, device, spec["runs_per_gpu"], once, time_limit)
     try:
         runner.run()
     except KeyboardInterrupt:
