@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from itl import UserError
 from itl.bench import Workload, baseline_loop, engine_timing, full_run
 from itl.bench import method_steps as bench_methods
+from itl.bench.measure import with_current_keys
 from itl.bench.plot import draw
 from itl.engine.concurrency import run_concurrently
 from itl.presets import settings_for
@@ -25,30 +27,42 @@ def record() -> dict[str, object]:
     mine = engine_timing.steps(TINY, stream)
     theirs = {name: {"ms": ms} for name, ms in baseline_loop.measure(TINY, stream).items()}
     return {
-        "ours": mine,
-        "usual": theirs,
+        "engine": mine,
+        "baseline": theirs,
         "growth": engine_timing.growth(TINY, stream),
-        "lanes": engine_timing.concurrent_runs(TINY, stream),
+        "concurrent_runs": engine_timing.concurrent_runs(TINY, stream),
     }
 
 
 def test_engine_and_baseline_time_the_same_steps(record: dict[str, dict[str, dict[str, float]]]) -> None:
-    assert set(record["ours"]) == set(record["usual"]) == STEPS
-    for side in ("ours", "usual"):
+    assert set(record["engine"]) == set(record["baseline"]) == STEPS
+    for side in ("engine", "baseline"):
         assert all(times["ms"] > 0 for times in record[side].values())
 
 
 def test_growth_and_concurrency_have_a_row_for_each_size(record: dict[str, list[dict[str, float]]]) -> None:
     assert [row["buffer"] for row in record["growth"]] == [8, 16]
     assert all(row["tangent"] > 0 and row["projection"] > 0 for row in record["growth"])
-    assert [row["lanes"] for row in record["lanes"]] == [1]
-    assert record["lanes"][0]["ms_per_run_step"] > 0
+    assert [row["runs"] for row in record["concurrent_runs"]] == [1]
+    assert record["concurrent_runs"][0]["ms_per_run_step"] > 0
 
 
 def test_record_can_be_plotted(record: dict[str, object], tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     draw(record, str(tmp_path / "bench.png"))
     assert (tmp_path / "bench.png").stat().st_size > 5_000
+
+
+@pytest.mark.parametrize("name", ["cpu-bench", "h200-bench"])
+def test_record_of_an_earlier_version_is_read(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    path = Path(__file__).parents[2] / "benchmarks" / "results" / "speed" / f"{name}.json"
+    old = json.loads(path.read_text())
+    record = with_current_keys(old)
+    assert record["engine"] == old["ours"]
+    assert record["baseline"] == old["usual"]
+    assert [row["runs"] for row in record["concurrent_runs"]] == [row["lanes"] for row in old["lanes"]]
+    draw(old, str(tmp_path / "bench.png"))
 
 
 def test_baseline_reservoir_holds_offered_samples() -> None:

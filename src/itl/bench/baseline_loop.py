@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from statistics import median
 from typing import Any
 
@@ -111,6 +111,18 @@ def er_separate(net: nn.Module, x: Tensor, y: Tensor, buffer: Buffer, replay: in
     return loss, logits
 
 
+def derpp(net: nn.Module, x: Tensor, y: Tensor, buffer: Buffer, replay: int = 32) -> tuple[Tensor, Tensor]:
+    """DER++ loss with three forward passes and two replay batches, and the task batch's logits."""
+    logits = net(x)
+    loss = F.cross_entropy(logits, y)
+    if buffer.images:
+        replay_x, _, stored = buffer.draw(replay, x.device)
+        loss = loss + 0.1 * F.mse_loss(net(replay_x), stored)
+        replay_x, replay_y, _ = buffer.draw(replay, x.device)
+        loss = loss + 0.5 * F.cross_entropy(net(replay_x), replay_y)
+    return loss, logits
+
+
 def measure(workload: Workload, stream: Stream) -> dict[str, float]:
     """Milliseconds per step of er, derpp and the three stages of itl: median after a warm-up."""
     random.seed(0)
@@ -118,7 +130,7 @@ def measure(workload: Workload, stream: Stream) -> dict[str, float]:
     bench = _BaselineBench(workload, stream)
     kinds: dict[str, Callable[[], Iterator[None]]] = {
         "er": lambda: bench.replay(er),
-        "derpp": lambda: bench.replay(bench.derpp),
+        "derpp": lambda: bench.replay(derpp),
         "itl specialist": lambda: bench.replay(er_separate, frozen=True),
         "itl tangent": bench.tangent,
         "itl projection": bench.projection,
@@ -139,6 +151,45 @@ def _median_ms(steps: Iterator[None], count: int) -> float:
     return 1e3 * median(blocks)
 
 
+def train_steps(
+    optimizer: torch.optim.Optimizer, batches: Iterable[Any], loss: Callable[..., Tensor]
+) -> Iterator[None]:
+    """Run one training step per item; `loss` takes a batch's tensors."""
+    for batch in batches:
+        optimizer.zero_grad()
+        value = loss(*batch)
+        value.backward()
+        optimizer.step()
+        value.item()
+        yield
+
+
+class Tangent:
+    """Tangent model p(x) + ∇p(x) w of a network's last layers, by forward-mode differentiation."""
+
+    def __init__(self, net: nets.Net, layers: int | None) -> None:
+        self.trunk, self.head = net.eval().split(layers)
+        self.params = {name: p.detach() for name, p in self.head.named_parameters()}
+        self.w = {name: torch.zeros_like(p).requires_grad_() for name, p in self.params.items()}
+
+    def logits(self, x: Tensor) -> Tensor:
+        """`[n, classes]`."""
+        with torch.no_grad():
+            features = self.trunk(x)
+        value, derivative = jvp(lambda p: functional_call(self.head, p, (features,)), (self.params,), (self.w,))  # type: ignore[misc]
+        return value + derivative  # type: ignore[no-any-return]
+
+    def learning_loss(self, x: Tensor, y: Tensor) -> Tensor:
+        """Cross-entropy of the tangent model."""
+        return F.cross_entropy(self.logits(x), y)
+
+    def projection_loss(self, net: nn.Module, x: Tensor) -> Tensor:
+        """Squared error of a network that the tangent model is distilled into."""
+        with torch.no_grad():
+            target = self.logits(x)
+        return F.mse_loss(net(x), target)
+
+
 class _BaselineBench:
     """Endless iterators that run one training step per item."""
 
@@ -154,71 +205,29 @@ class _BaselineBench:
 
     def _batches(self) -> Iterator[Any]:
         while True:
-            yield from DataLoader(self.samples, 32, shuffle=True, num_workers=self.workload.workers)
+            for x, y, raw in DataLoader(self.samples, 32, shuffle=True, num_workers=self.workload.workers):
+                yield x.to(self.device), y.to(self.device), raw
 
     def replay(self, loss: Callable[..., tuple[Tensor, Tensor]], frozen: bool = False) -> Iterator[None]:
         """Steps of a replay method. `frozen`: the memory is filled once and then not updated."""
         net, buffer = self._net(), Buffer(200, self.transform)
-        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
-        for x, y, raw in self._batches():
-            x, y = x.to(self.device), y.to(self.device)
-            optimizer.zero_grad()
+
+        def replay_loss(x: Tensor, y: Tensor, raw: Tensor) -> Tensor:
             value, logits = loss(net, x, y, buffer)
-            value.backward()
-            optimizer.step()
             if not frozen or len(buffer.images) < buffer.size:
                 buffer.add(raw, y.cpu(), logits.detach())
-            value.item()
-            yield
+            return value
 
-    def derpp(self, net: nn.Module, x: Tensor, y: Tensor, buffer: Buffer) -> tuple[Tensor, Tensor]:
-        """DER++ loss with three forward passes and two replay batches, and the task batch's logits."""
-        logits = net(x)
-        loss = F.cross_entropy(logits, y)
-        if buffer.images:
-            replay_x, _, stored = buffer.draw(32, self.device)
-            loss = loss + 0.1 * F.mse_loss(net(replay_x), stored)
-            replay_x, replay_y, _ = buffer.draw(32, self.device)
-            loss = loss + 0.5 * F.cross_entropy(net(replay_x), replay_y)
-        return loss, logits
+        return train_steps(torch.optim.SGD(net.parameters(), lr=0.01), self._batches(), replay_loss)
 
     def tangent(self) -> Iterator[None]:
-        """Steps of tangent learning over the last two layers, by forward-mode differentiation."""
-        net = self._net().eval()
-        trunk, head = net.split(2)
-        params = {name: p.detach() for name, p in head.named_parameters()}
-        w = {name: torch.zeros_like(p).requires_grad_() for name, p in params.items()}
-        optimizer = torch.optim.SGD(w.values(), lr=1e-4, momentum=0.9, weight_decay=2e-5)
-        for x, y, _ in self._batches():
-            optimizer.zero_grad()
-            with torch.no_grad():
-                features = trunk(x.to(self.device))
-            loss = F.cross_entropy(tangent_logits(head, params, w, features), y.to(self.device))
-            loss.backward()
-            optimizer.step()
-            loss.item()
-            yield
+        """Steps of tangent learning over the last two layers."""
+        tangent = Tangent(self._net(), 2)
+        optimizer = torch.optim.SGD(tangent.w.values(), lr=1e-4, momentum=0.9, weight_decay=2e-5)
+        return train_steps(optimizer, self._batches(), lambda x, y, _: tangent.learning_loss(x, y))
 
     def projection(self) -> Iterator[None]:
         """Steps of distilling a tangent model."""
-        net, anchor = self._net(), self._net().eval()
-        trunk, head = anchor.split(2)
-        params = {name: p.detach() for name, p in head.named_parameters()}
-        w = {name: torch.zeros_like(p) for name, p in params.items()}
+        net, tangent = self._net(), Tangent(self._net(), 2)
         optimizer = torch.optim.SGD(net.parameters(), lr=1e-5, weight_decay=2e-5)
-        for x, _, _ in self._batches():
-            x = x.to(self.device)
-            optimizer.zero_grad()
-            with torch.no_grad():
-                target = tangent_logits(head, params, w, trunk(x))
-            loss = F.mse_loss(net(x), target)
-            loss.backward()
-            optimizer.step()
-            loss.item()
-            yield
-
-
-def tangent_logits(head: nn.Module, params: dict[str, Tensor], w: dict[str, Tensor], features: Tensor) -> Tensor:
-    """p(x) + ∇p(x) w by forward-mode differentiation: `[n, classes]`."""
-    value, derivative = jvp(lambda p: functional_call(head, p, (features,)), (params,), (w,))  # type: ignore[misc]
-    return value + derivative  # type: ignore[no-any-return]
+        return train_steps(optimizer, self._batches(), lambda x, *_: tangent.projection_loss(net, x))

@@ -113,7 +113,7 @@ def concurrent_runs(workload: Workload, stream: Stream) -> list[dict[str, Any]]:
         jobs = [partial(_time_concurrent_run, workload, stream, Barrier(count))] * count
         spans = run_concurrently(jobs, count, torch.device(workload.device))
         seconds = max(end for _, end, _ in spans) - min(begin for begin, _, _ in spans)
-        out.append({"lanes": count, "ms_per_run_step": 1e3 * seconds / sum(steps for _, _, steps in spans)})
+        out.append({"runs": count, "ms_per_run_step": 1e3 * seconds / sum(steps for _, _, steps in spans)})
     return out
 
 
@@ -142,10 +142,8 @@ class _SynchronizedTimer(StageTimer):
 def _time_concurrent_run(workload: Workload, stream: Stream, barrier: Barrier) -> tuple[float, float, int]:
     """Start, end and number of steps of one run's timed epochs."""
     timer = _SynchronizedTimer(barrier)
-    settings = {
-        **workload.net,
-        **workload.settings,
-    }  # keep the benchmark's 50 epochs, so that the captured step is the same
+    # The benchmark's 50 epochs are kept, so that the captured step is the same.
+    settings = {**workload.net, **workload.settings}
     learner = Learner("er", 200, 0, stream.classes, settings=settings, device=workload.device, callback=timer)
     with suppress(_Finished):
         learner.learn(stream.tasks[0])

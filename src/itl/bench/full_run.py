@@ -5,15 +5,15 @@ from __future__ import annotations
 import copy
 import random
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.data import DataLoader
 
 from itl import nets
-from itl.bench.baseline_loop import Buffer, Samples, Transform, er, er_separate, tangent_logits
+from itl.bench.baseline_loop import Buffer, Samples, Tangent, Transform, er, er_separate, train_steps
 from itl.learner import Learner
 from itl.settings import Settings
 from itl.streams import Stream
@@ -21,7 +21,7 @@ from itl.streams import Stream
 
 def measure(stream: Stream, buffer: int, settings: dict[str, Any], repeats: int = 2) -> dict[str, Any]:
     """Seconds and accuracy of both, run `repeats` times, interleaved."""
-    out: dict[str, Any] = {"stream": stream.name, "buffer": buffer, "ours": [], "usual": []}
+    out: dict[str, Any] = {"stream": stream.name, "buffer": buffer, "engine": [], "baseline": []}
     for seed in range(repeats):
         begin = time.perf_counter()
         learner = Learner("itl", buffer, seed, stream.classes, settings=settings, device="cpu")
@@ -32,10 +32,10 @@ def measure(stream: Stream, buffer: int, settings: dict[str, Any], repeats: int 
         for index in range(len(stream)):
             baseline.learn(index)
         end = time.perf_counter()
-        out["ours"].append({"seconds": middle - begin, "class_il": learner.evaluate(stream).class_il})
-        out["usual"].append({"seconds": end - middle, "class_il": baseline.class_il()})
-    spent = {side: sum(run["seconds"] for run in out[side]) for side in ("ours", "usual")}
-    return {**out, "ratio": spent["usual"] / spent["ours"]}
+        out["engine"].append({"seconds": middle - begin, "class_il": learner.evaluate(stream).class_il})
+        out["baseline"].append({"seconds": end - middle, "class_il": baseline.class_il()})
+    spent = {side: sum(run["seconds"] for run in out[side]) for side in ("engine", "baseline")}
+    return {**out, "ratio": spent["baseline"] / spent["engine"]}
 
 
 class BaselineRun:
@@ -51,27 +51,27 @@ class BaselineRun:
 
     def learn(self, index: int) -> None:
         """Learn a task: specialist, memory, half-pipe, tangent learning, projection."""
-        task = self.stream.tasks[index]
-        samples = Samples(task.train, self.transform)
-        self._specialist(samples)
+        samples = Samples(self.stream.tasks[index].train, self.transform)
+        self._train_specialist(samples)
         self._update_memory(samples)
         self.net.classifier.reset_parameters()
-        anchor = copy.deepcopy(self.net).eval()
-        w = self._tangent(anchor)
-        self._project(anchor, w)
+        t, p = self.settings.tangent, self.settings.projection
+        tangent = Tangent(copy.deepcopy(self.net), t.layers)
+        optimizer = torch.optim.SGD(tangent.w.values(), t.lr, t.momentum, weight_decay=2 * t.l2)
+        _run(train_steps(optimizer, self._epochs(t.epochs, t.batch), tangent.learning_loss))
+        self.net.train(p.batch_norm == "train")
+        optimizer = torch.optim.SGD(self.net.parameters(), p.lr, p.momentum, weight_decay=2 * p.l2)
+        batches = self._epochs(p.epochs, p.batch)
+        _run(train_steps(optimizer, batches, lambda x, _: tangent.projection_loss(self.net, x)))
 
-    def _specialist(self, samples: Samples) -> None:
+    def _train_specialist(self, samples: Samples) -> None:
         s = self.settings.specialist
-        loss_function = er_separate if s.name == "er-separate" else er
+        loss = er_separate if s.name == "er-separate" else er
         optimizer = torch.optim.SGD(self.net.parameters(), s.lr, s.momentum, weight_decay=s.weight_decay)
         self.net.train()
         for _ in range(s.epochs):
-            for x, y, _raw in DataLoader(samples, s.batch, shuffle=True, num_workers=1):
-                optimizer.zero_grad()
-                loss, _ = loss_function(self.net, x, y, self.memory, s.replay)
-                loss.backward()
-                optimizer.step()
-                loss.item()
+            batches = DataLoader(samples, s.batch, shuffle=True, num_workers=1)
+            _run(train_steps(optimizer, batches, lambda x, y, _: loss(self.net, x, y, self.memory, s.replay)[0]))
 
     def _update_memory(self, samples: Samples) -> None:
         """Keep equally many random images of every class seen."""
@@ -94,37 +94,6 @@ class BaselineRun:
                 views = torch.stack([self.transform(self.memory.images[p].numpy()) for p in part])
                 yield views, torch.tensor([self.memory.labels[p] for p in part])
 
-    def _tangent(self, anchor: nets.Net) -> dict[str, Tensor]:
-        s = self.settings.tangent
-        trunk, head = anchor.split(s.layers)
-        params = {name: p.detach() for name, p in head.named_parameters()}
-        w = {name: torch.zeros_like(p).requires_grad_() for name, p in params.items()}
-        optimizer = torch.optim.SGD(w.values(), s.lr, s.momentum, weight_decay=2 * s.l2)
-        for x, y in self._epochs(s.epochs, s.batch):
-            optimizer.zero_grad()
-            with torch.no_grad():
-                features = trunk(x)
-            loss = F.cross_entropy(tangent_logits(head, params, w, features), y)
-            loss.backward()
-            optimizer.step()
-            loss.item()
-        return {name: t.detach() for name, t in w.items()}
-
-    def _project(self, anchor: nets.Net, w: dict[str, Tensor]) -> None:
-        s = self.settings.projection
-        trunk, head = anchor.split(self.settings.tangent.layers)
-        params = {name: p.detach() for name, p in head.named_parameters()}
-        optimizer = torch.optim.SGD(self.net.parameters(), s.lr, s.momentum, weight_decay=2 * s.l2)
-        self.net.train(s.batch_norm == "train")
-        for x, _ in self._epochs(s.epochs, s.batch):
-            optimizer.zero_grad()
-            with torch.no_grad():
-                target = tangent_logits(head, params, w, trunk(x))
-            loss = F.mse_loss(self.net(x), target)
-            loss.backward()
-            optimizer.step()
-            loss.item()
-
     @torch.no_grad()
     def class_il(self) -> float:
         """Mean over tasks of the accuracy among all classes, in percent."""
@@ -134,3 +103,8 @@ class BaselineRun:
             x = (task.test.pixels.float().div(255) - self.transform.mean) / self.transform.std
             scores.append((self.net(x).argmax(1) == task.test.labels).float().mean().item())
         return 100 * sum(scores) / len(scores)
+
+
+def _run(steps: Iterator[None]) -> None:
+    for _ in steps:
+        pass

@@ -6,27 +6,21 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
 from itl.bench import baseline_loop, engine_timing, full_run
 from itl.bench.workload import Workload
-from itl.results import environment
 from itl.streams import load
+
+RENAMED_KEYS = {"ours": "engine", "usual": "baseline", "whole": "full_run"}  # of records of earlier versions
 
 
 def measure(
-    device: str = "cpu",
-    *,
-    quick: bool = False,
-    parts: tuple[str, ...] = ("ours", "usual", "growth", "lanes", "whole"),
-    on_progress: Callable[[str], None] = lambda line: None,
+    device: str = "cpu", *, quick: bool = False, on_progress: Callable[[str], None] = lambda line: None
 ) -> dict[str, Any]:
     """Measure speed on one device.
 
     Args:
         device: "cpu" or "cuda".
         quick: Measure fewer sizes.
-        parts: Which measurements to make.
         on_progress: Called with one line per measurement.
 
     Returns:
@@ -34,30 +28,34 @@ def measure(
     """
     workload = Workload.for_device(device, quick)
     stream = workload.stream()
-    out: dict[str, Any] = {"format": 1, "network": workload.net.get("net.name", "resnet18"), "images": workload.images}
-    out |= environment(torch.device(device))
+    out = workload.describe()
     begin = time.perf_counter()
-    if "ours" in parts:
-        on_progress("engine: er, derpp, the three stages of itl")
-        out["ours"] = engine_timing.steps(workload, stream)
-        out["generalist_share"] = generalist_share(out["ours"], workload)
-    if "growth" in parts:
-        on_progress("tangent learning and projection at several memory sizes")
-        out["growth"] = engine_timing.growth(workload, stream)
-    if "lanes" in parts:
-        on_progress("concurrent runs")
-        out["lanes"] = engine_timing.concurrent_runs(workload, stream)
-    if "usual" in parts:  # last, so that its loader's workers and its device memory do not affect the engine
-        on_progress("baseline loop")
-        out["usual"] = {name: {"ms": ms} for name, ms in baseline_loop.measure(workload, stream).items()}
-    if "ours" in parts and "usual" in parts:
-        out["ratio"] = {name: out["usual"][name]["ms"] / out["ours"][name]["ms"] for name in out["usual"]}
-    if "whole" in parts and device == "cpu":
+    on_progress("engine: er, derpp, the three stages of itl")
+    out["engine"] = engine_timing.steps(workload, stream)
+    out["generalist_share"] = generalist_share(out["engine"], workload)
+    on_progress("tangent learning and projection at several memory sizes")
+    out["growth"] = engine_timing.growth(workload, stream)
+    on_progress("concurrent runs")
+    out["concurrent_runs"] = engine_timing.concurrent_runs(workload, stream)
+    on_progress("baseline loop")  # last, so that its loader's workers and its device memory do not affect the engine
+    out["baseline"] = {name: {"ms": ms} for name, ms in baseline_loop.measure(workload, stream).items()}
+    out["ratio"] = {name: out["baseline"][name]["ms"] / out["engine"][name]["ms"] for name in out["baseline"]}
+    if device == "cpu":
         on_progress("complete runs on seq-digits with engine and baseline loop")
         short = {"specialist.epochs": 1, "tangent.epochs": 4, "projection.epochs": 4} if quick else {}
-        out["whole"] = full_run.measure(load("seq-digits"), 20, short, repeats=1 if quick else 2)
+        out["full_run"] = full_run.measure(load("seq-digits"), 20, short, repeats=1 if quick else 2)
     out["seconds"] = time.perf_counter() - begin
     return out
+
+
+def with_current_keys(record: Any) -> Any:
+    """A record of any version, with the keys that `measure` uses now."""
+    if isinstance(record, list):
+        return [with_current_keys(row) for row in record]
+    if not isinstance(record, dict):
+        return record
+    renamed = {**RENAMED_KEYS, "lanes": "concurrent_runs" if isinstance(record.get("lanes"), list) else "runs"}
+    return {renamed.get(key, key): with_current_keys(value) for key, value in record.items()}
 
 
 def generalist_share(times: dict[str, Any], workload: Workload) -> dict[str, float]:

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
-
 from itl import presets, specialists
 from itl.bench.engine_timing import StageTimer
 from itl.bench.workload import Workload
 from itl.errors import unknown
 from itl.learner import Learner
-from itl.results import environment
 from itl.streams import Stream
 
 BUFFER = 200
@@ -63,8 +60,6 @@ def measure_methods(
     """
     workload = Workload.for_device(device, quick)
     stream = workload.stream()
-    out: dict[str, Any] = {"format": 1, "network": workload.net.get("net.name", "resnet18"), "images": workload.images}
-    out |= environment(torch.device(device))
     rows: list[dict[str, Any]] = []
     for name in which:
         on_progress(name)
@@ -74,7 +69,7 @@ def measure_methods(
         entry["ratio"] = entry["ms"] / er["ms"]
         entry["explained"] = cost(entry) / cost(er)
         entry["factor"] = entry["ratio"] / entry["explained"]
-    return out | {"methods": rows}
+    return workload.describe() | {"methods": rows}
 
 
 def row(workload: Workload, stream: Stream, name: str) -> dict[str, Any]:

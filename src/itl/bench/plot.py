@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from itl.atomic import atomic_write
+from itl.bench.measure import with_current_keys
 from itl.errors import UserError
 
 
 def draw(record: dict[str, Any], path: str) -> None:
-    """Draw a record of `measure` to an image file.
+    """Draw a record of `measure`, of this version or an earlier one, to an image file.
 
     Raises:
         UserError: matplotlib is not installed.
@@ -22,19 +23,19 @@ def draw(record: dict[str, Any], path: str) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    several = len(record["lanes"]) > 1  # on a CPU runs are never concurrent
+    record = with_current_keys(record)
+    several = len(record["concurrent_runs"]) > 1  # on a CPU runs are never concurrent
     figure, axes = plt.subplots(1, 3 if several else 2, figsize=(12 if several else 9, 3.6), layout="constrained")
     left, middle = axes[:2]
-    names = list(record["ours"])
-    ours = [record["ours"][name]["ms"] for name in names]
-    usual = [record["usual"][name]["ms"] for name in names]
+    names = list(record["engine"])
+    engine, baseline = ([record[side][name]["ms"] for name in names] for side in ("engine", "baseline"))
     rows = range(len(names))
-    left.barh([r + 0.2 for r in rows], usual, 0.38, color="#bbbbbb", label="baseline loop")
-    left.barh([r - 0.2 for r in rows], ours, 0.38, color="#1f6f8b", label="itl")
-    for r, mine, theirs in zip(rows, ours, usual, strict=True):
+    left.barh([r + 0.2 for r in rows], baseline, 0.38, color="#bbbbbb", label="baseline loop")
+    left.barh([r - 0.2 for r in rows], engine, 0.38, color="#1f6f8b", label="itl")
+    for r, mine, theirs in zip(rows, engine, baseline, strict=True):
         left.text(theirs, r + 0.2, f" {theirs:.1f}", va="center", fontsize=8)
         left.text(mine, r - 0.2, f" {mine:.2f}  ({theirs / mine:.1f}x)", va="center", fontsize=8)
-    left.set(yticks=list(rows), yticklabels=names, xlabel="ms per step", xlim=(0, 1.25 * max(usual)))
+    left.set(yticks=list(rows), yticklabels=names, xlabel="ms per step", xlim=(0, 1.25 * max(baseline)))
     left.invert_yaxis()
     left.legend(frameon=False, fontsize=8)
     sizes = [row["buffer"] for row in record["growth"]]
@@ -43,7 +44,7 @@ def draw(record: dict[str, Any], path: str) -> None:
     middle.set(xlabel="images in memory", ylabel="seconds per epoch", ylim=(0, None), xlim=(0, None))
     middle.legend(frameon=False, fontsize=8)
     if several:
-        timings = [(row["lanes"], row["ms_per_run_step"]) for row in record["lanes"]]
+        timings = [(row["runs"], row["ms_per_run_step"]) for row in record["concurrent_runs"]]
         axes[2].plot(*zip(*timings, strict=True), marker="o", color="#1f6f8b")
         axes[2].set(
             xlabel="concurrent runs", ylabel="ms per step and run (er)", ylim=(0, 1.1 * max(ms for _, ms in timings))

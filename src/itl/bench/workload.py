@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 
+from itl.results import environment
 from itl.streams import Stream, from_arrays
 
 
@@ -47,6 +49,11 @@ class Workload:
         small = {"net.name": "resnet8", "net.width": 8}
         sizes = (100, 200) if quick else (200, 500, 1000)
         return cls(device, 320 if quick else 1_280, 16, small, 3, 10 if quick else 30, 1, sizes, (1,))
+
+    def describe(self) -> dict[str, Any]:
+        """Start of a record: format, network, images per task, hardware and versions."""
+        facts = {"format": 1, "network": self.net.get("net.name", "resnet18"), "images": self.images}
+        return facts | environment(torch.device(self.device))
 
     def stream(self) -> Stream:
         """Two tasks of two classes: noise whose brightness depends on the class, so that training can succeed."""

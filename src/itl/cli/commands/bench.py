@@ -72,8 +72,8 @@ def _print_record(record: dict[str, Any]) -> None:
 
     console = open_console()
     table = _table(record, "step", "itl, ms", "PyTorch loop, ms", "speed-up", "memory, MiB")
-    for name, times in record["ours"].items():
-        baseline = record["usual"][name]["ms"]
+    for name, times in record["engine"].items():
+        baseline = record["baseline"][name]["ms"]
         cells = (f"{times['ms']:.2f}", f"{baseline:.1f}", f"{record['ratio'][name]:.1f}x", f"{times['bytes'] >> 20}")
         table.add_row(name, *cells)
     console.print(table)
@@ -90,12 +90,13 @@ def _print_record(record: dict[str, Any]) -> None:
         seconds = (f"{row['tangent']:.3f}", f"{row['projection']:.3f}")
         growth.add_row(str(row["buffer"]), *seconds, f"{row['per_image_us']:.0f}")
     console.print(growth)
-    concurrent = ", ".join(f"{row['lanes']}: {row['ms_per_run_step']:.2f} ms" for row in record["lanes"])
+    concurrent = ", ".join(f"{row['runs']}: {row['ms_per_run_step']:.2f} ms" for row in record["concurrent_runs"])
     console.print(f"\nTime per training step of er, by number of concurrent runs: {concurrent}")
-    if "whole" in record:
-        ours, baseline = (mean(run["seconds"] for run in record["whole"][side]) for side in ("ours", "usual"))
-        ratio = record["whole"]["ratio"]
-        console.print(f"A full seq-digits run: {ours:.0f} s; with the PyTorch loop {baseline:.0f} s ({ratio:.1f}x)")
+    if "full_run" in record:
+        sides = (record["full_run"][side] for side in ("engine", "baseline"))
+        engine, baseline = (mean(run["seconds"] for run in runs) for runs in sides)
+        ratio = record["full_run"]["ratio"]
+        console.print(f"A full seq-digits run: {engine:.0f} s; with the PyTorch loop {baseline:.0f} s ({ratio:.1f}x)")
 
 
 def _print_methods(record: dict[str, Any]) -> None:
