@@ -26,6 +26,7 @@ from itl.cli.commands.refine import refine
 from itl.cli.commands.report import report
 from itl.cli.commands.run import run
 from itl.cli.commands.search import search
+from itl.cli.commands.serve import serve
 from itl.cli.commands.sweep import sweep
 from itl.cli.commands.table import table
 from itl.cli.output import warn
@@ -41,7 +42,7 @@ SYSTEM_ERRORS = {
 SECTIONS = {
     "Experiments": (run, refine, sweep, search, table, report, bench),
     "Lists": (methods, streams, backbones),
-    "Models of your own images": (learn, predict, evaluate, info, export, check, undo, forget, rename, resize),
+    "Models of your own images": (serve, learn, predict, evaluate, info, export, check, undo, forget, rename, resize),
 }
 
 

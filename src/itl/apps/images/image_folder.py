@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from itl.apps.images.holdout import split_held_out, train_only_hashes
+from itl.apps.images.picture_list import LIST_FILE, listed_paths, read_list
 from itl.apps.images.read import SkippedPath, printable_path
 from itl.errors import UserError
 
@@ -70,7 +71,8 @@ def scan_folder(folder: str | os.PathLike[str]) -> ImageFolder:
     """List the image files of a folder by class.
 
     The folder contains one sub-folder per class, or `train/` and optionally `test/` with one sub-folder per class each.
-    All files below a class folder belong to the class. Symbolic links are followed, each target once.
+    All files below a class folder belong to the class. Symbolic links are followed, each target once. A folder with a
+    list of pictures (`picture_list.py`) has the classes and files of the list.
 
     Args:
         folder: The folder.
@@ -86,6 +88,8 @@ def scan_folder(folder: str | os.PathLike[str]) -> ImageFolder:
     if not root.is_dir():
         problem = "is a file" if root.exists() else "does not exist"
         raise UserError(f"{printable_path(root)} {problem}; give a folder with one sub-folder of images per class")
+    if (root / LIST_FILE).is_file():
+        return _scan_list(root)
     folders, files = _list_folder(root, skipped, required=True)
     splits = {path.name: path for path in folders if path.name in ("train", "test")}
     with_classes = {name for name, path in splits.items() if _has_folders(path)}
@@ -107,6 +111,14 @@ def scan_folder(folder: str | os.PathLike[str]) -> ImageFolder:
     if not train:
         raise UserError(f"{printable_path(root)} contains no class; create one sub-folder of images per class")
     return ImageFolder(root, train, test, skipped, has_test=bool(test))
+
+
+def _scan_list(root: Path) -> ImageFolder:
+    pictures = read_list(root)
+    train = listed_paths(root, pictures.train)
+    if not train:
+        raise UserError(f"{printable_path(root)} lists no training picture; add pictures to it")
+    return ImageFolder(root, train, listed_paths(root, pictures.test), has_test=True)
 
 
 def find_images(folder: str | os.PathLike[str]) -> tuple[list[Path], list[SkippedPath]]:

@@ -6,6 +6,7 @@ checked before decoding, and every exception of a decoder becomes an `Unreadable
 
 from __future__ import annotations
 
+import io
 import math
 import os
 import stat
@@ -15,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -122,29 +124,68 @@ def image_dimensions(path: str | os.PathLike[str]) -> tuple[int, int]:
 
 
 @contextmanager
+def open_bytes(data: bytes, max_pixels: int = MAX_PIXELS) -> Iterator[Image.Image]:
+    """Open the content of an image file with the same checks as `read_image`, for use inside `ignore_warnings`.
+
+    Raises:
+        UnreadableImage: If the image is damaged, too large or in no supported format, also while it is being decoded.
+    """
+    with _decoder_errors("picture"), io.BytesIO(data) as file:
+        if not data:
+            raise UnreadableImage("picture", "the file is empty (0 bytes)")
+        yield _identified(file, "picture", max_pixels)
+
+
+def decode_bytes(data: bytes, size: int, max_pixels: int = MAX_PIXELS) -> Pixels:
+    """Decode the content of an image file as `read_image` does, for use inside `ignore_warnings`."""
+    with open_bytes(data, max_pixels) as image:
+        return _central_square(image, size)
+
+
+def upright(image: Image.Image) -> Image.Image:
+    """Return a copy of an opened image as 8-bit RGB, rotated as EXIF demands."""
+    if image.format == "TIFF":
+        image.load()  # Pillow applies the orientation of TIFF files itself and removes the tag
+    transpose, rgb = _exif_transpose(image), as_rgb(image)
+    return rgb.copy() if transpose is None else rgb.transpose(transpose)
+
+
+@contextmanager
 def _opened(path: str | os.PathLike[str]) -> Iterator[Image.Image]:
     """Open an image file and check its format and dimensions, without decoding it."""
-    try:
+    with _decoder_errors(path):
         state = os.stat(path)
         if not stat.S_ISREG(state.st_mode):
             raise UnreadableImage(path, "not a regular file")  # opening a pipe would block
         if state.st_size == 0:
             raise UnreadableImage(path, "the file is empty (0 bytes)")
         with open(path, "rb") as file:
-            image = Image.open(file, formats=PILLOW_FORMATS)
-            if image.width * image.height > MAX_PIXELS:
-                raise UnreadableImage(path, _too_large(f"{image.width} x {image.height} pixels"))
-            if image.width < 1 or image.height < 1:
-                raise UnreadableImage(path, f"the image has no pixels ({image.width} x {image.height})")
-            if image.format == "PNG":  # decoding does not verify PNG checksums
-                image.verify()
-                file.seek(0)
-                image = Image.open(file, formats=PILLOW_FORMATS)
-            yield image
+            yield _identified(file, path, MAX_PIXELS)
+
+
+def _identified(file: BinaryIO, path: str | os.PathLike[str], max_pixels: int) -> Image.Image:
+    """Return an image whose format and dimensions are checked, and which is not decoded yet."""
+    image = Image.open(file, formats=PILLOW_FORMATS)
+    if image.width * image.height > max_pixels:
+        raise UnreadableImage(path, _too_large(f"{image.width} x {image.height} pixels", max_pixels))
+    if image.width < 1 or image.height < 1:
+        raise UnreadableImage(path, f"the image has no pixels ({image.width} x {image.height})")
+    if image.format == "PNG":  # decoding does not verify PNG checksums
+        image.verify()
+        file.seek(0)
+        image = Image.open(file, formats=PILLOW_FORMATS)
+    return image
+
+
+@contextmanager
+def _decoder_errors(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Turn every exception of a decoder into an `UnreadableImage` with a one-line reason."""
+    try:
+        yield
     except UnreadableImage:
         raise
     except Image.DecompressionBombError:
-        raise UnreadableImage(path, _too_large("the image")) from None
+        raise UnreadableImage(path, _too_large("the image", MAX_PIXELS)) from None
     except UnidentifiedImageError:
         formats = ", ".join(FORMAT_NAMES)
         raise UnreadableImage(path, f"not an image in a supported format ({formats})") from None
@@ -156,8 +197,8 @@ def _opened(path: str | os.PathLike[str]) -> Iterator[Image.Image]:
         raise UnreadableImage(path, f"the file is damaged ({_one_line(error)})") from None
 
 
-def _too_large(subject: str) -> str:
-    return f"{subject} exceeds the limit of {MAX_PIXELS // 10**6} million pixels; make it smaller"
+def _too_large(subject: str, max_pixels: int) -> str:
+    return f"{subject} exceeds the limit of {max_pixels // 10**6} million pixels; make it smaller"
 
 
 def _one_line(error: Exception) -> str:

@@ -78,6 +78,13 @@ def pending_lesson(generation: Path) -> dict[str, Any] | None:
     return pending if isinstance(pending, dict) else None
 
 
+def saved_history(root: Path) -> list[dict[str, Any]]:
+    """Return the history in the current generation, without opening the model; empty if there is no model."""
+    current = store.current_unchecked(root)
+    history = (_metadata(root / current) or {}).get("history") if current is not None else None
+    return [entry for entry in history if isinstance(entry, dict)] if isinstance(history, list) else []
+
+
 def is_finished(generation: Path) -> bool:
     """Return whether a generation belongs to a model and is not in the middle of a lesson."""
     metadata = _metadata(generation)

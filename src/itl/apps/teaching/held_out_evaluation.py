@@ -102,7 +102,7 @@ class HeldOutEvaluation:
             model: The model.
             current_lesson: Relative folder and name of a lesson that is not in the history yet; it comes last.
         """
-        lessons = [(folder, str(entry.get("name", folder)), entry) for folder, entry in _last_entries(model).items()]
+        lessons = [(folder, str(entry.get("name", folder)), entry) for folder, entry in last_entries(model).items()]
         if current_lesson is not None:
             lessons = [lesson for lesson in lessons if lesson[0] != current_lesson[0]]
             lessons.append((*current_lesson, {}))
@@ -119,7 +119,7 @@ class HeldOutEvaluation:
                 total[label] += 1
             tasks.append(GroupAccuracy(name, len(images), 100 * float(is_correct.mean()), when_taught))
         classes = [
-            GroupAccuracy(name, total[name], _percent(correct[name], total[name]), _accuracy_when_taught(model, name))
+            GroupAccuracy(name, total[name], _percent(correct[name], total[name]), accuracy_when_taught(model, name))
             for name in model.classes
         ]
         return HeldOutScores(tasks, classes, _percent(sum(correct.values()), sum(total.values())))
@@ -136,17 +136,17 @@ class HeldOutEvaluation:
         images = self.test_images[folder]
         if images is None:
             return None
-        names = _current_names(model, entry)
+        names = current_names(model, entry)
         labels = [names.get(label, label) for label in images.labels]
         return LabeledImages(images.pixels, labels).of_classes(set(model.classes))
 
 
-def _last_entries(model: Model) -> dict[str, dict[str, Any]]:
+def last_entries(model: Model) -> dict[str, dict[str, Any]]:
     """Return the last history entry of each folder that was learned."""
     return {str(e["folder"]): e for e in model.history if e["what"] == "learn" and "folder" in e}
 
 
-def _current_names(model: Model, entry: dict[str, Any]) -> dict[str, str]:
+def current_names(model: Model, entry: dict[str, Any]) -> dict[str, str]:
     """Map the class names of a history entry to today's names, following later renames and merges."""
     names: dict[str, str] = {name: name for name in entry.get("classes", {})}
     start = next((k for k, other in enumerate(model.history) if other is entry), len(model.history))
@@ -156,10 +156,10 @@ def _current_names(model: Model, entry: dict[str, Any]) -> dict[str, str]:
     return names
 
 
-def _accuracy_when_taught(model: Model, name: str) -> float | None:
+def accuracy_when_taught(model: Model, name: str) -> float | None:
     """Return a class's accuracy when it was last taught; None if unknown."""
     for entry in reversed(model.history):
-        if entry["what"] != "learn" or name not in (names := _current_names(model, entry)).values():
+        if entry["what"] != "learn" or name not in (names := current_names(model, entry)).values():
             continue
         accuracies = entry.get("accuracy", {}).get("classes", {})
         values = [accuracies.get(old) for old, new in names.items() if new == name]

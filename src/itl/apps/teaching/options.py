@@ -17,6 +17,7 @@ from itl.settings import flatten
 DEFAULT_IMAGE_SIZES = (32, 64, 128)  # pixels: one is chosen by the size of the first folder's images
 MIN_IMAGE_SIZE, MAX_IMAGE_SIZE = 8, 224  # pixels
 DEFAULT_METHOD, DEFAULT_BUFFER = "itl", 200
+PICTURES_FOLDER = "pictures"  # in a model folder: the pictures that were added in the browser
 FIXED_SETTINGS = ("net.", "memory.policy", "memory.logits", "specialist.name")  # prefixes of settings fixed for life
 
 
@@ -82,7 +83,8 @@ def check_model_path(path: str | os.PathLike[str]) -> None:
     if not os.fspath(path):
         raise UserError("the model's name is empty; give a folder for it")
     if folder.is_dir():
-        others = [entry.name for entry in folder.iterdir() if not entry.name.startswith((".", "LOCK", "generation-"))]
+        own = (".", "LOCK", "generation-", PICTURES_FOLDER)
+        others = [entry.name for entry in folder.iterdir() if not entry.name.startswith(own)]
         exists = (folder / "CURRENT").exists()
         # A single generation without CURRENT is what a crash during the first save leaves; it can be replaced.
         if not exists and len(generations(folder)) > 1 and any(earlier_finished(folder)):

@@ -94,7 +94,7 @@ def _read_pixels(model: Model, paths: tuple[str, ...]) -> Tensor:
     import torch
 
     from itl.apps.images import read_image
-    from itl.cli.commands.predict import match_channels
+    from itl.apps.model.channels import match_channels
 
     return match_channels(torch.from_numpy(np.stack([read_image(path, model.image["size"]) for path in paths])), model)
 

@@ -17,7 +17,6 @@ from itl.errors import UserError
 
 if TYPE_CHECKING:
     import numpy as np
-    from torch import Tensor
 
     from itl.apps.images import SkippedPath
     from itl.apps.model import Model
@@ -104,6 +103,7 @@ def predict_batches(
     import torch
 
     from itl.apps.images import read_images
+    from itl.apps.model.channels import match_channels
 
     for start in range(0, len(files), BATCH_SIZE):
         pixels, readable, unreadable = read_images(files[start : start + BATCH_SIZE], model.image["size"])
@@ -124,18 +124,6 @@ def predict_files(model: Model, files: Sequence[Path], problems: list[SkippedPat
             likely = [{"class": model.classes[k], "confidence": float(row[k])} for k in best]
             rows.append({"path": printable_path(files[index]), **likely[0], "top": likely})
     return rows
-
-
-def match_channels(pixels: Tensor, model: Model) -> Tensor:
-    """Convert RGB pixels `[n, 3, h, w]` to the model's number of channels; gray uses the ITU-R 601 weights."""
-    if model.image["channels"] == 3:
-        return pixels
-    if model.image["channels"] != 1:
-        raise UserError(
-            f"{model.path} expects images with {model.image['channels']} channels, but image files have 1 or 3."
-        )
-    red, green, blue = (pixels[:, k].int() for k in range(3))
-    return ((red * 19595 + green * 38470 + blue * 7471 + (1 << 15)) >> 16).to(pixels.dtype).unsqueeze(1)
 
 
 def _print_predictions_json(rows: list[dict[str, Any]], problems: Sequence[SkippedPath]) -> None:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.text import Text
 
-from itl.cli.display.eta import estimate_run
 from itl.cli.display.progress import TrainingDisplay
+from itl.learner.eta import estimate_run
 from itl.learner.stage_estimate import StageEstimate
 
 if TYPE_CHECKING:

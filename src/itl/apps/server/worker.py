@@ -1,0 +1,138 @@
+"""The process that teaches lessons, so that the page stays responsive: `python -m itl.apps.server.worker`.
+
+It reads one JSON object per line from standard input (`teach` or `stop`) and writes events, one JSON object per line,
+to standard output. When standard input is closed, because the server ended or was killed, the process ends at once; the
+model folder keeps the state saved last.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from itl.callbacks.base import Callback
+from itl.errors import UserError
+
+if TYPE_CHECKING:
+    from itl.engine.stage import Stage
+    from itl.learner import Learner
+    from itl.learner.eta import EtaEstimator
+
+EVENT_INTERVAL = 0.15  # seconds between two events of a stage
+
+
+def send(**event: Any) -> None:
+    """Write an event."""
+    sys.stdout.write(json.dumps(event) + "\n")
+    sys.stdout.flush()
+
+
+class ProgressCallback(Callback):
+    """Reports stage, epochs, finished fraction and remaining seconds."""
+
+    def __init__(self, images: int) -> None:
+        self.images = images
+        self.eta: EtaEstimator | None = None
+        self.started = self.updated = time.monotonic()
+        self.sent = 0.0
+
+    def read(self, done: int, total: int | None) -> None:
+        """Report how many pictures have been read."""
+        self._send("reading", done, total or done, force=done == total)
+
+    def on_stage_start(self, learner: Learner, stage: Stage) -> None:
+        """Report the stage that starts or resumes."""
+        from itl.learner.eta import EtaEstimator, estimate_run
+
+        if self.eta is None:
+            earlier = [learner.memory.size] * (len(learner.tasks) - 1)
+            stages = estimate_run(learner.settings, [*earlier, self.images], learner.memory.size)
+            self.eta = EtaEstimator([one for one in stages if one.task == len(learner.tasks)])
+            self.started = self.updated = time.monotonic()
+        start = learner.position[1]
+        self.eta.start_stage(len(learner.tasks), stage.name, stage.planner.first_step(start))
+        self._send(stage.name, stage.planner.epochs_done(start - 1) if start else 0, _epochs(stage), force=True)
+
+    def on_round_end(self, learner: Learner, stage: Stage, epoch: int, loss: float) -> None:
+        """Report the progress of a stage."""
+        assert self.eta is not None
+        now = time.monotonic()
+        steps = min(stage.planner.total_steps, stage.planner.first_step(learner.position[1]))
+        self.eta.update(steps, now - self.updated)
+        self.updated = now
+        self._send(stage.name, epoch, _epochs(stage), force=epoch == _epochs(stage))
+
+    def on_task_end(self, learner: Learner) -> None:
+        """Report that the model is evaluated and saved next."""
+        self._send("testing", 0, 1, force=True)
+
+    def _send(self, stage: str, done: int, total: int, force: bool = False) -> None:
+        now = time.monotonic()
+        if not force and now - self.sent < EVENT_INTERVAL:
+            return
+        self.sent = now
+        left = self.eta.remaining() if self.eta is not None else None
+        elapsed = now - self.started
+        fraction = 0.0 if left is None else elapsed / max(elapsed + left, 1e-9)
+        send(event="progress", stage=stage, done=done, total=total, fraction=round(fraction, 4), seconds_left=left)
+
+
+def _epochs(stage: Stage) -> int:
+    return stage.planner.epochs_done(stage.planner.num_rounds - 1)
+
+
+def teach(job: dict[str, Any], stop: threading.Event) -> None:
+    """Teach one lesson and report how it ended: `done`, `stopped` or `failed`."""
+    from itl.apps.teaching import Teacher, TeachingOptions
+    from itl.checkpoint.lock import lock
+
+    try:
+        path, folder = Path(job["model"]), Path(job["folder"])
+        with lock(path):
+            exists = (path / "CURRENT").exists()
+            options = TeachingOptions(**({} if exists else job["new_model"]), device=job["device"], again=True)
+            teacher = Teacher(path, [folder], options)
+            (result,) = teacher.lesson_results()
+            callback = ProgressCallback(sum(len(files) for files in result.lesson.files.train.values()))
+            teacher.teach(result, callback, callback.read, stop.is_set)
+            send(event="done", result=result.to_dict())
+    except KeyboardInterrupt:
+        send(event="stopped")
+    except UserError as error:
+        send(event="failed", message=str(error))
+    except Exception as error:
+        traceback.print_exc()
+        send(event="failed", message=f"Internal error ({type(error).__name__}); the terminal shows details.")
+
+
+def main() -> None:
+    """Teach lessons until standard input is closed."""
+    stop, jobs = threading.Event(), queue.SimpleQueue[dict[str, Any]]()
+
+    def listen() -> None:
+        for line in sys.stdin:
+            message = json.loads(line)
+            if message["command"] == "stop":
+                stop.set()
+            else:
+                stop.clear()
+                jobs.put(message)
+        os._exit(0)
+
+    threading.Thread(target=listen, daemon=True).start()
+    import itl.apps.teaching  # noqa: F401  # takes seconds, while nothing is to be taught yet
+
+    send(event="ready")
+    while True:
+        teach(jobs.get(), stop)
+
+
+if __name__ == "__main__":
+    main()
