@@ -55,6 +55,14 @@ def test_old_name_is_the_new_object(old: str) -> None:
     assert f"{_deprecated.new_module(owner)}.{name} is deprecated, use {new}" in messages
 
 
+def test_old_submodule_does_not_hide_a_function_of_the_same_name() -> None:
+    from itl.apps import model
+
+    sys.modules.pop("itl.model.lock", None)
+    with_warnings(lambda: import_module("itl.model.lock"))
+    assert callable(model.lock)
+
+
 def test_renamed_settings_lead_to_settings() -> None:
     from itl.settings import check_name
 

@@ -216,11 +216,14 @@ class _AliasLoader(Loader):
 
 
 class _ModuleWithOldNames(ModuleType):
-    """A module in which importing an old submodule does not hide an old function of the same name."""
+    """A module in which importing an old submodule does not hide a function, old or current, of the same name."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         new = _renamed_by_module().get(self.__name__, {}).get(name)
-        if not (isinstance(value, ModuleType) and new and new != value.__name__):
+        hidden = vars(self).get(name, value)
+        if not (
+            isinstance(value, ModuleType) and new and (new != value.__name__ or not isinstance(hidden, ModuleType))
+        ):
             super().__setattr__(name, value)
 
 

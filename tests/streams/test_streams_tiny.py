@@ -234,7 +234,7 @@ def test_unwritable_cache_is_reported(tiny: Path):
 def test_stale_temporary_files_are_removed_and_fresh_ones_kept(tiny: Path):
     cache = tiny / ".itl-cache"
     cache.mkdir()
-    old, fresh = cache / "tinyimagenet-train.npy.1.tmp", cache / "tinyimagenet-train.npy.2.tmp"
+    old, fresh = cache / ".tinyimagenet-train.1.tmp.npy", cache / ".tinyimagenet-train.2.tmp.npy"
     old.write_text("x")
     fresh.write_text("x")
     os.utime(old, (1, 1))
