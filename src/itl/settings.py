@@ -18,9 +18,8 @@ Count = Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
 Reduction = Literal["mean", "sum", "classes"]
 Schedule = Literal["constant", "cosine", "warm"]
 OPTIONS = "specialist.options."  # prefix of the settings that a specialist declares itself
-Policy = Annotated[
-    str | None, BeforeValidator(lambda given: None if given == "none" else given)
-]  # accepts the word "none"
+# Accepts the word "none".
+Policy = Annotated[str | None, BeforeValidator(lambda given: None if given == "none" else given)]
 
 
 class SettingsGroup(BaseModel):

@@ -92,9 +92,8 @@ def _step(source, target, lookup, op, level, moves, tables, fill, at, inside,
           C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
     """Apply one policy step from one buffer to the other."""
     PIXELS: tl.constexpr = H * W
-    blend = (
-        tables + (OPERATIONS * LEVELS + level * 256) * 256
-    )  # blend table of the level's factor: [256 degenerate, 256 pixel]
+    # Blend table of the level's factor: [256 degenerate, 256 pixel].
+    blend = tables + (OPERATIONS * LEVELS + level * 256) * 256
     if (op >= SHEAR_X) & (op <= ROTATE):
         _affine(source, target, moves + ((op - 1) * LEVELS + level) * 6, fill, at, inside, C, H, W)
     elif op == AUTOCONTRAST:

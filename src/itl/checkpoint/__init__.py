@@ -6,8 +6,9 @@ for a learner, and `CheckpointThrottle` decides when to save an unfinished stage
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from itl.lazy import lazy_names
 
 if TYPE_CHECKING:
     from itl.checkpoint.learner_state import LearnerState
@@ -17,15 +18,11 @@ if TYPE_CHECKING:
 __all__ = ["CheckpointThrottle", "LearnerState", "TemporarilyUnreadable", "UnsupportedVersion"]
 
 # Imported on first use: the lock and the throttle do not need torch.
-_MODULES = {
-    "CheckpointThrottle": "throttle",
-    "LearnerState": "learner_state",
-    "TemporarilyUnreadable": "store",
-    "UnsupportedVersion": "store",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "learner_state": ["LearnerState"],
+        "store": ["TemporarilyUnreadable", "UnsupportedVersion"],
+        "throttle": ["CheckpointThrottle"],
+    },
+)

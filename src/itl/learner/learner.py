@@ -172,9 +172,8 @@ class Learner:
         if self.position != ("generalist", 0):
             self._restore_generalist(task.traits)
             return
-        if (
-            not self.stage_state.before_half_pipe
-        ):  # otherwise they are already saved: the learner was interrupted after the half-pipe
+        # They are already saved if the learner was interrupted after the half-pipe.
+        if not self.stage_state.before_half_pipe:
             before = {name: tensor.clone() for name, tensor in self.net.state_dict().items()}
             with CAPTURE_GATE.eager():
                 replaced = self.specialist.on_generalist_start(self.net)

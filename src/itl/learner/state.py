@@ -26,9 +26,7 @@ def get_state(learner: Learner) -> LearnerState:
         "buffer": learner.buffer,
         "seed": learner.seed,
         "classes": learner.classes,
-        "settings": flatten(
-            learner.settings.model_dump()
-        ),  # all of them, because defaults may change in later versions
+        "settings": flatten(learner.settings.model_dump()),  # all of them: defaults may change in later versions
         "stream": learner.stream,
         "traits": asdict(learner.traits),
         "shape": list(learner.memory.pixels.shape[1:]),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from itl.lazy import lazy_names
 
 if TYPE_CHECKING:
     from itl.memory.buffer import Memory
@@ -31,24 +32,15 @@ __all__ = [
 ]
 
 # Imported on first use, so that the names of the policies can be read without importing torch.
-_MODULES = {
-    "Candidates": "candidates",
-    "FeaturesAndLogits": "model_outputs",
-    "Memory": "buffer",
-    "MemoryPolicy": "policies.base",
-    "ModelOutputs": "model_outputs",
-    "OfferedBatch": "online_selection",
-    "OnlineSelector": "online_selection",
-    "PolicyOptions": "candidates",
-    "ReplayedBatch": "online_selection",
-    "Slots": "slots",
-    "get_policy": "registry",
-    "policy_names": "registry",
-    "policy_summaries": "registry",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module 'itl.memory' has no attribute '{name}'")
-    return getattr(import_module(f"itl.memory.{_MODULES[name]}"), name)
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "buffer": ["Memory"],
+        "candidates": ["Candidates", "PolicyOptions"],
+        "model_outputs": ["FeaturesAndLogits", "ModelOutputs"],
+        "online_selection": ["OfferedBatch", "OnlineSelector", "ReplayedBatch"],
+        "policies.base": ["MemoryPolicy"],
+        "registry": ["get_policy", "policy_names", "policy_summaries"],
+        "slots": ["Slots"],
+    },
+)

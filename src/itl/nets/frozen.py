@@ -73,9 +73,8 @@ class FoldedConv:
         y = self.convolve(x)
         if fused_kernels_for(y, torch.bfloat16, torch.float32) is not None:
             zero, one = torch.zeros_like(self.bias), torch.ones_like(self.bias)
-            return apply_norm(
-                y, residual, (zero, one, one, self.bias), relu=True
-            )  # a batch norm that only adds its bias
+            # A batch norm that only adds its bias.
+            return apply_norm(y, residual, (zero, one, one, self.bias), relu=True)
         y = y + self.cast_bias.view(-1, 1, 1)
         return F.relu(y if residual is None else y + residual)
 

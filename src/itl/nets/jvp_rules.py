@@ -271,7 +271,7 @@ class NormJVP(torch.autograd.Function):
                 g, y, z, *out, mean, rstd, weight, affine[0], affine[1], channels, rows, **flags, **blocks
             )
         else:
-            reduce_flags = {"TWO": False, "RELU": ctx.relu, "AGAIN": False, "KEEP": False}
+            reduce_flags = {"TWO_GRADS": False, "RELU": ctx.relu, "RECOMPUTE": False, "STORE": False}
             reduce_gradients((g, g, y, z, g), (mean, rstd, weight, weight), affine, ctx.counters, 1, reduce_flags)
             over, each, shape = elementwise_launch(z, 1)
             kernels.norm_jvp_backward_kernel[over](g, y, *out, rstd, weight, *each, **flags, **shape)

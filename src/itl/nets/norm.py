@@ -178,7 +178,7 @@ def reduction_launch(x: Tensor, groups: int) -> tuple[tuple[int, int], tuple[int
     rows = x.numel() // channels // groups
     block_c = min(BLOCK_C, channels)
     splits = max(1, min(MAX_PARTS, REDUCE_PROGRAMS // (groups * (channels // block_c)), rows // 16))
-    blocks = {"LANES": MAX_PARTS, "BLOCK_M": BLOCK_M, "BLOCK_C": block_c, "STAGES": STAGES, "num_warps": WARPS}
+    blocks = {"MAX_PARTS": MAX_PARTS, "BLOCK_M": BLOCK_M, "BLOCK_C": block_c, "STAGES": STAGES, "num_warps": WARPS}
     return (splits * groups, channels // block_c), (channels, splits, -(-rows // splits), rows, groups), blocks
 
 
@@ -259,7 +259,7 @@ class FusedBatchNorm(torch.autograd.Function):
             dresidual = torch.empty_like(x) if ctx.has_residual else None
             kernels.single_pass_backward_kernel[grid](
                 given[0], given[-1], y, x, dx, dx if dresidual is None else dresidual, *params, affine[0], affine[1],
-                *sizes, HAS_RESIDUAL=ctx.has_residual, TWO=two, RELU=ctx.relu, AGAIN=again, **blocks,
+                *sizes, HAS_RESIDUAL=ctx.has_residual, TWO_GRADS=two, RELU=ctx.relu, RECOMPUTE=again, **blocks,
             )  # fmt: skip
             return dx, dresidual, affine[0], affine[1], None, None
         # Store dz if the second kernel would have to read two gradients, or if it is the residual's gradient. Otherwise
@@ -267,10 +267,10 @@ class FusedBatchNorm(torch.autograd.Function):
         keep = two or (ctx.has_residual and ctx.relu)
         dz = torch.empty_like(x) if keep else given[0]
         sums = reduce_gradients((given[0], given[-1], y, x, dz), params, affine, program_counters(ctx.bn)[1], groups,
-                       {"TWO": two, "RELU": ctx.relu, "AGAIN": again, "KEEP": keep})  # fmt: skip
+                       {"TWO_GRADS": two, "RELU": ctx.relu, "RECOMPUTE": again, "STORE": keep})  # fmt: skip
         over, each, shape = elementwise_launch(x, groups)
         kernels.backward_apply_kernel[over](
-            dz, x, dx, *params, sums[0], sums[1], *each, AGAIN=ctx.relu and not keep, **shape
+            dz, x, dx, *params, sums[0], sums[1], *each, RECOMPUTE=ctx.relu and not keep, **shape
         )
         return dx, dz if ctx.has_residual else None, affine[0], affine[1], None, None
 
@@ -296,8 +296,8 @@ def reduce_gradients(
     """Reduce gradients over the rows of each group.
 
     Args:
-        given: Two summands of y's gradient (the same tensor twice unless `TWO`), y, x, and the tensor that dz is
-            written to if `KEEP`, `[n, c, h, w]` each.
+        given: Two summands of y's gradient (the same tensor twice unless `TWO_GRADS`), y, x, and the tensor that dz is
+            written to if `STORE`, `[n, c, h, w]` each.
         params: Mean and 1/standard deviation, `[groups, c]` each, then weight and bias, `[c]` each.
         affine: Receives the gradients of weight and bias `[2, c]`.
         counters: Counters of finished programs, see `program_counters`.

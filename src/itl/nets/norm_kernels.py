@@ -35,17 +35,17 @@ def _is_last(counters, programs):
 
 
 @triton.jit
-def _parts(values, group, cols, C, splits, LANES: tl.constexpr):
-    """Results of a group's parts `[LANES, channels]`; bypasses the L1 cache, because other programs wrote them."""
-    part = tl.arange(0, LANES)
+def _parts(values, group, cols, C, splits, MAX_PARTS: tl.constexpr):
+    """Results of a group's parts `[MAX_PARTS, channels]`; bypasses the L1 cache, because other programs wrote them."""
+    part = tl.arange(0, MAX_PARTS)
     at = (group * splits + part)[:, None] * C + cols[None, :]
     return tl.load(values + at, mask=(part < splits)[:, None], other=0.0, cache_modifier=".cg")
 
 
 @triton.jit
-def _relu_backward(dz, value, scale, shift, out_at, inside, AGAIN: tl.constexpr):
-    """`dz` where the ReLU's input is positive; that input is recomputed (`AGAIN`) or read."""
-    if AGAIN:
+def _relu_backward(dz, value, scale, shift, out_at, inside, RECOMPUTE: tl.constexpr):
+    """`dz` where the ReLU's input is positive; that input is recomputed (`RECOMPUTE`) or read."""
+    if RECOMPUTE:
         out = value * scale[None, :] + shift[None, :]
     else:
         out = tl.load(out_at, mask=inside, other=0.0).to(tl.float32)
@@ -55,7 +55,7 @@ def _relu_backward(dz, value, scale, shift, out_at, inside, AGAIN: tl.constexpr)
 @triton.jit(do_not_specialize=SIZES)
 def statistics_kernel(x, means, squares, kept_mean, kept_rstd, running_mean, running_var, counters,
                       C, splits, part_rows, group_rows, groups, eps, momentum,
-                      LANES: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr,
+                      MAX_PARTS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr,
                       STAGES: tl.constexpr):  # fmt: skip
     """Mean and 1/standard deviation of each group and channel in float32; updates the running statistics.
 
@@ -83,15 +83,15 @@ def statistics_kernel(x, means, squares, kept_mean, kept_rstd, running_mean, run
     tl.store(means + part * C + cols, pivot + total / safe)
     tl.store(squares + part * C + cols, square - total * total / safe)
     if _is_last(counters, splits * groups):
-        lane = tl.arange(0, LANES)
+        lane = tl.arange(0, MAX_PARTS)
         weight = tl.maximum(tl.minimum(part_rows, group_rows - lane * part_rows), 0).to(tl.float32)[:, None]
         now_mean = tl.load(running_mean + cols)
         now_var = tl.load(running_var + cols)
         for g in range(groups):
-            part_mean = _parts(means, g, cols, C, splits, LANES)
+            part_mean = _parts(means, g, cols, C, splits, MAX_PARTS)
             mean = tl.sum(part_mean * weight, 0) / group_rows
             away = part_mean - mean[None, :]
-            within = _parts(squares, g, cols, C, splits, LANES)
+            within = _parts(squares, g, cols, C, splits, MAX_PARTS)
             variance = tl.sum(within + tl.where((lane < splits)[:, None], away * away * weight, 0.0), 0) / group_rows
             tl.store(kept_mean + g * C + cols, mean)
             tl.store(kept_rstd + g * C + cols, 1.0 / tl.sqrt(variance + eps))
@@ -136,13 +136,13 @@ def apply_kernel(x, residual, y, kept_mean, kept_rstd, weight, bias, C, group_ro
 def backward_reduce_kernel(dy, dother, y, x, dz, kept_mean, kept_rstd, weight, bias, sums, products,
                            group_sums, group_products, dweight, dbias, counters,
                            C, splits, part_rows, group_rows, groups,
-                           TWO: tl.constexpr, RELU: tl.constexpr, AGAIN: tl.constexpr, KEEP: tl.constexpr,
-                           LANES: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr,
+                           TWO_GRADS: tl.constexpr, RELU: tl.constexpr, RECOMPUTE: tl.constexpr, STORE: tl.constexpr,
+                           MAX_PARTS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr,
                            STAGES: tl.constexpr):  # fmt: skip
     """Σ dz and Σ dz·x̂ of each group, where dz = dy if the ReLU's input is positive; gradients of weight and bias.
 
-    `TWO`: y's gradient is dy + dother. `AGAIN`: recompute the ReLU's mask from x, which is read anyway, instead of
-    reading y. `KEEP`: store dz, which is also the residual's gradient.
+    `TWO_GRADS`: y's gradient is dy + dother. `RECOMPUTE`: recompute the ReLU's mask from x, which is read anyway,
+    instead of reading y. `STORE`: store dz, which is also the residual's gradient.
     """
     part = tl.program_id(0)
     cols = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
@@ -160,13 +160,13 @@ def backward_reduce_kernel(dy, dother, y, x, dz, kept_mean, kept_rstd, weight, b
         inside = (rows < stop)[:, None]
         at = rows[:, None] * C + cols[None, :]
         slope = tl.load(dy + at, mask=inside, other=0.0).to(tl.float32)
-        if TWO:
+        if TWO_GRADS:
             slope += tl.load(dother + at, mask=inside, other=0.0).to(tl.float32)
             slope = slope.to(dy.dtype.element_ty).to(tl.float32)  # rounded like a sum in that precision
         value = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
         if RELU:
-            slope = _relu_backward(slope, value, scale, shift, y + at, inside, AGAIN)
-        if KEEP:
+            slope = _relu_backward(slope, value, scale, shift, y + at, inside, RECOMPUTE)
+        if STORE:
             tl.store(dz + at, slope.to(dz.dtype.element_ty), mask=inside)
         totals += slope
         turned += slope * (value - mean[None, :])
@@ -176,8 +176,8 @@ def backward_reduce_kernel(dy, dother, y, x, dz, kept_mean, kept_rstd, weight, b
         whole_sum = tl.zeros([BLOCK_C], tl.float32)
         whole_product = tl.zeros([BLOCK_C], tl.float32)
         for g in range(groups):
-            group_sum = tl.sum(_parts(sums, g, cols, C, splits, LANES), 0)
-            group_product = tl.sum(_parts(products, g, cols, C, splits, LANES), 0)
+            group_sum = tl.sum(_parts(sums, g, cols, C, splits, MAX_PARTS), 0)
+            group_product = tl.sum(_parts(products, g, cols, C, splits, MAX_PARTS), 0)
             tl.store(group_sums + g * C + cols, group_sum)
             tl.store(group_products + g * C + cols, group_product)
             whole_sum += group_sum
@@ -188,8 +188,8 @@ def backward_reduce_kernel(dy, dother, y, x, dz, kept_mean, kept_rstd, weight, b
 
 @triton.jit(do_not_specialize=("group_rows",))
 def backward_apply_kernel(dz, x, dx, kept_mean, kept_rstd, weight, bias, group_sums, group_products, C, group_rows,
-                          AGAIN: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr):  # fmt: skip
-    """`dx = γ/σ (dz − mean dz − x̂ mean(dz·x̂))`. `AGAIN`: apply the ReLU's mask to dz, recomputed from x."""
+                          RECOMPUTE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr):  # fmt: skip
+    """`dx = γ/σ (dz − mean dz − x̂ mean(dz·x̂))`. `RECOMPUTE`: apply the ReLU's mask to dz, recomputed from x."""
     cols = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
     group, rows, there = _rows(group_rows, BLOCK_M)
     inside = there[:, None]
@@ -201,7 +201,7 @@ def backward_apply_kernel(dz, x, dx, kept_mean, kept_rstd, weight, bias, group_s
     scale = tl.load(weight + cols) * rstd
     along = tl.load(group_sums + group * C + cols) / group_rows
     turned = tl.load(group_products + group * C + cols) / group_rows
-    if AGAIN:
+    if RECOMPUTE:
         slope = _relu_backward(slope, value, scale, tl.load(bias + cols) - mean * scale, x + at, inside, True)
     hat = (value - mean[None, :]) * rstd[None, :]
     slope = scale[None, :] * (slope - along[None, :] - hat * turned[None, :])
@@ -293,11 +293,11 @@ def single_pass_kernel(x, residual, y, kept_mean, kept_rstd, running_mean, runni
 @triton.jit(do_not_specialize=("group_rows", "groups"))
 def single_pass_backward_kernel(dy, dother, y, x, dx, dresidual, kept_mean, kept_rstd, weight, bias, dweight, dbias,
                           C, group_rows, groups,
-                          HAS_RESIDUAL: tl.constexpr, TWO: tl.constexpr, RELU: tl.constexpr, AGAIN: tl.constexpr,
-                          BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr):  # fmt: skip
+                          HAS_RESIDUAL: tl.constexpr, TWO_GRADS: tl.constexpr, RELU: tl.constexpr,
+                          RECOMPUTE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr):  # fmt: skip
     """`backward_reduce_kernel` and `backward_apply_kernel` in one, for groups of at most BLOCK_M rows.
 
-    `TWO`: dy comes in two summands.
+    `TWO_GRADS`: dy comes in two summands.
     """
     cols = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
     local = tl.arange(0, BLOCK_M)
@@ -310,11 +310,11 @@ def single_pass_backward_kernel(dy, dother, y, x, dx, dresidual, kept_mean, kept
         mean, rstd = tl.load(kept_mean + g * C + cols), tl.load(kept_rstd + g * C + cols)
         scale = gamma * rstd
         dz = tl.load(dy + at, mask=inside, other=0.0).to(tl.float32)
-        if TWO:
+        if TWO_GRADS:
             dz += tl.load(dother + at, mask=inside, other=0.0).to(tl.float32)
         value = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
         if RELU:
-            dz = _relu_backward(dz, value, scale, tl.load(bias + cols) - mean * scale, y + at, inside, AGAIN)
+            dz = _relu_backward(dz, value, scale, tl.load(bias + cols) - mean * scale, y + at, inside, RECOMPUTE)
         if HAS_RESIDUAL:
             tl.store(dresidual + at, dz.to(dresidual.dtype.element_ty), mask=inside)
         hat = (value - mean[None, :]) * rstd[None, :]

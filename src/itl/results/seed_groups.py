@@ -52,9 +52,8 @@ class SeedGroup:
     """Runs of one method, variant, buffer, stream, split and settings, one per seed."""
 
     runs: list[Run] = field(default_factory=list)
-    duplicates: list[Run] = field(
-        default_factory=list
-    )  # further runs of a seed that is already included: listed, not averaged
+    # Further runs of a seed that is already included: listed, not averaged.
+    duplicates: list[Run] = field(default_factory=list)
 
     @property
     def metadata(self) -> dict[str, Any]:

@@ -80,12 +80,8 @@ class Co2L(Specialist):
     data = "both"
     num_views = 2
     requires_new_classes = True
+    num_replay_batches = 0  # the memory's images are part of the training data instead
     forward_batches, backward_batches = 4, 2
-
-    @property
-    def num_replay_batches(self) -> int:
-        """The memory's images are part of the training data instead."""
-        return 0
 
     def on_task_start(self) -> None:
         """Copy features and head for the distillation; initialize the classifier, which is trained last."""

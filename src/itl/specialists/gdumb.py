@@ -46,12 +46,8 @@ class GDumb(Specialist):
     options: GDumbOptions
     data = "memory"
     resets_network = True
+    num_replay_batches = 0  # the memory is the training data instead
     forward_batches = backward_batches = 1
-
-    @property
-    def num_replay_batches(self) -> int:
-        """The memory is the training data instead."""
-        return 0
 
     def training_phase(self) -> Phase:
         """Epochs over the memory, with a learning rate that is constant within an epoch."""

@@ -33,12 +33,8 @@ class GSS(ER):
         ("seq-cifar10", 5120): {"specialist.epochs": 1},
     }
     required_policy = "gss"
+    num_replay_batches = 2  # one batch to replay, one to compare with
     forward_batches, backward_batches = 5, 5  # including the per-sample gradients
-
-    @property
-    def num_replay_batches(self) -> int:
-        """One batch to replay, one to compare with."""
-        return 2
 
     def loss(self, net: nn.Module, batch: Batch, replay_batches: tuple[Batch, ...]) -> Tensor:
         """ER's loss with the first draw."""

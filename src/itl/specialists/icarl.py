@@ -42,16 +42,12 @@ class ICaRL(Specialist):
     data = "both"
     requires_new_classes = True
     changes_model_at_task_end = True
+    num_replay_batches = 0  # the memory's images are part of the training data instead
     forward_batches, backward_batches = 2, 1
 
     def __init__(self, settings: SpecialistSettings) -> None:
         super().__init__(settings)
         self.means: Tensor | None = None  # [classes, features]; zero for a class without images
-
-    @property
-    def num_replay_batches(self) -> int:
-        """The memory's images are part of the training data instead."""
-        return 0
 
     def on_task_start(self) -> None:
         """Copy the network for the targets of previous classes; discard the means, which lack the new classes."""

@@ -41,12 +41,8 @@ class LwF(Specialist):
     options: LwFOptions
     needs_memory = False
     requires_new_classes = True
+    num_replay_batches = 0  # there is no replay
     forward_batches, backward_batches = 2, 1
-
-    @property
-    def num_replay_batches(self) -> int:
-        """There is no replay."""
-        return 0
 
     def on_task_start(self) -> None:
         """Copy the network for the distillation."""

@@ -41,12 +41,8 @@ class MetaSP(ER):
     Options = MetaSPOptions
     options: MetaSPOptions
     lookup_inputs = ("judge",)
+    num_replay_batches = 2  # one batch to learn from, one to measure stability on
     forward_batches, backward_batches = 8, 5
-
-    @property
-    def num_replay_batches(self) -> int:
-        """One batch to learn from, one to measure stability on."""
-        return 2
 
     def on_epoch_start(self, index: int) -> None:
         """Determine whether this epoch replays."""

@@ -19,12 +19,8 @@ class SGD(Specialist):
     defaults = {"memory.policy": "none", "specialist.lr": 0.1}
     stream_defaults = {("seq-tinyimagenet", None): {"specialist.lr": 0.03, "specialist.epochs": 100}}
     needs_memory = False
+    num_replay_batches = 0  # there is no replay
     forward_batches = backward_batches = 1
-
-    @property
-    def num_replay_batches(self) -> int:
-        """There is no replay."""
-        return 0
 
     def loss(self, net: nn.Module, batch: Batch, replay_batches: tuple[Batch, ...]) -> Tensor:
         """CE(p(x), y)."""

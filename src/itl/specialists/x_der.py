@@ -83,13 +83,9 @@ class XDER(Specialist):
     requires_new_classes = True
     requires_fixed_classes = True
     num_views = 3
+    num_replay_batches = 2  # one batch for the logits, one for the labels
     forward_batches = backward_batches = 7
     count: Tensor  # how often each slot was replayed in this task, [size + 1]
-
-    @property
-    def num_replay_batches(self) -> int:
-        """One batch for the logits, one for the labels."""
-        return 2
 
     def on_task_start(self) -> None:
         """Reset the replay counts."""

@@ -115,9 +115,8 @@ def _from_archive(form: Distribution, path: Path) -> Iterator[tuple[Member, byte
                 if entry.isfile() and entry.name in wanted:
                     file = archive.extractfile(entry)
                     assert file is not None  # because it is a plain file
-                    limit = (
-                        2 * (_BYTES_PER_IMAGE + 64) * wanted[entry.name].images
-                    )  # a damaged header may claim any size
+                    # A damaged header may claim any size.
+                    limit = 2 * (_BYTES_PER_IMAGE + 64) * wanted[entry.name].images
                     yield wanted.pop(entry.name), file.read(limit)
     except (tarfile.TarError, EOFError, zlib.error) as error:
         raise UserError(f"{path} is truncated or damaged ({error}); delete it and download it again") from error

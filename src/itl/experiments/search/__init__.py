@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from itl.lazy import lazy_names
 
 if TYPE_CHECKING:
     from itl.experiments.search.grid import Grid, build_grid, load_grid, packaged_grids
@@ -15,30 +16,6 @@ if TYPE_CHECKING:
     from itl.experiments.search.sweep import Backend, load_progress
     from itl.experiments.search.sweep_jobs import SweepJobs
     from itl.experiments.search.trials import TrialJobs
-
-# Modules are imported on first use: some need optional packages. The function `sweep` shares its name with its module.
-_MODULES = {
-    "Backend": "sweep",
-    "Dimension": "space",
-    "Grid": "grid",
-    "JobProgress": "progress",
-    "LocalBackend": "local_backend",
-    "ProgressTracker": "progress",
-    "RayBackend": "ray_backend",
-    "SearchPlan": "study",
-    "Space": "space",
-    "SweepJobs": "sweep_jobs",
-    "TrialJobs": "trials",
-    "best_config": "study",
-    "best_trial": "study",
-    "build_grid": "grid",
-    "final_configs": "study",
-    "load_grid": "grid",
-    "load_progress": "sweep",
-    "open_search": "study",
-    "packaged_grids": "grid",
-    "parse_space": "space",
-}
 
 __all__ = [
     "Backend",
@@ -63,9 +40,18 @@ __all__ = [
     "parse_space",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    """Import the module of a public name on first use."""
-    if name not in _MODULES:
-        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+# Some modules need optional packages. The function `sweep` shares its name with its module.
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "grid": ["Grid", "build_grid", "load_grid", "packaged_grids"],
+        "local_backend": ["LocalBackend"],
+        "progress": ["JobProgress", "ProgressTracker"],
+        "ray_backend": ["RayBackend"],
+        "space": ["Dimension", "Space", "parse_space"],
+        "study": ["SearchPlan", "best_config", "best_trial", "final_configs", "open_search"],
+        "sweep": ["Backend", "load_progress"],
+        "sweep_jobs": ["SweepJobs"],
+        "trials": ["TrialJobs"],
+    },
+)
