@@ -28,13 +28,13 @@ def needs_browser() -> None:
 
 
 @contextmanager
-def browser() -> Iterator[Any]:
-    """Start Chromium; yields a playwright browser."""
+def browser(*args: str) -> Iterator[Any]:
+    """Start Chromium with further arguments; yields a playwright browser."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as driver:
-        args = ["--disable-gpu", *(["--no-sandbox"] if os.geteuid() == 0 else [])]
-        instance = driver.chromium.launch(executable_path=CHROMIUM, args=args)
+        args = ("--disable-gpu", *(["--no-sandbox"] if os.geteuid() == 0 else []), *args)
+        instance = driver.chromium.launch(executable_path=CHROMIUM, args=list(args))
         yield instance
         instance.close()
 

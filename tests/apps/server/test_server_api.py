@@ -1,0 +1,328 @@
+"""The server's interface: predictions, pictures, lessons, review, corrections and changes of the model."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from starlette.testclient import TestClient
+
+from itl.apps.images import scan_folder
+from itl.apps.images.picture_list import LIST_FILE
+from itl.apps.model import Model, lock
+from itl.apps.server.predictor import Predictor, describe_prediction
+from itl.apps.server.sessions import Sessions
+from itl.apps.server.unknown import UNKNOWN_THRESHOLD, is_unknown
+from itl.apps.teaching import Teacher
+from itl.errors import UserError
+from support.server_client import LIMITS, client_for
+from support.serving import png, shape_picture, shapes
+from support.tiny_lessons import TINY_OPTIONS
+from support.tiny_model import tiny_task
+
+
+def pixels_as_files(*classes: str, seed: int = 0) -> tuple[list[tuple[str, bytes]], list[str]]:
+    """Picture files of the tiny task, and their classes."""
+    pixels, labels = tiny_task(*classes, seed=seed)
+    images = [Image.fromarray(one.numpy().transpose(1, 2, 0)) for one in pixels]
+    return [(f"{k}.png", png(image)) for k, image in enumerate(images)], labels
+
+
+def add(client: TestClient, kind: str, numbers: range, name: str | None = None) -> Any:
+    files = [("image", file) for file in shapes(kind, numbers, 16)]
+    return client.post("/api/pictures", data={"class": name or kind}, files=files).json()
+
+
+def draft(client: TestClient) -> dict[str, list[str]]:
+    return {one["name"]: one["pictures"] for one in client.get("/api/state").json()["draft"]}
+
+
+def teach_draft(client: TestClient, path: Path) -> str:
+    """Teach the next lesson in this process, as the worker process does."""
+    session = client.app.state.sessions.get()  # type: ignore[attr-defined]
+    lesson = str(session.pictures.start_lesson())
+    with lock(path):
+        options = TINY_OPTIONS if not (path / "CURRENT").exists() else type(TINY_OPTIONS)(device="cpu")
+        teacher = Teacher(path, [session.pictures.folder / lesson], options)
+        for result in teacher.lesson_results():
+            teacher.teach(result)
+    return lesson
+
+
+# --------------------------------------------------------------------------------------------------------- predictions
+
+
+def test_predictions_equal_those_of_the_model(model: Path) -> None:
+    files, _ = pixels_as_files("cat", "dog", "eel", "fox")
+    expected = Model.open(model, device="cpu").predict_proba(tiny_task("cat", "dog", "eel", "fox")[0])
+    with client_for(model) as client:
+        answer = client.post("/api/predict", files=[("image", file) for file in files[:20]]).json()
+        one = client.post("/api/predict", content=files[0][1], headers={"Content-Type": "image/png"}).json()
+        classes = client.get("/api/model").json()["classes"]
+    assert [row["name"] for row in answer["predictions"]] == [name for name, _ in files[:20]]
+    for row, probabilities in zip(answer["predictions"], expected, strict=False):
+        assert row["class"] == classes[probabilities.argmax()]
+        np.testing.assert_allclose(row["confidence"], probabilities.max(), atol=1e-5)
+        np.testing.assert_allclose(sum(top["confidence"] for top in row["top"]), 1, atol=1e-5)
+        assert row["unknown"] == (probabilities.max() < UNKNOWN_THRESHOLD)
+    assert one["predictions"][0]["top"] == answer["predictions"][0]["top"]
+    assert not (model / "pictures").exists()  # a prediction stores nothing
+
+
+def test_unreadable_images_are_listed(model: Path) -> None:
+    good = pixels_as_files("cat")[0][0]
+    with client_for(model) as client:
+        answer = client.post("/api/predict", files=[("image", good), ("image", ("bad.png", b"no image"))]).json()
+        assert len(answer["predictions"]) == 1
+        assert answer["problems"][0]["name"] == "bad.png"
+        assert client.post("/api/predict", files=[("image", ("bad.png", b"no image"))]).status_code == 400
+        assert client.post("/api/predict").status_code == 400
+
+
+def test_concurrent_requests_share_forward_passes(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = []
+    original = Model.predict_proba
+    monkeypatch.setattr(Model, "predict_proba", lambda self, x: (sizes.append(len(x)), original(self, x))[1])
+    files, _ = pixels_as_files("cat", "dog", "eel", "fox")
+
+    async def ask() -> list[dict[str, Any]]:
+        predictor = Predictor(model, "cpu", LIMITS)
+        answers = await asyncio.gather(*(predictor.predict(data) for _, data in files))
+        predictor.close()
+        return list(answers)
+
+    answers = asyncio.run(ask())
+    assert sum(sizes) == len(files)
+    assert len(sizes) < len(files)
+    opened = Model.open(model, device="cpu")
+    rows = original(opened, tiny_task("cat", "dog", "eel", "fox")[0])
+    assert [one["class"] for one in answers] == [describe_prediction(opened, row)["class"] for row in rows]
+
+
+def test_new_state_is_used_after_another_process_has_saved(model: Path) -> None:
+    with client_for(model) as client:
+        assert client.get("/api/model").json()["classes"][0] == "cat"
+        other = Model.open(model, device="cpu")
+        other.output_names[0] = "tiger"
+        other.save()
+        assert client.get("/api/model").json()["classes"][0] == "tiger"
+
+
+def test_read_only_offers_predictions_only(model: Path) -> None:
+    with client_for(model, read_only=True) as client, client_for(model, read_only=True):  # two at once are no problem
+        assert client.get("/api/model").json()["ready"]
+        assert client.post("/api/predict", files=[("image", pixels_as_files("cat")[0][0])]).status_code == 200
+        for path in ("undo", "rename", "forget", "lesson", "pictures", "correct", "try", "models"):
+            assert client.post(f"/api/{path}", json={}).status_code in (404, 405)
+        assert client.get("/api/export/memory.zip").status_code == 404
+        assert client.get("/api/memory/0").status_code == 404
+
+
+def test_openapi_document_describes_the_answers(model: Path) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    with client_for(model) as client:
+        document = client.get("/api/openapi.json").json()
+        answers = {
+            "/api/model": client.get("/api/model"),
+            "/api/models": client.get("/api/models"),
+            "/api/predict": client.post("/api/predict", files=[("image", pixels_as_files("cat")[0][0])]),
+        }
+        refused = client.post("/api/predict")
+    assert set(document["paths"]) == set(answers)
+    for path, answer in answers.items():
+        (operation,) = document["paths"][path].values()
+        schema = operation["responses"]["200"]["content"]["application/json"]["schema"]
+        jsonschema.validate(answer.json(), {**schema, "components": document["components"]})
+    jsonschema.validate(refused.json(), document["components"]["schemas"]["Error"])
+
+
+def test_threshold_for_unknown() -> None:
+    assert is_unknown(UNKNOWN_THRESHOLD - 1e-6)
+    assert not is_unknown(UNKNOWN_THRESHOLD)
+
+
+# ----------------------------------------------------------------------------------------- pictures of the next lesson
+
+
+def test_pictures_are_added_moved_and_removed(client: TestClient) -> None:
+    assert add(client, "circle", range(3)) == {"added": 3, "problems": []}
+    assert add(client, "circle", range(1))["added"] == 1  # the same picture again
+    add(client, "square", range(2))
+    first, second, third = draft(client)["circle"]
+    client.post("/api/pictures/move", json={"pictures": [first], "class": "square"})
+    client.post("/api/pictures/remove", json={"pictures": [second]})
+    assert draft(client)["circle"] == [third]
+    assert first in draft(client)["square"]
+    client.post("/api/classes/rename", json={"old": "circle", "new": "disc"})
+    client.post("/api/classes/remove", json={"name": "square"})
+    assert draft(client) == {"disc": [third]}
+
+
+def test_zip_folders_are_classes(client: TestClient) -> None:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        for kind in ("circle", "square"):
+            for name, data in shapes(kind, range(3), 16):
+                archive.writestr(f"shapes/{kind}/{name}", data)
+        archive.writestr("shapes/square/notes.txt", "no picture")
+        archive.writestr("__MACOSX/x.png", "")
+    answer = client.post("/api/pictures", files=[("image", ("shapes.zip", out.getvalue()))]).json()
+    assert answer["added"] == 6
+    assert [problem["name"] for problem in answer["problems"]] == ["notes.txt"]
+    assert {name: len(some) for name, some in draft(client).items()} == {"circle": 3, "square": 3}
+
+
+def test_large_pictures_are_reduced_and_turned_upright(client: TestClient) -> None:
+    image = Image.new("RGB", (640, 380), "red")
+    image.paste("blue", (0, 0, 320, 380))
+    out = io.BytesIO()
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be rotated by 90 degrees
+    image.resize((520 * 640 // 380, 520)).crop((0, 0, 470, 520)).save(out, format="JPEG", exif=exif)
+    client.post("/api/pictures", data={"class": "x"}, files=[("image", ("a.jpg", out.getvalue()))])
+    (picture,) = draft(client)["x"]
+    small = Image.open(io.BytesIO(client.get(f"/api/pictures/{picture}", params={"side": "100"}).content))
+    assert max(small.size) == 100
+    assert small.width > small.height
+
+
+def test_list_of_a_lesson_is_read_like_an_image_folder(client: TestClient, tmp_path: Path) -> None:
+    add(client, "circle", range(12))
+    add(client, "square", range(12))
+    session = client.app.state.sessions.get()  # type: ignore[attr-defined]
+    folder = scan_folder(session.pictures.folder / session.pictures.start_lesson())
+    assert set(folder.train) == set(folder.test) == {"circle", "square"}
+    assert sum(map(len, [*folder.train.values(), *folder.test.values()])) == 24
+    assert draft(client) == {}
+    (folder.folder / LIST_FILE).write_text('{"format": 1, "train": {"a": ["../../../etc/passwd"]}}')
+    with pytest.raises(UserError, match="not a valid list"):
+        scan_folder(folder.folder)
+
+
+def test_lesson_needs_two_classes(client: TestClient) -> None:
+    assert client.post("/api/lesson", json={}).status_code == 400
+    add(client, "circle", range(4))
+    answer = client.post("/api/lesson", json={})
+    assert answer.status_code == 400
+    assert "two classes" in answer.json()["error"]
+    assert len(draft(client)["circle"]) == 4
+
+
+def test_second_server_of_the_same_folder_is_refused(tmp_path: Path) -> None:
+    with client_for(tmp_path / "new"), pytest.raises(UserError, match="already served by process"):
+        Sessions(tmp_path / "new", "cpu", LIMITS).lock()
+
+
+# ------------------------------------------------------------------------------------- lessons, review and corrections
+
+
+@pytest.fixture
+def taught(tmp_path: Path) -> Any:
+    with client_for(tmp_path / "new") as client:
+        add(client, "circle", range(12))
+        add(client, "square", range(12))
+        teach_draft(client, tmp_path / "new")
+        yield client
+
+
+def test_review_correct_undo_rename_merge_forget_and_export(taught: TestClient, tmp_path: Path) -> None:
+    client, path = taught, tmp_path / "new"
+    review = client.get("/api/review").json()
+    assert review["images"] == sum(one["images"] for one in review["classes"]) > 0
+    assert sum(map(sum, review["confusion"])) == review["images"]
+    assert sum(map(len, review["cells"].values())) == review["images"]
+    chances = [
+        row["confidence"] if row["class"] == row["predicted"] else 1 - row["confidence"] for row in review["uncertain"]
+    ]
+    assert chances == sorted(chances)  # with two classes, the probability of the true class
+    slots = [slot for one in review["classes"] for slot in one["memory"]]
+    assert Image.open(io.BytesIO(client.get(f"/api/memory/{slots[0]}").content)).size == (8, 8)
+
+    # A tried picture and a held-out picture go into the next lesson, and out of the review.
+    tried = client.post("/api/try", files=[("image", ("t.png", png(shape_picture("cross", 1, 16))))]).json()
+    held_out = next(row for row in review["uncertain"] if row["class"])
+    for picture in (tried["predictions"][0]["picture"], held_out["picture"]):
+        assert client.post("/api/correct", json={"picture": picture, "class": "cross"}).status_code == 200
+    assert len(draft(client)["cross"]) == 2
+    again = client.get("/api/review").json()
+    assert again["images"] == review["images"] - 1
+    assert not {row["picture"] for row in again["uncertain"]} & set(draft(client)["cross"])
+
+    # The second lesson, which is undone: its pictures come back.
+    add(client, "cross", range(10, 16))
+    before = {name: set(some) for name, some in draft(client).items()}
+    teach_draft(client, path)
+    assert client.get("/api/model").json()["classes"] == ["circle", "square", "cross"]
+    assert client.post("/api/undo", json={}).json() == {"undone": ["learn"]}
+    assert client.get("/api/model").json()["classes"] == ["circle", "square"]
+    assert {name: set(some) for name, some in draft(client).items()} == before
+
+    client.post("/api/rename", json={"old": "circle", "new": "disc"})
+    renamed = client.get("/api/review").json()
+    assert [one["name"] for one in renamed["classes"]] == ["disc", "square"]
+    assert renamed["classes"][0]["was"] is not None
+    assert len(client.get("/api/export/predictions.csv").text.splitlines()) == 1 + again["images"]
+    names = zipfile.ZipFile(io.BytesIO(client.get("/api/export/pictures.zip").content)).namelist()
+    assert {name.split("/")[0] for name in names} == {"circle", "square", "cross"}
+
+    # Forgetting a class deletes its pictures, under the name it had when it was taught.
+    stored = set((path / "pictures" / "files").iterdir())
+    assert client.post("/api/forget", json={"class": "disc"}).status_code == 200
+    lost = stored - set((path / "pictures" / "files").iterdir())
+    assert len(lost) >= 11
+    assert {name.split("/")[0] for name in zipped(client, "pictures.zip")} == {"square", "cross"}
+    assert {name.split("/")[0] for name in zipped(client, "memory.zip")} == {"square"}
+
+
+def zipped(client: TestClient, file: str) -> list[str]:
+    return zipfile.ZipFile(io.BytesIO(client.get(f"/api/export/{file}").content)).namelist()
+
+
+def test_merged_classes_become_one(model: Path) -> None:
+    with client_for(model) as client:
+        assert client.post("/api/rename", json={"old": "cat", "new": "dog"}).status_code == 400
+        assert client.post("/api/rename", json={"old": "cat", "new": "dog", "merge": True}).status_code == 200
+        assert client.get("/api/model").json()["classes"] == ["dog", "eel", "fox"]
+
+
+def test_trained_pictures_are_never_held_out_later(taught: TestClient, tmp_path: Path) -> None:
+    """Pictures of the first lesson are added again under another class."""
+    for kind in ("circle", "square"):
+        add(taught, kind, range(12), name="shape")
+    session = taught.app.state.sessions.get()  # type: ignore[attr-defined]
+    first = session.pictures.read("lesson-0001")
+    trained = {file for files in first.train.values() for file in files}
+    second = session.pictures.read(session.pictures.start_lesson())
+    assert not trained & {file for files in second.test.values() for file in files}
+    first = session.pictures.read("lesson-0001")
+    learned = {file for files in second.train.values() for file in files}
+    assert not learned & {file for files in first.test.values() for file in files}
+
+
+def test_command_that_changes_the_model_refuses_the_page(taught: TestClient, tmp_path: Path) -> None:
+    with lock(tmp_path / "new"):
+        answer = taught.post("/api/rename", json={"old": "circle", "new": "disc"})
+    assert answer.status_code == 400
+    assert "is being changed by" in answer.json()["error"]
+
+
+def test_several_models_in_one_folder(model: Path, tmp_path: Path) -> None:
+    with client_for(tmp_path) as client:
+        assert client.get("/api/models").json()["models"] == ["animals"]
+        assert client.post("/api/models", json={"name": "plants"}).status_code == 201
+        assert client.post("/api/models", json={"name": "plants"}).status_code == 400
+        client.post(
+            "/api/pictures",
+            params={"model": "plants"},
+            data={"class": "rose"},
+            files=[("image", shapes("circle", [1])[0])],
+        )
+        assert client.get("/api/state", params={"model": "plants"}).json()["draft"][0]["name"] == "rose"
+        assert client.get("/api/state", params={"model": "animals"}).json()["draft"] == []
+        assert (tmp_path / "plants" / "pictures" / "files").is_dir()
