@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 CONSTRAINTS ?= constraints.txt
-PACKAGES ?= -e '.[dev,report,onnx,tensorboard,search,serve]'
+PACKAGES ?= -e '.[dev,report,onnx,backbones,tensorboard,search,serve]'
 PIP_INSTALL = $(VENV)/bin/pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS)
 BIN = $(VENV)/bin
 STAMP = $(VENV)/.installed

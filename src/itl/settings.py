@@ -38,11 +38,18 @@ class Network(SettingsGroup):
         name: Name of a registered backbone; `itl backbones` lists them.
         width: Filters in the first layer; null: the backbone's default.
         strided: Whether the first convolution has stride 2, for larger images.
+        pretrained: Whether to start from the backbone's pre-trained weights, with their preprocessing.
+        size: Height and width to which images are resized in front of the network; null: their own.
+        trained: Number of last layers to train, the classifier included. The layers before them are frozen, and their
+            features are computed once per image. null: train the whole network.
     """
 
     name: str = "resnet18"
     width: Annotated[int, Field(strict=True, ge=1, le=1024)] | None = None
     strided: bool = False
+    pretrained: bool = False
+    size: Annotated[int, Field(strict=True, ge=8, le=1024)] | None = None
+    trained: Annotated[int, Field(strict=True, ge=1, le=64)] | None = None
 
 
 class MemorySettings(SettingsGroup):

@@ -40,7 +40,7 @@ def test_registered_backbone_is_listed_and_built() -> None:
         "name": "linear",
         "summary": "one linear layer",
         "reference": "",
-        "preprocessing": {"mean": (0.5,), "std": (0.25,), "input_size": 8},
+        "preprocessing": {"mean": (0.5,), "std": (0.25,), "input_size": 8, "interpolation": "bilinear"},
         "pretrained": True,
     }
     net = nets.build("linear", 3, channels=1, generator=torch.Generator().manual_seed(0))

@@ -36,6 +36,7 @@ class ITLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         epochs: Number of training epochs of every stage of a task.
         image_shape: `(h, w)` or `(h, w, c)` if the features of a 2-D `X` are the pixels of images; otherwise features
             have no neighbors.
+        backbone: Name of a backbone, as for `Learner`; `X` must then be images. Default: a small network.
         settings: Further settings by dotted name, as for `Learner`.
         random_state: Seed, NumPy random state, or None for a random seed.
         device: `auto`, `cpu` or `cuda`.
@@ -57,6 +58,7 @@ class ITLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         buffer: int = 200,
         epochs: int = 20,
         image_shape: Sequence[int] | None = None,
+        backbone: str | None = None,
         settings: Mapping[str, Any] | None = None,
         random_state: int | np.random.RandomState | None = 0,
         device: str = "cpu",
@@ -65,6 +67,7 @@ class ITLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.buffer = buffer
         self.epochs = epochs
         self.image_shape = image_shape
+        self.backbone = backbone
         self.settings = settings
         self.random_state = random_state
         self.device = device
@@ -127,10 +130,13 @@ class ITLClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         seed = self.random_state
         if not isinstance(seed, int | np.integer):
             seed = check_random_state(seed).randint(2**31 - 1)
-        network = {"net.name": "resnet8", "net.width": 16, "memory.outgrown": "grow", "specialist.lr": 0.03}
+        network: dict[str, Any] = {"memory.outgrown": "grow"}
+        if self.backbone is None:
+            network |= {"net.name": "resnet8", "net.width": 16, "specialist.lr": 0.03}
         epochs = {f"{stage}.epochs": self.epochs for stage in ("specialist", "tangent", "projection")}
         settings = {**network, **epochs, **(self.settings or {})}
-        self.learner_ = Learner(self.method, self.buffer, int(seed), settings=settings, device=self.device)
+        arguments = (self.method, self.buffer, int(seed))
+        self.learner_ = Learner(*arguments, settings=settings, device=self.device, backbone=self.backbone)
         self.outputs_ = []
         if X.dtype != np.uint8:
             self.data_min_, self.data_range_ = X.min(0), np.ptp(X, 0)

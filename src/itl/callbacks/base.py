@@ -14,6 +14,15 @@ if TYPE_CHECKING:
 class Callback:
     """Base class of callbacks. Every hook does nothing; override those you need."""
 
+    def on_features(self, learner: Learner, done: int, total: int) -> None:
+        """Called while the features of a task's images are computed by a frozen trunk.
+
+        Args:
+            learner: The learner.
+            done: Number of images whose features are known.
+            total: Number of images.
+        """
+
     def on_stage_start(self, learner: Learner, stage: Stage) -> None:
         """Called when a stage starts, or resumes after an interruption.
 

@@ -58,6 +58,11 @@ download_option = click.option("--download", is_flag=True, help="Download a miss
 method_option = click.option(
     "--method", metavar="NAME", help="Method to train; `itl methods` lists them. [default: itl]"
 )
+backbone_option = click.option(
+    "--backbone",
+    metavar="NAME",
+    help="Network to train, pre-trained if there are weights for it; `itl backbones` lists them.",
+)
 settings_option = click.option(
     "--set",
     "pairs",

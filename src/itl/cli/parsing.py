@@ -73,6 +73,15 @@ def parse_settings(pairs: Sequence[str], epochs: int | None) -> dict[str, Any]:
     return settings
 
 
+def with_backbone(backbone: str | None, settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings that `--backbone` selects, overridden by `settings`."""
+    if backbone is None:
+        return settings
+    from itl.nets import backbone_settings
+
+    return {**backbone_settings(backbone), **settings}
+
+
 def expand_settings(pairs: Sequence[str]) -> list[dict[str, Any]]:
     """Every combination of settings that may have several values, such as `tangent.lr=0.01,0.05`."""
     choices: dict[str, list[Any]] = {}

@@ -165,7 +165,7 @@ class Recorder(Callback):
         """
         parts = images or [task.test for task in self.stream]
         tasks = self.stream.tasks[: len(parts)]
-        logits = learner.logits(Images.join(parts)).split([len(part) for part in parts])
+        logits = learner.logits(Images.join(parts), remember=True).split([len(part) for part in parts])
         choices = class_il_choices(learner)
         scores = [
             metrics.score(one, part.labels, task.classes, choices)

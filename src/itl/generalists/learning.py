@@ -14,7 +14,6 @@ from itl.augment import Augment
 from itl.engine.concurrency import side_stream
 from itl.engine.device import Engine
 from itl.engine.keyed_random import Key
-from itl.engine.normalize import Normalize
 from itl.engine.stage import OptimizerConfig, Stage, StepInputs
 from itl.generalists.epochs import SampleRoundPlanner, concatenate, forward_in_chunks, split_in_chunks
 from itl.generalists.tangent_model import TangentModel
@@ -35,7 +34,7 @@ class MemoryContext:
     Attributes:
         memory: The memory, after its update with the task.
         augment: Augmentation of the memory's images.
-        normalize: Normalization of images.
+        normalize: Maps uint8 images, or references to their features, to the network's input.
         engine: Device and precision.
         key: (seed, task from 1), which begins the key of every random draw.
         settings: All settings of the learner.
@@ -43,7 +42,7 @@ class MemoryContext:
 
     memory: Memory
     augment: Augment
-    normalize: Normalize
+    normalize: Callable[[Tensor], Tensor]
     engine: Engine
     key: Key
     settings: Settings

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from itl.engine.device import Engine, choose_engine
 from itl.engine.keyed_random import torch_generator
 from itl.engine.normalize import Normalize
 from itl.errors import UserError
+from itl.features import REFERENCE_SHAPE, FeatureExtractor, MirrorAugment
 from itl.learner import validation
 from itl.memory import Memory, PolicyOptions
 from itl.settings import AugmentSettings, Network, Settings
@@ -57,7 +58,12 @@ class Configuration:
         raise last_error
 
     def network(
-        self, settings: Network, channels: int, outputs: int, generator: torch.Generator | None = None
+        self,
+        settings: Network,
+        channels: int,
+        outputs: int,
+        generator: torch.Generator | None = None,
+        pretrained: bool = False,
     ) -> nets.Net:
         """The network that the settings name, or the user's module with a new classifier, drawn from `generator`."""
         if self.own_net is not None:
@@ -69,25 +75,74 @@ class Configuration:
             width=settings.width,
             strided=settings.strided,
             generator=generator,
+            pretrained=pretrained,
         )
 
 
 @dataclass(frozen=True)
+class PretrainedBackbone:
+    """What is recorded of a pre-trained backbone: its name, the hash of its weights, and its preprocessing."""
+
+    name: str
+    weights_sha256: str
+    preprocessing: nets.Preprocessing
+
+    @classmethod
+    def find(cls, name: str) -> PretrainedBackbone:
+        """The backbone called `name`.
+
+        Raises:
+            UserError: If there is none, or it has no pre-trained weights.
+        """
+        backbone = nets.find(name)
+        if backbone.load_weights is None or backbone.preprocessing is None:
+            raise UserError(f"the backbone {name} has no pre-trained weights; set net.pretrained=false")
+        return cls(name, backbone.weights_sha256, backbone.preprocessing)
+
+    @classmethod
+    def from_dict(cls, saved: Mapping[str, Any]) -> PretrainedBackbone:
+        """The inverse of `to_dict`."""
+        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in saved["preprocessing"].items()}
+        return cls(str(saved["name"]), str(saved["weights_sha256"]), nets.Preprocessing(**values))
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON data for saved learners."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
 class Components:
-    """Components of a learner, which depend on the stream of its first task."""
+    """Components of a learner, which depend on the stream of its first task.
+
+    With a frozen trunk, `normalize` computes features, and `net` is the head that is trained on them.
+    """
 
     settings: Settings
     specialist: Specialist
     engine: Engine
-    normalize: Normalize
+    normalize: Normalize | FeatureExtractor
     net: nets.Net
     memory: Memory
+    backbone: PretrainedBackbone | None
 
 
 def build_components(
-    configuration: Configuration, stream: str, shape: tuple[int, int, int], traits: Traits, outputs: int
+    configuration: Configuration,
+    stream: str,
+    shape: tuple[int, int, int],
+    traits: Traits,
+    outputs: int,
+    saved_backbone: PretrainedBackbone | None = None,
 ) -> Components:
     """Build the components of a learner for images of `shape` `[c, h, w]` and a classifier with `outputs` outputs.
+
+    Args:
+        configuration: The learner's arguments.
+        stream: Name of the stream, "" for none.
+        shape: Shape of the images.
+        traits: Properties of the stream.
+        outputs: Outputs of the classifier.
+        saved_backbone: Record of the pre-trained backbone of a saved learner, whose weights the caller will load.
 
     Raises:
         UserError: The settings, the specialist and the memory do not fit together.
@@ -96,20 +151,58 @@ def build_components(
     reverse = settings.design == "reverse"
     specialist = generalists.TangentSpecialist(settings) if reverse else specialists.build(settings.specialist)
     engine = choose_engine(configuration.device, settings.precision, exact=settings.exact, capture=settings.capture)
-    normalize = Normalize(traits.mean, traits.std, engine)
+    backbone = saved_backbone
+    if settings.net.pretrained and backbone is None:
+        backbone = PretrainedBackbone.find(settings.net.name)
+    # A method that starts every task from the initial weights needs them even if the trained weights are loaded.
+    loads_weights = settings.net.pretrained and (saved_backbone is None or specialist.resets_network)
     rng = torch_generator(configuration.seed, "network")
-    net = engine.to_device(configuration.network(settings.net, shape[0], outputs, rng))
-    net.validate_input(shape)
-    memory = _build_memory(settings, configuration.buffer, shape, outputs, specialist, engine)
+    net = configuration.network(settings.net, shape[0], outputs, rng, loads_weights)
+    normalize, net = _build_input(settings, net, engine, shape, traits, backbone, specialist)
+    references = isinstance(normalize, FeatureExtractor)
+    memory_shape = REFERENCE_SHAPE if references else shape
+    memory = _build_memory(settings, configuration.buffer, memory_shape, outputs, specialist, engine)
     validation.check_settings(configuration.method, configuration.classes, settings, specialist, memory)
     net.split(settings.tangent.layers)  # raises if the network has fewer layers
     for policy in (settings.augment.task, settings.augment.memory):
         build_augment(settings.augment, traits, policy)  # raises if the policy is unknown
-    return Components(settings, specialist, engine, normalize, net, memory)
+    return Components(settings, specialist, engine, normalize, net, memory, backbone)
 
 
-def build_augment(settings: AugmentSettings, traits: Traits, policy: str | None) -> Augment:
-    """Augmentation with an AutoAugment policy; settings that are None take the stream's value."""
+def _build_input(
+    settings: Settings,
+    net: nets.Net,
+    engine: Engine,
+    shape: tuple[int, int, int],
+    traits: Traits,
+    backbone: PretrainedBackbone | None,
+    specialist: Specialist,
+) -> tuple[Normalize | FeatureExtractor, nets.Net]:
+    """The conversion of images to the inputs of the trained network, and that network, both on the device."""
+    size, channels = settings.net.size, shape[0]
+    if backbone is None:
+        normalize = Normalize(traits.mean, traits.std, engine, size)
+    else:
+        p = backbone.preprocessing
+        if len(p.mean) != channels:
+            raise UserError(f"{backbone.name} needs images with {len(p.mean)} channels, not {channels}")
+        normalize = Normalize(p.mean, p.std, engine, size, p.interpolation)
+    input_shape = shape if size is None else (channels, size, size)
+    engine.to_device(net).validate_input(input_shape)
+    if settings.net.trained is None:
+        return normalize, net
+    trunk, head = nets.split_frozen(net, settings.net.trained)
+    flips = traits.flip if settings.augment.flip is None else settings.augment.flip
+    return FeatureExtractor(normalize, trunk, engine, shape, flips and specialist.optimizes), head
+
+
+def build_augment(settings: AugmentSettings, traits: Traits, policy: str | None, references: bool = False) -> Augment:
+    """Augmentation with an AutoAugment policy; settings that are None take the stream's value.
+
+    References to cached features (`references`) are augmented by mirroring alone.
+    """
+    if references:
+        return MirrorAugment(flip=traits.flip if settings.flip is None else settings.flip)
     return Augment(
         padding=traits.padding if settings.padding is None else settings.padding,
         flip=traits.flip if settings.flip is None else settings.flip,

@@ -17,9 +17,11 @@ BATCH_SIZE = {"cpu": 512, "cuda": 2048}  # images per forward pass; large batche
 
 
 @torch.no_grad()
-def compute_logits(learner: Learner, images: Images) -> Tensor:
-    """Logits `[n, outputs]` of the images, on the CPU."""
+def compute_logits(learner: Learner, images: Images, remember: bool = False) -> Tensor:
+    """Logits `[n, outputs]` of the images, on the CPU; `remember` keeps the features of a frozen trunk."""
     net, engine = learner.net, learner.engine
+    if remember and learner.extractor is not None:
+        images = Images(learner.extractor.add(images), images.labels)
     training = net.training
     net.eval()
     out, batch = [], BATCH_SIZE[engine.device.type]

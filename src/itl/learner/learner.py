@@ -18,13 +18,21 @@ from itl.engine.pool import ImagePool
 from itl.engine.stage import Diverged
 from itl.engine.stepper import Stepper
 from itl.errors import UserError
+from itl.features import FeatureExtractor
 from itl.generalists import Generalist
 from itl.learner import validation
-from itl.learner.builder import Configuration, build_augment, build_components
+from itl.learner.builder import Configuration, PretrainedBackbone, build_augment, build_components
 from itl.learner.inference import class_il_choices, compute_logits
 from itl.learner.inputs import ImageData, LabelData, task_from_arrays
 from itl.learner.stage_state import StageState
-from itl.learner.stages import grow_for_task, make_specialist_stage, memory_context, run_stage, task_context
+from itl.learner.stages import (
+    grow_for_task,
+    image_pool,
+    make_specialist_stage,
+    memory_context,
+    run_stage,
+    task_context,
+)
 from itl.learner.state import get_state
 from itl.learner.timer import SectionTimer
 from itl.replay import LabeledSource
@@ -52,6 +60,8 @@ class Learner:
         device: "auto", "cpu", "cuda" or "cuda:N".
         callback: Called during training; combine several in a `CallbackList`.
         net: Module to train in place of the network that the settings name (`itl.nets.ModuleAdapter`).
+        backbone: Name of a backbone, pre-trained if there are weights for it (`itl backbones` lists them). Sets the
+            `net` settings that suit it; `settings` override them.
 
     Raises:
         UserError: The method or a setting does not exist, or the buffer's size is negative.
@@ -75,12 +85,16 @@ class Learner:
         device: str = "auto",
         callback: Callback | None = None,
         net: nets.ModuleAdapter | None = None,
+        backbone: str | None = None,
     ) -> None:
         presets.get(method)
         if buffer < 0:
             raise UserError(f"the buffer's size must not be negative, not {buffer}")
         self.method, self.buffer, self.seed, self.classes = method, buffer, seed, classes
-        self.overrides = flatten(settings or {})
+        if net is not None and backbone is not None:
+            raise UserError("give either net or backbone, not both")
+        chosen = {} if backbone is None else nets.backbone_settings(backbone)
+        self.overrides = {**chosen, **flatten(settings or {})}
         self.device, self.own_net = device, net
         self.settings: Settings = self.configuration.default_settings()
         self.callback = callback or Callback()
@@ -140,7 +154,8 @@ class Learner:
 
     def _train_specialist(self) -> None:
         if self.position[0] == "specialist":
-            run_stage(self, make_specialist_stage(self, self.specialist.training_phase()), "specialist")
+            if self.specialist.optimizes:
+                run_stage(self, make_specialist_stage(self, self.specialist.training_phase()), "specialist")
             self.position = ("closing", 0)
         if self.position[0] == "closing":
             phase = self.specialist.closing_phase()
@@ -209,7 +224,8 @@ class Learner:
             return
         over = self.settings.projection.over
         source, size = (self.memory, len(self.memory)) if over == "memory" else (self._pool(task), len(task.train))
-        augment = build_augment(self.settings.augment, task.traits, getattr(self.settings.augment, over))
+        policy = getattr(self.settings.augment, over)
+        augment = build_augment(self.settings.augment, task.traits, policy, self.extractor is not None)
         context = memory_context(self, task.traits)
         stage = generalists.projection_stage(self.net, self._generalist.logits, context, (source, size), augment)
         self._generalist = None  # from here on the network itself is evaluated
@@ -243,7 +259,7 @@ class Learner:
             tasks: The tasks, whose classes define the Task-IL accuracy.
             images: Images and labels to evaluate, for each task.
         """
-        logits = self.logits(Images.join(images)).split([len(task_images) for task_images in images])
+        logits = self.logits(Images.join(images), remember=True).split([len(task_images) for task_images in images])
         scores = [
             metrics.score(task_logits, task_images.labels, task.classes, class_il_choices(self))
             for task_logits, task_images, task in zip(logits, images, tasks, strict=True)
@@ -273,11 +289,21 @@ class Learner:
         pixels = images if isinstance(images, Images) else as_images(images)
         return np.asarray(self.logits(pixels).softmax(1).cpu().numpy())
 
-    def logits(self, images: Images) -> Tensor:
-        """Logits `[n, outputs]`, on the CPU, of the model of the current stage: specialist, tangent model or expert."""
+    def logits(self, images: Images, remember: bool = False) -> Tensor:
+        """Logits `[n, outputs]`, on the CPU, of the model of the current stage: specialist, tangent model or expert.
+
+        Args:
+            images: The images.
+            remember: Keep their features, if the network has a frozen trunk: they will be evaluated again.
+        """
         self._check_built()
-        validation.check_shape("these images", images, self.memory)
-        return compute_logits(self, images)
+        validation.check_shape("these images", images, self.image_shape)
+        return compute_logits(self, images, remember)
+
+    @property
+    def extractor(self) -> FeatureExtractor | None:
+        """Computes and caches the features of a frozen trunk; None if the whole network is trained."""
+        return self.normalize if isinstance(self.normalize, FeatureExtractor) else None
 
     @property
     def is_expert(self) -> bool:
@@ -324,9 +350,17 @@ class Learner:
             channels, height, width = task.train.source.shape[1:]
             self._build(task.stream, (channels, height, width), task.traits, self.classes or max(task.classes) + 1)
 
-    def _build(self, stream: str, shape: tuple[int, int, int], traits: Traits, outputs: int) -> None:
-        components = build_components(self.configuration, stream, shape, traits, outputs)
-        self.stream, self.traits = stream, traits
+    def _build(
+        self,
+        stream: str,
+        shape: tuple[int, int, int],
+        traits: Traits,
+        outputs: int,
+        saved_backbone: PretrainedBackbone | None = None,
+    ) -> None:
+        components = build_components(self.configuration, stream, shape, traits, outputs, saved_backbone)
+        self.stream, self.traits, self.image_shape = stream, traits, shape
+        self.backbone = components.backbone
         self.settings, self.specialist, self.engine = components.settings, components.specialist, components.engine
         self.normalize, self.net, self.memory = components.normalize, components.net, components.memory
         self.is_built = True
@@ -338,9 +372,7 @@ class Learner:
     def recall(self, tasks: Sequence[Task]) -> None:
         """Provide the earlier tasks to a loaded learner whose method trains on all of them (`joint`)."""
         if self.is_built and self.specialist.data == "all":
-            self._past_data = [
-                (ImagePool(task.train, len(task.train), self.engine), task.train.labels.numpy()) for task in tasks
-            ]
+            self._past_data = [(image_pool(self, task.train), task.train.labels.numpy()) for task in tasks]
 
     def check_memory(self, classes: int) -> None:
         """Raise `UserError` if the memory is too small for `classes` classes and the settings do not allow that."""
@@ -384,5 +416,5 @@ class Learner:
     def _pool(self, task: Task) -> ImagePool:
         """Images of the task on the device, cached while the same task is being learned."""
         if self._pool_cache is None or self._pool_cache[0] is not task.train:
-            self._pool_cache = (task.train, ImagePool(task.train, len(task.train), self.engine))
+            self._pool_cache = (task.train, image_pool(self, task.train))
         return self._pool_cache[1]

@@ -14,12 +14,12 @@ from itl.callbacks.base import Callback
 from itl.checkpoint import store
 from itl.checkpoint.learner_state import LearnerState, restore_memory
 from itl.errors import UserError
-from itl.learner.builder import Configuration
+from itl.learner.builder import Configuration, PretrainedBackbone
 from itl.learner.learner import Learner
 from itl.learner.stage_state import STAGES, StageState
-from itl.nets import ModuleAdapter
+from itl.nets import ModuleAdapter, split_frozen
 from itl.settings import flatten
-from itl.streams import Traits
+from itl.streams import Images, Traits
 
 MAX_THREADS = 1024
 MAX_ROUNDS = 10**9  # no stage has more; a larger number means that the folder is damaged
@@ -88,7 +88,8 @@ def learner_from_state(
         merged = {**saved_settings, **flatten(settings or {})}
         learner = Learner(*arguments, settings=merged, device=device, callback=callback, net=own_net)
         traits: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values["traits"].items()}
-        learner._build(values["stream"], tuple(values["shape"]), Traits(**traits), values["outputs"])
+        backbone = None if values.get("backbone") is None else PretrainedBackbone.from_dict(values["backbone"])
+        learner._build(values["stream"], tuple(values["shape"]), Traits(**traits), values["outputs"], backbone)
         _restore(learner, state)
     except (AttributeError, LookupError, TypeError, ValueError, RuntimeError, OverflowError, MemoryError) as error:
         raise UserError(
@@ -126,10 +127,13 @@ def _check_sizes(state: LearnerState, configuration: Configuration) -> None:
         raise ValueError(f"the memory has {stored[0]} images, not {values['buffer']}")
     if type(outputs) is not int or outputs < 1:
         raise ValueError(f"the number of outputs is {outputs!r}, not a positive integer")
+    settings = configuration.settings_for(values["stream"]).net
     with torch.device("meta"):  # allocates nothing
-        net = configuration.network(configuration.settings_for(values["stream"]).net, shape[0], outputs)
-    shapes = {name: t.shape for name, t in net.state_dict().items()}
-    if shapes != {name: t.shape for name, t in state.group("net.").items()}:
+        net: nn.Module = configuration.network(settings, shape[0], outputs)
+        trunk: nn.Module = nn.Sequential()
+        if settings.trained is not None:
+            trunk, net = split_frozen(net, settings.trained)  # type: ignore[arg-type]
+    if _shapes(net) != _saved_shapes(state, "net.") or _shapes(trunk) != _saved_shapes(state, "trunk."):
         own_net = configuration.own_net
         name = values["settings"]["net.name"] if own_net is None else own_net.describe()["class"]
         raise ValueError(f"the weights do not fit a {name} with {outputs} outputs")
@@ -137,10 +141,23 @@ def _check_sizes(state: LearnerState, configuration: Configuration) -> None:
         raise ValueError(f"a task has classes beyond the {outputs} outputs")
 
 
+def _shapes(module: nn.Module) -> dict[str, torch.Size]:
+    return {name: tensor.shape for name, tensor in module.state_dict().items()}
+
+
+def _saved_shapes(state: LearnerState, prefix: str) -> dict[str, torch.Size]:
+    return {name: tensor.shape for name, tensor in state.group(prefix).items()}
+
+
 def _restore(learner: Learner, state: LearnerState) -> None:
     """Copy the saved tensors and counters into a newly built learner."""
     values, device = state.metadata, learner.engine.device
     learner.net.load_state_dict(state.group("net."))
+    if learner.extractor is not None:
+        learner.extractor.trunk.load_state_dict(state.group("trunk."))
+        pixels = state.tensors["memory.pixels"]
+        references = learner.extractor.reference(Images(pixels, torch.zeros(len(pixels), dtype=torch.int64)))
+        state = LearnerState({**state.tensors, "memory.pixels": references}, state.metadata)
     learner.stage_state = StageState.from_tensors({n: t.to(device) for n, t in state.group("flight.").items()})
     learner.specialist.load_state_dict({n: t.to(device) for n, t in state.group("specialist.").items()}, learner.net)
     restore_memory(learner.memory, state)

@@ -8,13 +8,14 @@ from torch import Tensor
 
 from itl.engine.keyed_random import torch_generator
 from itl.engine.loop import train
+from itl.engine.pool import ImagePool
 from itl.engine.stage import Stage
 from itl.errors import UserError
 from itl.generalists import MemoryContext
 from itl.learner.builder import build_augment
 from itl.replay import ReplayRoundPlanner, phase_data, specialist_stage
 from itl.specialists import Phase, TaskContext
-from itl.streams import Task, Traits
+from itl.streams import Images, Task, Traits
 
 if TYPE_CHECKING:
     from itl.learner.learner import Learner
@@ -33,9 +34,21 @@ def grow_for_task(learner: Learner, task: Task) -> None:
     learner.memory.grow_logits(outputs)
 
 
+def image_pool(learner: Learner, images: Images) -> ImagePool:
+    """Images on the device; with a frozen trunk, references to their features, which are computed now."""
+    extractor, engine = learner.extractor, learner.engine
+    if extractor is None:
+        return ImagePool(images, len(images), engine)
+    extractor.progress = lambda done, total: learner.callback.on_features(learner, done, total or done)
+    with learner.timer.section("features"):
+        references = Images(extractor.add(images), images.labels)
+    extractor.progress = None
+    return ImagePool(references, len(images), engine)
+
+
 def task_context(learner: Learner, task: Task) -> TaskContext:
     """Inputs of the specialist for a task."""
-    settings = learner.settings.augment
+    settings, references = learner.settings.augment, learner.extractor is not None
     return TaskContext(
         net=learner.net,
         memory=learner.memory,
@@ -43,8 +56,8 @@ def task_context(learner: Learner, task: Task) -> TaskContext:
         labels=task.train.labels.numpy(),
         tasks=tuple(learner.tasks),
         key=learner._key(),
-        augment_task=build_augment(settings, task.traits, settings.task),
-        augment_memory=build_augment(settings, task.traits, settings.memory),
+        augment_task=build_augment(settings, task.traits, settings.task, references),
+        augment_memory=build_augment(settings, task.traits, settings.memory, references),
         normalize=learner.normalize,
         engine=learner.engine,
     )
@@ -55,7 +68,7 @@ def memory_context(learner: Learner, traits: Traits) -> MemoryContext:
     settings = learner.settings
     return MemoryContext(
         memory=learner.memory,
-        augment=build_augment(settings.augment, traits, settings.augment.memory),
+        augment=build_augment(settings.augment, traits, settings.augment.memory, learner.extractor is not None),
         normalize=learner.normalize,
         engine=learner.engine,
         key=learner._key(),

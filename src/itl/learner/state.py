@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from itl.checkpoint.learner_state import LearnerState, memory_tensors
 from itl.settings import flatten
@@ -21,6 +22,10 @@ def get_state(learner: Learner) -> LearnerState:
     tensors |= {f"flight.{name}": t for name, t in learner.stage_state.tensors().items()}
     tensors |= {f"specialist.{name}": t for name, t in learner.specialist.state_dict().items()}
     tensors |= memory_tensors(learner.memory)
+    if learner.extractor is not None:
+        tensors |= {f"trunk.{name}": t for name, t in learner.extractor.trunk.state_dict().items()}
+        tensors["memory.pixels"] = learner.memory.pixels.new_zeros((learner.memory.size, *learner.image_shape)).cpu()
+        tensors["memory.pixels"][: len(learner.memory)] = memory_images(learner)
     metadata = {
         "method": learner.method,
         "buffer": learner.buffer,
@@ -29,7 +34,7 @@ def get_state(learner: Learner) -> LearnerState:
         "settings": flatten(learner.settings.model_dump()),  # all of them: defaults may change in later versions
         "stream": learner.stream,
         "traits": asdict(learner.traits),
-        "shape": list(learner.memory.pixels.shape[1:]),
+        "shape": list(learner.image_shape),
         "outputs": learner.net.classifier.out_features,
         "tasks": [list(task) for task in learner.tasks],
         "position": list(learner.position),
@@ -38,5 +43,12 @@ def get_state(learner: Learner) -> LearnerState:
         "notes": learner.notes,
         "threads": torch.get_num_threads(),
         "network": None if learner.own_net is None else learner.own_net.describe(),
+        "backbone": None if learner.backbone is None else learner.backbone.to_dict(),
     }
     return LearnerState(tensors, metadata)
+
+
+def memory_images(learner: Learner) -> Tensor:
+    """The images in a learner's memory, uint8 `[n, c, h, w]` on the CPU."""
+    stored = learner.memory.pixels[: len(learner.memory)]
+    return stored.cpu() if learner.extractor is None else learner.extractor.pixels(stored)

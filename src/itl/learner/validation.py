@@ -76,16 +76,16 @@ def check_memory_size(s: MemorySettings, size: int, classes: int) -> None:
         raise UserError("a buffer of 0 cannot hold any images; use --buffer 1 or more")
 
 
-def check_shape(what: str, images: Images, memory: Memory) -> None:
+def check_shape(what: str, images: Images, expected: tuple[int, ...]) -> None:
     """Raise `UserError` if the images have another shape than those that the learner was built for."""
-    shape, expected = list(images.source.shape[1:]), list(memory.pixels.shape[1:])
-    if shape != expected:
-        raise UserError(f"{what} have the shape {shape}, the learner expects {expected}; resize them")
+    shape = tuple(images.source.shape[1:])
+    if shape != tuple(expected):
+        raise UserError(f"{what} have the shape {list(shape)}, the learner expects {list(expected)}; resize them")
 
 
 def check_task(learner: Learner, task: Task, is_new: bool) -> None:
     """Raise `UserError` if a task does not fit the learner; `is_new` is False if it continues an unfinished task."""
-    check_shape("this task's images", task.train, learner.memory)
+    check_shape("this task's images", task.train, learner.image_shape)
     known = {column for classes in learner.tasks for column in classes} & set(task.classes)
     if learner.specialist.requires_new_classes and known and is_new:
         raise UserError(

@@ -5,17 +5,30 @@ from __future__ import annotations
 from itl.nets import frozen, jvp_rules
 from itl.nets.adapter import ModuleAdapter, math_attention, with_new_classifier
 from itl.nets.base import Net
+from itl.nets.frozen_trunk import Head, split_frozen
 from itl.nets.init import initialize
 from itl.nets.norm import fixed_running_statistics, forward_each
-from itl.nets.registry import Backbone, Preprocessing, build, describe, find, names, register
+from itl.nets.registry import (
+    Backbone,
+    Preprocessing,
+    backbone_settings,
+    build,
+    describe,
+    find,
+    names,
+    register,
+    weights_available,
+)
 from itl.nets.resnet import ResNet
 
 __all__ = [
     "Backbone",
+    "Head",
     "ModuleAdapter",
     "Net",
     "Preprocessing",
     "ResNet",
+    "backbone_settings",
     "build",
     "describe",
     "find",
@@ -27,5 +40,7 @@ __all__ = [
     "math_attention",
     "names",
     "register",
+    "split_frozen",
+    "weights_available",
     "with_new_classifier",
 ]

@@ -47,7 +47,7 @@ class ModuleAdapter(Net):
             kind = type(self.classifier).__name__
             raise UserError(f"the classifier '{classifier}' is a {kind}; name the network's last torch.nn.Linear")
         self.frozen_parameters = {f"module.{name}" for name, p in self.module.named_parameters() if not p.requires_grad}
-        self.initial_state = {name: t.detach().cpu().clone() for name, t in self.module.state_dict().items()}
+        self.module_state = {name: t.detach().cpu().clone() for name, t in self.module.state_dict().items()}
         self.has_batch_norm = any(isinstance(layer, NORMS) for layer in self.module.modules())
 
     @property
@@ -114,7 +114,7 @@ class ModuleAdapter(Net):
 
     def reinitialize(self, generator: torch.Generator) -> None:
         """Restore the weights that the module came with, and reset the classifier to a random initialization."""
-        trunk = {name: t for name, t in self.initial_state.items() if not name.startswith(f"{self.classifier_path}.")}
+        trunk = {name: t for name, t in self.module_state.items() if not name.startswith(f"{self.classifier_path}.")}
         self.module.load_state_dict(trunk, strict=False)
         initialize(self.classifier, generator)
 

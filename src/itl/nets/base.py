@@ -25,12 +25,14 @@ class Net(nn.Module):
         supports_fused_paths: Whether the engine may capture training steps, train bf16 copies of the weights and send
             several batches through one forward pass. This requires that every layer is one of this package's (they keep
             the statistics of such batches apart), so it is False unless a subclass knows better.
+        initial_state: Pre-trained tensors that `reinitialize` restores, without the classifier's; None: random.
     """
 
     layers: tuple[str, ...]
     classifier: nn.Linear
     classifier_name = "classifier"
     supports_fused_paths = False
+    initial_state: dict[str, Tensor] | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits `[n, classes]` of images `[n, channels, height, width]`."""
@@ -69,8 +71,12 @@ class Net(nn.Module):
         """Raise a `UserError` if the network cannot take images of `shape` `(channels, height, width)`."""
 
     def reinitialize(self, generator: torch.Generator) -> None:
-        """Reset all weights to a new random initialization, in place."""
-        initialize(self, generator)
+        """Reset all weights to a new random initialization, in place; pre-trained weights are restored instead."""
+        if self.initial_state is None:
+            initialize(self, generator)
+            return
+        self.load_state_dict(self.initial_state, strict=False)
+        initialize(self.classifier, generator)
 
     def set_classifier(self, layer: nn.Linear) -> None:
         """Replace the classifier."""

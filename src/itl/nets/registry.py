@@ -17,7 +17,7 @@ from itl.nets.base import Net
 from itl.nets.init import seeded
 
 GROUP = "itl.backbones"  # an entry point of this group refers to a `Backbone`
-MODULES = ("itl.nets.resnet",)  # each has a sequence `BACKBONES`
+MODULES = ("itl.nets.resnet", "itl.nets.efficientnet_lite")  # each has a sequence `BACKBONES`
 
 
 @dataclass(frozen=True)
@@ -28,11 +28,13 @@ class Preprocessing:
         mean: Mean of each channel, for pixel values from 0 to 1.
         std: Standard deviation of each channel.
         input_size: Height and width in pixels.
+        interpolation: How images of another size are resized: "bilinear" or "bicubic".
     """
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
     input_size: int
+    interpolation: str = "bilinear"
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,8 @@ class Backbone:
         preprocessing: What its pre-trained weights expect of the input. None: the stream's mean and standard deviation,
             and images of any size.
         load_weights: Loads pre-trained weights into a network that `build` returned. None if there are none.
+        weights_sha256: Hash of the file of pre-trained weights, recorded with every model that uses them.
+        weights_installed: Whether the weights are on this machine; None if that is unknown.
     """
 
     name: str
@@ -57,6 +61,8 @@ class Backbone:
     reference: str = ""
     preprocessing: Preprocessing | None = None
     load_weights: Callable[[Net], None] | None = None
+    weights_sha256: str = ""
+    weights_installed: Callable[[], bool] | None = None
 
 
 REGISTERED: dict[str, Backbone] = {}
@@ -97,6 +103,34 @@ def find(name: str) -> Backbone:
         raise unknown("backbone", name, names())
     found: Backbone = plugins.load("backbone", point, Backbone)
     return found
+
+
+def weights_available(name: str) -> bool:
+    """Whether the pre-trained weights of a backbone can be loaded without installing anything."""
+    backbone = find(name)
+    return backbone.weights_installed is not None and backbone.weights_installed()
+
+
+TRAINED_LAYERS = 1  # of a pre-trained backbone: the classifier
+
+
+def backbone_settings(name: str) -> dict[str, Any]:
+    """Settings by dotted name that select a backbone, with its pre-trained weights and a frozen trunk if it has them.
+
+    Raises:
+        UserError: If there is no such backbone.
+    """
+    backbone = find(name)
+    if backbone.load_weights is None:
+        return {"net.name": name}
+    size = {} if backbone.preprocessing is None else {"net.size": backbone.preprocessing.input_size}
+    return {
+        "net.name": name,
+        "net.pretrained": True,
+        "net.trained": TRAINED_LAYERS,
+        "tangent.layers": TRAINED_LAYERS,
+        **size,
+    }
 
 
 def describe() -> list[dict[str, Any]]:
@@ -167,4 +201,6 @@ def build(
         net.reinitialize(generator)
     if pretrained and backbone.load_weights is not None:
         backbone.load_weights(net)
+        classifier = f"{net.classifier_name}."
+        net.initial_state = {n: t.clone() for n, t in net.state_dict().items() if not n.startswith(classifier)}
     return net

@@ -15,7 +15,6 @@ from itl.augment import Augment
 from itl.engine.concurrency import CAPTURE_GATE
 from itl.engine.device import Engine
 from itl.engine.keyed_random import Key
-from itl.engine.normalize import Normalize
 from itl.engine.pool import ImageSource
 from itl.engine.stage import OptimizerConfig
 from itl.memory import Memory, ModelOutputs
@@ -86,7 +85,7 @@ class TaskContext:
         key: (seed, number of the task, from 1): the start of the key of every random draw.
         augment_task: Augmentation of the task's images.
         augment_memory: Augmentation of replayed images.
-        normalize: Maps uint8 images to the network's input.
+        normalize: Maps uint8 images, or references to their features, to the network's input.
         engine: Device, precision and capture settings.
     """
 
@@ -98,7 +97,7 @@ class TaskContext:
     key: Key
     augment_task: Augment
     augment_memory: Augment
-    normalize: Normalize
+    normalize: Callable[[Tensor], Tensor]
     engine: Engine
 
     @property
@@ -219,6 +218,7 @@ class Specialist:
         changes_model_at_task_end: `on_task_end` changes what `evaluate_logits` returns.
         num_views: Independent augmentations of each image.
         lookup_inputs: Names in `draw_inputs` that hold rows of the task; their images are in `batch.lookups`.
+        optimizes: The method trains by gradient steps on augmented images; otherwise `on_task_end` computes its model.
         forward_batches: Forward passes of a step, in batches of images; `itl bench` reports them.
         backward_batches: Backward passes of a step, likewise.
         context: The current task; set by the learner.
@@ -244,6 +244,7 @@ class Specialist:
     changes_model_at_task_end: ClassVar[bool] = False
     num_views: ClassVar[int] = 1
     lookup_inputs: ClassVar[tuple[str, ...]] = ()
+    optimizes: ClassVar[bool] = True
     forward_batches: ClassVar[float] = 2
     backward_batches: ClassVar[float] = 2
 

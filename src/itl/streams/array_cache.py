@@ -9,9 +9,13 @@ a single flipped bit between two blocks; reading all of 1.2 GB would take second
 from __future__ import annotations
 
 import json
+import os
+import re
+import shutil
 import time
 import zlib
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -26,6 +30,9 @@ from itl.errors import UserError
 
 CACHE_FORMAT = 1  # increase it whenever the same source would be decoded to other bytes
 _CHECKSUM_BLOCKS, _BLOCK_BYTES = 256, 1 << 14
+MAX_CACHE_BYTES = 8 << 30  # of all entries together; the newest entry may exceed it
+MIN_FREE_DISK_BYTES = 1 << 30
+CACHE_FILE_NAME = re.compile(r"[0-9a-f]{40}(?![0-9a-f])")  # prefix of the name of files that may be evicted
 _STALE_SECONDS = 3600.0  # age at which a temporary file is taken for one that a killed process left
 
 
@@ -129,3 +136,45 @@ def _spread_crc(file: BinaryIO, size: int) -> int:
         file.seek(offset)
         crc = zlib.crc32(file.read(_BLOCK_BYTES), crc)
     return crc
+
+
+def has_disk_space(folder: Path, size: int) -> bool:
+    """Return whether `folder` is writable and `size` more bytes leave `MIN_FREE_DISK_BYTES` on its disk."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return os.access(folder, os.W_OK) and shutil.disk_usage(folder).free - size > MIN_FREE_DISK_BYTES
+    except OSError:
+        return False
+
+
+def evict(folder: Path, newest: str, limit: int = MAX_CACHE_BYTES) -> None:
+    """Remove the least recently used entries, but not `newest`, until all entries together are within `limit` bytes.
+
+    A process that has a removed file mapped into memory can continue to use it.
+    """
+    entries = []
+    for index_file in cache_files(folder, "json"):
+        try:
+            files = [index_file, *folder.glob(f"{index_file.stem}-*.npy")]
+            entries.append((index_file.stat().st_mtime_ns, sum(file.stat().st_size for file in files), files))
+        except OSError:
+            continue  # another process is removing this entry
+    total = sum(size for _, size, _ in entries)
+    for _, size, files in sorted(entries):
+        if total <= limit:
+            return
+        if files[0].stem != newest:
+            for file in files:
+                file.unlink(missing_ok=True)
+            total -= size
+
+
+def mark_used(folder: Path, key: str) -> None:
+    """Record that a cache entry was used now."""
+    with suppress(OSError):
+        os.utime(folder / f"{key}.json")
+
+
+def cache_files(folder: Path, suffix: str) -> list[Path]:
+    """Return the cache's own files with this suffix; the folder may contain other files."""
+    return [file for file in folder.glob(f"*.{suffix}") if CACHE_FILE_NAME.match(file.name.lstrip("."))]

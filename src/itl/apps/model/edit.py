@@ -20,7 +20,9 @@ from itl.checkpoint import store
 from itl.checkpoint.lock import locked, remove_folder
 from itl.engine.keyed_random import generator
 from itl.errors import UserError, unknown
+from itl.learner.state import memory_images
 from itl.memory.class_balance import class_quotas
+from itl.specialists.feature_statistics import FeatureStatistics
 
 FORGOTTEN = "(forgotten)"  # replaces text that names a forgotten class in the history
 KEYS_WITHOUT_CLASS_NAMES = ("what", "date", "itl")  # keys of history entries whose values are kept as they are
@@ -246,8 +248,7 @@ def normalize_name(name: str) -> str:
 
 def _slots_of(model: Model, images: Tensor) -> np.ndarray:
     """Return the memory slots that hold these images; an image that is in none is an error."""
-    memory = model.learner.memory
-    stored = memory.pixels[: len(memory)].cpu().flatten(1)
+    stored = memory_images(model.learner).flatten(1)
     slots = []
     for number, image in enumerate(images, 1):
         matches = torch.nonzero((stored == image.flatten()).all(1)).flatten()
@@ -264,7 +265,9 @@ def _drop_outputs(model: Model, dropped: Sequence[int]) -> None:
     kept = [output for output in range(len(model.output_names)) if output not in dropped]
     new_output = {output: new for new, output in enumerate(kept)}
     copies = learner.specialist.model_copies
-    if any(name.partition("/")[0] not in copies for name in learner.specialist.state_dict()):
+    if isinstance(learner.specialist, FeatureStatistics):
+        learner.specialist.select_outputs(kept)
+    elif any(name.partition("/")[0] not in copies for name in learner.specialist.state_dict()):
         raise UserError(f"{learner.specialist.name} keeps state by class, so its classes cannot be forgotten")
     for net in (learner.net, *copies.values()):
         net.select_outputs([output for output in kept if output < net.classifier.out_features])

@@ -39,14 +39,13 @@ class ExportModule(nn.Module):
                 name: _cpu_copy(net) for name, net in learner.specialist.model_copies.items()
             }
             self.model_copies = nn.ModuleDict(self.specialist.model_copies)
-        self.scale = nn.Buffer(learner.normalize.scale.cpu().clone())
-        self.shift = nn.Buffer(learner.normalize.shift.cpu().clone())
+        self.normalize = learner.normalize.as_module()  # with a frozen trunk: the features
         merged = len(model.classes) < len(model.output_names)
         self.output_class_matrix = nn.Buffer(model.output_class_matrix()) if merged else None
 
     def forward(self, pixels: Tensor) -> Tensor:
         """Compute what `Model.predict_proba` computes."""
-        x = pixels.float() * self.scale + self.shift
+        x = self.normalize(pixels)
         logits = self.net(x) if self.specialist is None else self.specialist.evaluate_logits(self.net, x)
         probabilities = logits.softmax(1)
         return probabilities if self.output_class_matrix is None else probabilities @ self.output_class_matrix

@@ -32,10 +32,12 @@ from itl.checkpoint.learner_state import LearnerState
 from itl.checkpoint.lock import lock, locked
 from itl.errors import UserError
 from itl.learner import Learner, learner_from_state, use_saved_threads
-from itl.nets import ModuleAdapter
+from itl.nets import ModuleAdapter, backbone_settings
+from itl.nets import find as find_backbone
 from itl.streams import Images, Task
 from itl.streams.arrays import as_pixels
 
+DEFAULT_SIZE = 32  # pixels
 STRIDED_STEM_SIZE = 96  # pixels: from this image size on, the default network has a strided stem
 
 
@@ -84,7 +86,7 @@ class Model:
         cls,
         path: str | os.PathLike[str],
         *,
-        size: int = 32,
+        size: int | None = None,
         channels: int = 3,
         method: str = "itl",
         buffer: int = 200,
@@ -95,12 +97,13 @@ class Model:
         undo: int = DEFAULT_UNDO,
         device: str = "auto",
         net: ModuleAdapter | None = None,
+        backbone: str | None = None,
     ) -> Model:
         """Create a new model. Nothing is written before the first `save`.
 
         Args:
             path: The model folder.
-            size: Width and height of the images in pixels.
+            size: Width and height of the images in pixels. Default: the backbone's, or 32.
             channels: Number of channels of the images.
             method: The method, as for `Learner`.
             buffer: Number of images in memory.
@@ -111,6 +114,7 @@ class Model:
             undo: Number of finished changes that can be undone.
             device: `auto`, `cpu` or `cuda`.
             net: Your own network, in place of the one that the settings name.
+            backbone: Name of a backbone, as for `Learner`.
 
         Returns:
             The model, without classes.
@@ -122,7 +126,11 @@ class Model:
             raise UserError(f"{path} already contains a model; open it, or choose another folder")
         if undo < 0:
             raise UserError(f"undo must be 0 or more, not {undo}")
-        overrides = {"net.strided": size >= STRIDED_STEM_SIZE, **(settings or {})}
+        chosen = {} if backbone is None else {**backbone_settings(backbone), "net.size": None}
+        if size is None:
+            preprocessing = None if backbone is None else find_backbone(backbone).preprocessing
+            size = DEFAULT_SIZE if preprocessing is None else preprocessing.input_size
+        overrides = {"net.strided": size >= STRIDED_STEM_SIZE, **chosen, **(settings or {})}
         learner = Learner(method, buffer, seed, None, settings=overrides, device=device, net=net)
         image = ImageSpec(size=size, channels=channels, flip=flip, policy=policy)
         return cls(path, learner, ModelMetadata(names=[], image=image, undo=undo))

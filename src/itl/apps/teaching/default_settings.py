@@ -7,6 +7,7 @@ from typing import Any
 from itl.apps.model import Model
 from itl.apps.teaching.options import TeachingOptions
 from itl.engine.device import choose_engine
+from itl.nets import backbone_settings
 from itl.presets import settings_for
 from itl.settings import Settings
 
@@ -26,9 +27,15 @@ def new_model_settings(options: TeachingOptions, size: int, images: int) -> dict
     """Return a new model's settings for a first lesson of `images` images; the user's own settings take precedence."""
     gpu = choose_engine(options.device).device.type == "cuda"
     method, buffer = options.method_or_default, options.buffer_or_default
+    if options.backbone is None:
+        network = default_network(size, gpu, options.weights is not None)
+        small = method in CPU_LEARNING_RATE_METHODS and not gpu
+        network |= {"specialist.lr": CPU_LEARNING_RATE} if small else {}
+    else:
+        network = {**backbone_settings(options.backbone), "net.size": None}  # the model's images have the right size
+        network |= {"net.strided": True} if options.weights is not None else {}
     defaults = {
-        **default_network(size, gpu, options.weights is not None),
-        **({"specialist.lr": CPU_LEARNING_RATE} if method in CPU_LEARNING_RATE_METHODS and not gpu else {}),
+        **network,
         "memory.outgrown": "grow",
         "memory.least": MIN_MEMORY_PER_CLASS if options.buffer is None else 1,
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,16 @@ from itl.apps.model import Model
 from itl.apps.model.generations import earlier_finished
 from itl.checkpoint.store import generations
 from itl.errors import UserError
+from itl.nets import find as find_backbone
+from itl.nets import weights_available
 from itl.settings import flatten
 
 DEFAULT_IMAGE_SIZES = (32, 64, 128)  # pixels: one is chosen by the size of the first folder's images
 MIN_IMAGE_SIZE, MAX_IMAGE_SIZE = 8, 224  # pixels
+SMALL_INPUT_SIZE = 128  # pixels: input of a pre-trained backbone if the images are not larger
+DEFAULT_BACKBONE = "efficientnet-lite0"  # for photographs, if its weights are installed
+BACKBONE_METHOD = "ranpac"  # the best one for its features, see docs/backbones.md
+MIN_PHOTOGRAPH_SIDE = 64  # pixels: smaller images are learned from scratch
 DEFAULT_METHOD, DEFAULT_BUFFER = "itl", 200
 PICTURES_FOLDER = "pictures"  # in a model folder: the pictures that were added in the browser
 FIXED_SETTINGS = ("net.", "memory.policy", "memory.logits", "specialist.name")  # prefixes of settings fixed for life
@@ -32,6 +38,7 @@ class TeachingOptions:
         seed: Seed of everything random.
         flip: Whether horizontal flips preserve the class (used for augmentation).
         settings: Further settings by dotted name, as for `Learner`.
+        backbone: Name of a backbone, pre-trained if there are weights for it.
         weights: A safetensors file of pretrained ResNet weights, for a new model only.
         test: Use a folder's `test/`, or hold out test images; otherwise learn from all images.
         again: Learn a folder again whose images were learned before.
@@ -47,6 +54,7 @@ class TeachingOptions:
     seed: int | None = None
     flip: bool | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
+    backbone: str | None = None
     weights: str | os.PathLike[str] | None = None
     test: bool = True
     again: bool = False
@@ -56,6 +64,24 @@ class TeachingOptions:
     def method_or_default(self) -> str:
         """The method of a new model."""
         return self.method or DEFAULT_METHOD
+
+    def with_default_backbone(self, side: int | None) -> TeachingOptions:
+        """These options with a pre-trained backbone and the method that suits it, if the user has chosen neither.
+
+        Small images, such as icons or digits, are learned from scratch: a backbone that was trained on photographs
+        knows little about them.
+
+        Args:
+            side: Median width or height of the images in pixels; None if it is unknown.
+        """
+        chosen = self.backbone is not None or self.weights is not None
+        if chosen or any(name.startswith("net.") for name in self.settings):
+            return self
+        if side is None or side < MIN_PHOTOGRAPH_SIDE or self.method is not None or self.size is not None:
+            return self
+        if not weights_available(DEFAULT_BACKBONE):
+            return self
+        return replace(self, backbone=DEFAULT_BACKBONE, method=BACKBONE_METHOD)
 
     @property
     def buffer_or_default(self) -> int:
@@ -71,6 +97,8 @@ class TeachingOptions:
             raise UserError(f"--seed must be 0 or more, not {self.seed}")
         if self.weights is not None and not Path(self.weights).is_file():
             raise UserError(f"cannot read --weights {self.weights}: No such file or directory")
+        if self.backbone is not None:
+            find_backbone(self.backbone)  # raises if there is none
 
 
 def check_model_path(path: str | os.PathLike[str]) -> None:
@@ -112,6 +140,7 @@ def check_options(model: Model, options: TeachingOptions) -> None:
         ("--size", options.size, model.image["size"]),
         ("--method", options.method, learner.method),
         ("--seed", options.seed, learner.seed),
+        ("--backbone", options.backbone, learner.settings.net.name),
     ):
         if given is not None and given != own:
             raise UserError(
@@ -151,3 +180,11 @@ def _unfinished_error(model: Model, how: str) -> UserError:
     return UserError(
         f"{model.path} has not finished learning {lesson} {how}; finish it first with the command that started it"
     )
+
+
+def input_sizes(backbone: str) -> tuple[int, ...]:
+    """Image sizes in pixels to choose from for a backbone: small images need not be enlarged to its usual size."""
+    preprocessing = find_backbone(backbone).preprocessing
+    if preprocessing is None:
+        return DEFAULT_IMAGE_SIZES
+    return tuple(sorted({min(SMALL_INPUT_SIZE, preprocessing.input_size), preprocessing.input_size}))

@@ -20,7 +20,13 @@ from itl.apps.teaching.held_out_evaluation import (
 )
 from itl.apps.teaching.lesson import Lesson, LessonImages
 from itl.apps.teaching.lesson_result import LessonResult
-from itl.apps.teaching.options import DEFAULT_IMAGE_SIZES, TeachingOptions, check_model_path, check_options
+from itl.apps.teaching.options import (
+    DEFAULT_IMAGE_SIZES,
+    TeachingOptions,
+    check_model_path,
+    check_options,
+    input_sizes,
+)
 from itl.callbacks.base import Callback, CallbackList
 from itl.engine.device import choose_engine
 from itl.errors import UserError
@@ -74,6 +80,8 @@ class Teacher:
         else:  # report invalid settings before reading anything
             settings_for(options.method_or_default, None, options.buffer_or_default, options.settings)
         self.lessons = [self._scan(folder) for folder in folders]
+        if self.model is None:
+            self.options = options.with_default_backbone(self._median_side())
         self.image_size = options.size or (self.model.image["size"] if self.model else self._default_image_size())
 
     def _scan(self, folder: str | os.PathLike[str]) -> Lesson:
@@ -86,11 +94,25 @@ class Teacher:
     def _exists(self) -> bool:
         return (self.path / "CURRENT").exists()
 
+    def _median_side(self) -> int | None:
+        """Return the median side of the first folder's images that can be read."""
+        sides = (lesson.median_side() for lesson in self.lessons)
+        return next((side for side in sides if side is not None), None)
+
+    def choice(self) -> str | None:
+        """Return one line about what was chosen for a new model, or None for an existing one."""
+        if self.model is not None:
+            return None
+        options, pixels = self.options, f"{self.image_size} x {self.image_size} pixels"
+        if options.backbone is None:
+            return f"new model: {options.method_or_default}, a network trained from scratch, {pixels}"
+        return f"new model: {options.method_or_default} on the backbone {options.backbone}, {pixels}"
+
     def _default_image_size(self) -> int:
         """Return the smallest default size that loses little detail of the first folder's images, or the largest."""
-        sides = (lesson.median_side() for lesson in self.lessons)
-        side = next((side for side in sides if side is not None), DEFAULT_IMAGE_SIZES[0])
-        return next((size for size in DEFAULT_IMAGE_SIZES if size >= 0.75 * side), DEFAULT_IMAGE_SIZES[-1])
+        side = self._median_side() or DEFAULT_IMAGE_SIZES[0]
+        sizes = DEFAULT_IMAGE_SIZES if self.options.backbone is None else input_sizes(self.options.backbone)
+        return next((size for size in sizes if size >= 0.75 * side), sizes[-1])
 
     # ------------------------------------------------------------------ teaching
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -52,7 +53,7 @@ def describe(model: Model) -> dict[str, Any]:
             "images": len(memory),
             "room": memory.size,
             "policy": learner.settings.memory.policy,
-            "pixel_bytes": int(memory.pixels[: len(memory)].numel()),
+            "pixel_bytes": len(memory) * math.prod(learner.image_shape),
             "file_bytes": _disk_usage(model.path / str(model.generation) / "memory"),
         },
         "folder_bytes": _disk_usage(model.path),

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 @click.option(
     "--epochs", type=int, metavar="N", help="Epochs of the specialist. [default: chosen from the number of images]"
 )
+@options.backbone_option
 @options.settings_option
 @click.option("--weights", metavar="FILE", help="Initialize a new model with ResNet weights from a safetensors file.")
 @click.option("--flip/--no-flip", default=None, help="Augment with mirrored images. [default: --no-flip]")
@@ -67,6 +68,7 @@ def learn(model: str, folders: tuple[str, ...], **given: Any) -> None:
         seed=given["seed"],
         flip=given["flip"],
         settings=settings,
+        backbone=given["backbone"],
         weights=given["weights"],
         test=not given["no_test"],
         again=given["again"],
@@ -92,6 +94,9 @@ def _teach(teacher: Teacher, given: dict[str, Any]) -> list[LessonResult]:
 
     console = live_console(given)
     results = teacher.lesson_results()
+    choice = teacher.choice()
+    if choice is not None and not given["as_json"] and not given["quiet"]:
+        open_console().print(choice, highlight=False)
     try:
         with GracefulInterrupt(console) as interrupt:
             for number, result in enumerate(results, 1):

@@ -20,6 +20,7 @@ from itl.cli.parsing import (
     parse_seeds,
     parse_settings,
     read_config_file,
+    with_backbone,
 )
 from itl.cli.run_folders import choose_run_folder
 
@@ -41,6 +42,7 @@ CONFIG_FIELDS = ("stream", "method", "buffer", "tasks", "order", "order_seed", "
 )
 @options.runs_per_gpu_option
 @click.option("--epochs", type=int, metavar="N", help="Epochs of the specialist; short for --set specialist.epochs=N.")
+@options.backbone_option
 @options.settings_option
 @click.option(
     "--config", "file", metavar="FILE", help="Read the options from a JSON file, such as a run's config.json."
@@ -82,7 +84,7 @@ def run(**given: Any) -> None:
 def build_configs(given: dict[str, Any]) -> list[Config]:
     """The configuration of every run: one per seed, buffer and `--vary` combination."""
     file = read_config_file(given["file"])
-    settings = parse_settings(given["pairs"], given["epochs"])
+    settings = with_backbone(given["backbone"], parse_settings(given["pairs"], given["epochs"]))
     fields = {name: given[name] for name in CONFIG_FIELDS}
     fields["order"] = parse_ints(given["order"], "--order")
     fields["keep_specialists"] = given["keep_specialists"] or None

@@ -52,6 +52,10 @@ class TrainingDisplay(LiveDisplay, Callback):
 
     # ------------------------------------------------------------------ events of the learner
 
+    def on_features(self, learner: Learner, done: int, total: int) -> None:
+        """Show how many images have gone through the frozen trunk."""
+        self.activity = f"features: {done:,} of {total:,} images"
+
     def on_stage_start(self, learner: Learner, stage: Stage) -> None:
         """Show the stage that starts or resumes."""
         if self.eta is None:

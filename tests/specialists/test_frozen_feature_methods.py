@@ -1,0 +1,112 @@
+"""Nearest class mean, ridge regression and random projection against closed forms that we did not write."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import Ridge
+from sklearn.neighbors import NearestCentroid
+
+import itl
+
+CLASSES = 4
+
+
+def data() -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(CLASSES), 15)
+    images = rng.integers(0, 256, (len(labels), 8, 8, 3))
+    for label in range(CLASSES):
+        images[labels == label, label * 2 : label * 2 + 2] //= 3
+    return images.astype(np.uint8), labels
+
+
+def learned(method: str, order: tuple[tuple[int, ...], ...], **settings: object) -> itl.Learner:
+    images, labels = data()
+    learner = itl.Learner(
+        method, classes=CLASSES, settings={"net.name": "resnet8", "net.width": 4, **settings}, device="cpu"
+    )
+    for classes in order:
+        chosen = np.isin(labels, classes)
+        task = itl.learner.inputs.task_from_arrays(
+            images[chosen],
+            labels[chosen],
+            0,
+            itl.streams.Traits((0.5,) * 3, (0.25,) * 3, flip=False, padding=0, policy=None, tasks=0),
+        )
+        learner.learn(task)
+    return learner
+
+
+def features(learner: itl.Learner) -> np.ndarray:
+    images, _ = data()
+    pixels = torch.from_numpy(images).permute(0, 3, 1, 2).contiguous()
+    learner.net.eval()
+    with torch.no_grad():
+        phi = learner.net.features(learner.normalize(pixels)).float()
+        if learner.method == "ranpac":
+            phi = learner.specialist.expand(phi)
+    return phi.double().numpy()
+
+
+def test_nearest_class_mean_is_that_of_scikit_learn():
+    learner, (images, labels) = learned("ncm", ((0, 1), (2, 3))), data()
+    expected = NearestCentroid().fit(features(learner), labels).predict(features(learner))
+    assert (learner.predict(images) == expected).all()
+
+
+@pytest.mark.parametrize("method", ["ridge", "ranpac"])
+def test_regression_on_all_tasks_is_that_of_scikit_learn(method):
+    options = {"specialist.options.ridge": 0.01}
+    if method == "ranpac":
+        options["specialist.options.width"] = 50
+    learner, (_, labels) = learned(method, ((0, 1), (2, 3)), **options), data()
+    phi = features(learner)
+    centered = phi - phi.mean(0)
+    alpha = 0.01 * np.square(centered).sum(0).mean()
+    expected = Ridge(alpha=alpha).fit(phi, np.eye(CLASSES)[labels])
+    weight = learner.specialist.weight.double().numpy()
+    scale = (weight * expected.coef_).sum() / np.square(expected.coef_).sum()
+    np.testing.assert_allclose(weight, scale * expected.coef_, rtol=1e-3, atol=1e-4 * np.abs(weight).max())
+    np.testing.assert_allclose(learner.specialist.bias, scale * expected.intercept_, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("method", ["ncm", "ridge", "ranpac"])
+def test_order_of_the_tasks_does_not_matter_and_no_image_is_kept(method):
+    images, _ = data()
+    options = {"specialist.options.width": 50} if method == "ranpac" else {}
+    one, other = (learned(method, order, **options) for order in (((0, 1), (2, 3)), ((3,), (1, 2), (0,))))
+    assert len(one.memory) == 0
+    assert (one.predict(images) == other.predict(images)).all()
+
+
+@pytest.mark.parametrize("method", ["ncm", "ranpac"])
+def test_saved_learner_continues_exactly(method, tmp_path):
+    images, labels = data()
+    whole = learned(method, ((0, 1), (2, 3)))
+    part = learned(method, ((0, 1),))
+    part.save(tmp_path / "model")
+    loaded = itl.load(tmp_path / "model", device="cpu")
+    chosen = labels >= 2
+    loaded.learn(images[chosen], labels[chosen])
+    np.testing.assert_array_equal(loaded.predict_proba(images), whole.predict_proba(images))
+
+
+@pytest.mark.parametrize("method", ["ncm", "ridge"])
+def test_class_can_be_forgotten_and_learned_again(method, tmp_path):
+    from itl.apps.model.edit import forget
+
+    images, labels = data()
+    pixels = torch.from_numpy(images).permute(0, 3, 1, 2).contiguous()
+    network = {"net.name": "resnet8", "net.width": 4}
+    model = itl.Model.create(tmp_path / "model", size=8, method=method, settings=network, device="cpu")
+    model.teach(pixels, [f"class {label}" for label in labels])
+    model.finish({})
+    before = model.predict_proba(pixels)
+    forget(model, classes=["class 1"])
+    expected = before[:, [0, 2, 3]] / before[:, [0, 2, 3]].sum(1, keepdims=True)
+    np.testing.assert_allclose(model.predict_proba(pixels), expected, atol=1e-5)
+    model = itl.Model.open(tmp_path / "model", device="cpu")
+    model.teach(pixels[labels == 1], ["class 1"] * 15)
+    assert set(model.predict(pixels)) == {f"class {label}" for label in range(CLASSES)}
