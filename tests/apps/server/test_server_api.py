@@ -13,13 +13,15 @@ import pytest
 from PIL import Image
 from starlette.testclient import TestClient
 
+from itl import nets
 from itl.apps.images import scan_folder
 from itl.apps.images.picture_list import LIST_FILE
 from itl.apps.model import Model, lock
+from itl.apps.server.backbones import AUTOMATIC, SCRATCH, backbone_choices, new_model_options
 from itl.apps.server.predictor import Predictor, describe_prediction
 from itl.apps.server.sessions import Sessions
 from itl.apps.server.unknown import UNKNOWN_THRESHOLD, is_unknown
-from itl.apps.teaching import Teacher
+from itl.apps.teaching import Teacher, TeachingOptions, options
 from itl.errors import UserError
 from support.server_client import LIMITS, client_for
 from support.serving import png, shape_picture, shapes
@@ -312,6 +314,27 @@ def test_command_that_changes_the_model_refuses_the_page(taught: TestClient, tmp
     assert "is being changed by" in answer.json()["error"]
 
 
+def test_unfinished_lesson_of_a_command_is_not_discarded(taught: TestClient, tmp_path: Path) -> None:
+    path = tmp_path / "new"
+    model = Model.open(path, device="cpu")
+    model.pending = {"fingerprint": "of other images", "folder": "../elsewhere"}
+    model.save()
+    add(taught, "cross", range(4))
+    session = taught.app.state.sessions.get()  # type: ignore[attr-defined]
+    lesson = session.pictures.start_lesson()
+    assert taught.post("/api/lesson/discard", json={}).status_code == 200
+    assert Model.open(path, device="cpu").pending == model.pending
+    assert (len(draft(taught)["cross"]), session.unfinished(), lesson) == (4, None, "lesson-0002")
+
+
+def test_export_as_onnx(model: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    with client_for(model) as client:
+        answer = client.get("/api/export/model.onnx")
+    assert answer.headers["content-disposition"] == 'attachment; filename="model.onnx"'
+    onnx.checker.check_model(onnx.load_from_string(answer.content))
+
+
 def test_several_models_in_one_folder(model: Path, tmp_path: Path) -> None:
     with client_for(tmp_path) as client:
         assert client.get("/api/models").json()["models"] == ["animals"]
@@ -326,3 +349,17 @@ def test_several_models_in_one_folder(model: Path, tmp_path: Path) -> None:
         assert client.get("/api/state", params={"model": "plants"}).json()["draft"][0]["name"] == "rose"
         assert client.get("/api/state", params={"model": "animals"}).json()["draft"] == []
         assert (tmp_path / "plants" / "pictures" / "files").is_dir()
+
+
+def test_networks_for_a_new_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nets, "weights_available", lambda name: name == "efficientnet-lite0")
+    monkeypatch.setattr(options, "weights_available", lambda name: True)
+    values = [one["value"] for one in backbone_choices({})]
+    assert values == [AUTOMATIC, "efficientnet-lite0", SCRATCH]
+    chosen = [TeachingOptions(**new_model_options(value, {})).with_default_backbone(200).backbone for value in values]
+    assert chosen == ["efficientnet-lite0", "efficientnet-lite0", None]
+    with pytest.raises(UserError, match="Unknown network"):
+        new_model_options("../x", {})
+    assert backbone_choices({"settings": {"net.name": "resnet8"}}) == []  # the command line has chosen
+    monkeypatch.setattr(nets, "weights_available", lambda name: False)
+    assert backbone_choices({}) == []

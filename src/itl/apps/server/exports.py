@@ -58,10 +58,17 @@ def pictures_zip(session: Session) -> Path:
     return _write_zip(names)
 
 
-def onnx_file(model: Model) -> Path:
-    """Write the model into a temporary ONNX file."""
-    path = Path(_temporary(".onnx"))
-    to_onnx(model, path)
+def onnx_file(folder: Path) -> Path:
+    """Write the last finished state of a model folder into a temporary ONNX file.
+
+    This takes seconds, so it uses a model of its own: the loaded one keeps predicting.
+    """
+    model, path = Model.open(folder, device="cpu", last_finished=True), Path(_temporary(".onnx"))
+    try:
+        to_onnx(model, path)
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
     return path
 
 

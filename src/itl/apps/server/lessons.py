@@ -157,7 +157,7 @@ class LessonRunner:
                 state = "cancelled"
             elif event["event"] == "failed":
                 state, message = "failed", event["message"]
-                if not session.has_pending():
+                if not session.is_pending(lesson):
                     session.pictures.return_lesson(lesson)
             else:
                 state = "failed"

@@ -358,7 +358,7 @@ async def export(request: Request) -> Response:
     elif kind == "memory.zip":
         path, media_type = await session.predictor.run(exports.memory_zip), "application/zip"
     elif kind == "model.onnx":
-        path, media_type = await session.predictor.run(exports.onnx_file), "application/octet-stream"
+        path, media_type = await asyncio.to_thread(exports.onnx_file, session.folder), "application/octet-stream"
     else:
         raise HTTPException(404, "There is no such file.")
     return FileResponse(path, media_type=media_type, filename=kind, background=BackgroundTask(path.unlink))

@@ -43,15 +43,16 @@ class Session:
         open_lessons = [name for name in self.pictures.lessons() if f"{PICTURES_FOLDER}/{name}" not in learned]
         return open_lessons[-1] if open_lessons else None
 
-    def has_pending(self) -> bool:
-        """Return whether the saved state is in the middle of a lesson."""
+    def is_pending(self, lesson: str) -> bool:
+        """Return whether the saved state is in the middle of this lesson."""
         current = store.current_unchecked(self.folder)
-        return current is not None and pending_lesson(self.folder / current) is not None
+        pending = pending_lesson(self.folder / current) if current is not None else None
+        return pending is not None and pending.get("folder") == f"{PICTURES_FOLDER}/{lesson}"
 
     def discard(self, lesson: str) -> None:
         """Undo an unfinished lesson, and put its pictures back into the next one."""
         with lock(self.folder):
-            if self.has_pending():
+            if self.is_pending(lesson):
                 edit.undo(self.folder)
         self.pictures.return_lesson(lesson)
 

@@ -47,6 +47,10 @@ class ProgressCallback(Callback):
         """Report how many pictures have been read."""
         self._send("reading", done, total or done, force=done == total)
 
+    def on_features(self, learner: Learner, done: int, total: int) -> None:
+        """Report how many pictures have gone through the frozen part of the network."""
+        self._send("features", done, total, force=done == total)
+
     def on_stage_start(self, learner: Learner, stage: Stage) -> None:
         """Report the stage that starts or resumes."""
         from itl.learner.eta import EtaEstimator, estimate_run

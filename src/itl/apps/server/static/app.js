@@ -114,9 +114,10 @@ function renderProgress(box, job) {
         "aria-valuemax": "100" }, h("div", { class: "fill" })),
       h("ol", { class: "stages" }, STAGES.map((name) => h("li", { "data-stage": name }, STAGE_NAMES[name]))));
   }
-  const stage = STAGE_NAMES[job.stage] ? job.stage : "generalist";
+  const counting = ["reading", "features"].includes(job.stage);
+  const stage = counting ? "reading" : STAGE_NAMES[job.stage] ? job.stage : "generalist";
   const stopping = job.state === "stopping";
-  const detail = stage === "reading" ? ` (${job.done} of ${job.total})`
+  const detail = counting ? ` (${job.done} of ${job.total})`
     : ["specialist", "generalist", "projection"].includes(stage) ? ` (epoch ${job.done} of ${job.total})` : "";
   box.querySelector(".stage").textContent = stopping ? "Stopping…" : STAGE_NAMES[stage] + detail;
   box.querySelector(".left").textContent = job.seconds_left === null ? "" : `about ${duration(job.seconds_left)} left`;

@@ -280,7 +280,7 @@ async function toggleCamera(card) {
   if (!card.querySelector(".camera").hidden) return stopCamera(card);
   for (const other of root.querySelectorAll(".card")) stopCamera(other);
   const video = camera.preview(), box = card.querySelector(".camera");
-  const record = h("button", { type: "button", class: "primary record" }, "Hold to record");
+  const record = h("button", { type: "button", class: "primary record", disabled: true }, "Hold to record");
   box.replaceChildren(video, record);
   box.hidden = false;
   card.querySelector(".use-camera").setAttribute("aria-pressed", "true");
@@ -313,6 +313,7 @@ async function toggleCamera(card) {
     if ((event.key === " " || event.key === "Enter") && !event.repeat) begin(event);
   });
   record.addEventListener("keyup", end);
+  record.disabled = false;
   return record.focus();
 }
 

@@ -1,0 +1,200 @@
+"""A scripted novice in the browser: screenshots for docs/serve.md, an animation for the README, and the time it took.
+
+python benchmarks/serve_pictures.py [--out docs/img] [--json FILE]
+
+Starts `itl serve` with an empty folder, opens the page in Chromium (playwright), teaches two classes of photographs,
+tries pictures, corrects one, and teaches a third class. The pictures are crops of scikit-learn's two sample photographs
+and its handwritten digits. The time from the empty page to a correct prediction is measured without the pauses of
+the animation: in a first pass without screenshots.
+"""
+
+import argparse
+import io
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from playwright.sync_api import sync_playwright
+from sklearn.datasets import load_digits, load_sample_images
+
+from itl.results.environment import environment
+
+WIDTH, HEIGHT, ANIMATION_WIDTH = 1000, 700, 760
+EACH, SIDE = 12, 128
+CLASSES = ("flower", "temple")
+
+
+def make_pictures(folder: Path) -> dict[str, list[str]]:
+    """Write crops of two photographs, and digits, as files; the last three of each class are for trying."""
+    rng = np.random.default_rng(0)
+    photographs = dict(zip(("temple", "flower"), load_sample_images().images, strict=True))
+    digits = load_digits()
+    files: dict[str, list[str]] = {}
+    for k in range(EACH + 3):
+        for name, pixels in photographs.items():
+            image, side = Image.fromarray(pixels), int(rng.integers(190, 300))
+            x, y = (int(rng.integers(0, length - side)) for length in image.size)
+            files.setdefault(name, []).append(save(image.crop((x, y, x + side, y + side)), folder / f"{name}-{k}.jpg"))
+        digit = Image.fromarray(((16 - digits.images[k]) * 15.9).astype(np.uint8)).resize((SIDE, SIDE))
+        files.setdefault("digit", []).append(save(digit.convert("RGB"), folder / f"digit-{k}.jpg"))
+    return files
+
+
+def save(image: Image.Image, path: Path) -> str:
+    image.resize((SIDE, SIDE), Image.Resampling.BILINEAR).save(path, quality=92)
+    return str(path)
+
+
+class Film:
+    """Screenshots with the time for which each is shown; without a folder, nothing is recorded."""
+
+    def __init__(self, page, out: Path | None) -> None:
+        self.page, self.out = page, out
+        self.frames: list[tuple[Image.Image, int]] = []
+
+    def shot(self, milliseconds: int, name: str | None = None) -> None:
+        if self.out is None:
+            return
+        self.page.wait_for_timeout(350)
+        data = self.page.screenshot()
+        image = Image.open(io.BytesIO(data)).convert("RGB")
+        height = round(image.height * ANIMATION_WIDTH / image.width)
+        self.frames.append((image.resize((ANIMATION_WIDTH, height), Image.Resampling.LANCZOS), milliseconds))
+        if name is not None:
+            image.quantize(200, dither=Image.Dither.NONE).save(self.out / f"serve-{name}.png", optimize=True)
+
+    def write(self, path: Path) -> None:
+        images, times = [image for image, _ in self.frames], [shown for _, shown in self.frames]
+        images[0].save(
+            path,
+            save_all=True,
+            append_images=images[1:],
+            duration=times,
+            loop=0,
+            quality=62,
+            method=6,
+            minimize_size=True,
+        )
+
+
+def teach_two_classes(page, film: Film, files: dict[str, list[str]]) -> float:
+    """From the empty page to a correct prediction; return the seconds from the first click to the answers."""
+    start = time.perf_counter()
+    film.shot(900)
+    for index, kind in enumerate(CLASSES):
+        name = page.locator(".card .name").nth(index)
+        name.fill(kind)
+        name.press("Enter")
+        card = page.locator(f".card[aria-label='Class {kind}']")
+        card.locator("input[type=file]").set_input_files(files[kind][:EACH])
+        card.locator(".thumb").nth(EACH - 1).wait_for()
+        film.shot(900, "teach" if index else None)
+    page.locator("#start").click()
+    page.locator("#lesson .stages").wait_for()
+    for number in range(4 if film.out else 0):
+        page.wait_for_timeout(700)
+        if page.locator("#lesson").is_visible():
+            film.shot(450, "progress" if number == 2 else None)
+    page.locator("#lesson").wait_for(state="hidden")
+    film.shot(700)
+    page.get_by_role("tab", name="Try").click()
+    page.locator("#try input").set_input_files([files[kind][EACH] for kind in CLASSES])
+    page.locator("#tried .answer").nth(1).wait_for()
+    seconds = time.perf_counter() - start
+    answers = [text.split()[0] for text in page.locator("#tried .answer").all_inner_texts()]
+    assert answers == list(reversed(CLASSES)), answers
+    film.shot(1600)
+    return seconds
+
+
+def correct_and_teach_again(page, film: Film, files: dict[str, list[str]]) -> None:
+    page.locator("#try input").set_input_files(files["digit"][EACH])
+    page.locator("#tried .answer").nth(2).wait_for()
+    film.shot(1500, "try")
+    page.get_by_role("tab", name="Correct").click()
+    page.locator(".uncertain-row", has_text="Tried").first.wait_for()
+    film.shot(1200, "correct")
+    row = page.locator(".uncertain-row", has_text="Tried").first
+    row.get_by_role("button", name="New class…").click()
+    page.locator("dialog input").fill("digit")
+    film.shot(800)
+    page.locator("dialog").get_by_role("button", name="Use it").click()
+    page.get_by_role("tab", name="Teach").click()
+    card = page.locator(".card[aria-label='Class digit']")
+    card.locator("input[type=file]").set_input_files(files["digit"][:EACH])
+    card.locator(".thumb").nth(EACH - 1).wait_for()
+    film.shot(900)
+    page.locator("#start").click()
+    page.locator("#lesson .stages").wait_for()
+    page.locator("#lesson").wait_for(state="hidden")
+    page.get_by_role("tab", name="Results").click()
+    page.locator(".matrix button.count").first.click()
+    page.locator(".cell-pictures img").first.wait_for()
+    page.set_viewport_size({"width": WIDTH, "height": 900})
+    film.shot(2500, "results")
+
+
+def run(folder: Path, out: Path | None, options: list[str]) -> float:
+    folder.mkdir()
+    files = make_pictures(folder)
+    command = [sys.executable, "-m", "itl", "serve", str(folder / "photos"), "--no-open", "--port", "0", *options]
+    env = {**os.environ, "PYTHONUNBUFFERED": "1", "ITL_CACHE": "off"}
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env)
+    try:
+        url = re.findall(r"http://\S+", server.stdout.readline())[0]
+        with sync_playwright() as driver:
+            args = ["--disable-gpu", *(["--no-sandbox"] if os.geteuid() == 0 else [])]
+            browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=args)
+            page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
+            page.set_default_timeout(300_000)
+            page.goto(url)
+            page.wait_for_selector("html[data-ready]")
+            film = Film(page, out)
+            seconds = teach_two_classes(page, film, files)
+            if out is not None:
+                correct_and_teach_again(page, film, files)
+                film.write(out / "serve.webp")
+                phone = browser.new_page(viewport={"width": 390, "height": 760}, color_scheme="dark")
+                phone.goto(url)
+                phone.wait_for_selector("html[data-ready]")
+                phone.get_by_role("tab", name="Correct").click()
+                phone.locator(".uncertain-row").first.wait_for()
+                Film(phone, out).shot(1, "phone")
+            browser.close()
+    finally:
+        server.send_signal(signal.SIGINT)
+        server.wait()
+    return seconds
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--out", type=Path, help="folder for the screenshots; without it, only the time is measured")
+    parser.add_argument("--json", type=Path, help="file to write")
+    parser.add_argument("options", nargs="*", help="further options of itl serve, after --")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        seconds = run(Path(folder) / "timed", None, args.options)
+        if args.out is not None:
+            run(Path(folder) / "filmed", args.out, args.options)
+    command = " ".join(["python", "benchmarks/serve_pictures.py", *sys.argv[1:]])
+    about = "seconds from the empty page to correct predictions of two classes, by a script without pauses"
+    record = {"about": about, "command": command, "seconds": round(seconds, 1), "pictures": 2 * EACH}
+    text = json.dumps({**record, **environment(torch.device("cpu"))}, indent=1)
+    print(text)
+    if args.json:
+        args.json.write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main()

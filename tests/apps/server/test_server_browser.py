@@ -1,0 +1,287 @@
+"""The page in a real browser: teaching, camera, corrections, undo, cancel, reload, tabs, keyboard, narrow screens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from support.browser import TIMEOUT_MS, ReportPage, browser, needs_browser
+from support.serving import Served, shapes
+
+pytestmark = pytest.mark.slow
+TABS = ("Teach", "Try", "Results", "Correct", "Manage")
+FAKE_CAMERA = ("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream")
+HOSTILE = '<img src=x onerror="document.title=1">'
+
+
+class ServedPage(ReportPage):
+    """The page of a server, with its console messages and requests."""
+
+    def __init__(self, browser: Any, url: str, width: int = 1100, theme: str = "light", **options: Any) -> None:
+        self.context = browser.new_context(
+            viewport={"width": width, "height": 850}, color_scheme=theme, permissions=["camera"], **options
+        )
+        self.context.set_default_timeout(TIMEOUT_MS)
+        self.page = self.context.new_page()
+        self.messages: list[str] = []
+        self.requests: list[str] = []
+        self.page.on("console", lambda message: self.messages.append(f"{message.type}: {message.text}"))
+        self.page.on("pageerror", lambda error: self.messages.append(f"error: {error}"))
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.goto(url)
+        self.page.wait_for_selector("html[data-ready]")
+
+    def tab(self, name: str) -> None:
+        self.page.get_by_role("tab", name=name, exact=True).click()
+        self.page.wait_for_timeout(150)
+
+    def card(self, name: str) -> Any:
+        return self.page.locator(f".card[aria-label='Class {name}']")
+
+    def add(self, name: str, files: list[str]) -> None:
+        """Add a class (or use the one that is there) and give it pictures."""
+        if not self.card(name).count():
+            self.page.locator("#add-class").click()
+            self.page.keyboard.type(name)
+            self.page.keyboard.press("Enter")
+        self.card(name).locator("input[type=file]").set_input_files(files)
+        self.card(name).locator(".thumb").nth(len(files) - 1).wait_for()
+
+    def teach(self) -> None:
+        self.page.locator("#start").click()
+        self.page.locator("#lesson .stages").wait_for()
+
+    def wait_until_taught(self) -> None:
+        self.page.locator("#lesson").wait_for(state="hidden")
+
+    def try_files(self, files: list[str]) -> list[str]:
+        """The answers for picture files, in their order."""
+        self.tab("Try")
+        before = self.page.locator("#tried .answer").count()
+        self.page.locator("#try input").set_input_files(files)
+        self.page.locator("#tried .answer").nth(before + len(files) - 1).wait_for()
+        answers = self.page.locator("#tried .answer").all_inner_texts()[: len(files)]
+        return [str(answer).split()[0] for answer in reversed(answers)]
+
+
+@dataclass
+class Site:
+    """A server with a model of circles and squares, taught in the browser, and pictures of all classes."""
+
+    served: Served
+    chromium: Any
+    files: dict[str, list[str]]
+    first: ServedPage
+    answers: list[str]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    needs_browser()
+    folder = tmp_path_factory.mktemp("site")
+    files: dict[str, list[str]] = {}
+    for kind in ("circle", "square", "cross"):
+        for name, data in shapes(kind, range(16)):
+            (folder / name).write_bytes(data)
+            files.setdefault(kind, []).append(str(folder / name))
+    served = Served(folder / "models" / "shapes")
+    try:
+        with browser(*FAKE_CAMERA) as chromium:
+            page = ServedPage(chromium, served.url)
+            for index, kind in enumerate(("circle", "square")):
+                name = page.page.locator(".card .name").nth(index)
+                name.fill(kind)
+                name.press("Enter")
+                page.add(kind, files[kind][:12])
+            page.teach()
+            page.wait_until_taught()
+            answers = page.try_files([files["circle"][14], files["square"][14], files["square"][15]])
+            yield Site(served, chromium, files, page, answers)
+    finally:
+        served.close()
+
+
+@pytest.fixture
+def page(site: Site) -> ServedPage:
+    """The first page, as a user leaves it: nothing is being taught and the next lesson is empty."""
+    with site.served.client() as client:
+        for one in client.get("/api/state").json()["draft"]:
+            client.post("/api/classes/remove", json={"name": one["name"]})
+    site.first.page.goto(site.served.base)
+    site.first.page.wait_for_selector("html[data-ready]")
+    site.first.tab("Teach")
+    return site.first
+
+
+def test_from_the_empty_page_to_a_correct_prediction(site: Site) -> None:
+    assert site.answers == ["circle", "square", "square"]
+    assert site.first.messages == []
+    assert "token" not in site.first.page.url
+
+
+def test_results_show_accuracy_confusion_and_memory(page: ServedPage) -> None:
+    page.tab("Results")
+    page.page.locator(".matrix button.count").first.click()
+    assert page.page.locator(".cell-pictures img").count() > 0
+    assert page.page.locator(".memory img").count() >= 15
+    page.page.locator(".memory img").first.scroll_into_view_if_needed()
+    page.page.wait_for_timeout(1000)
+    assert page.page.locator(".memory img").first.evaluate("(image) => image.naturalWidth") == 16
+    assert page.messages == []
+
+
+def test_camera_records_a_burst_and_predicts_live(page: ServedPage) -> None:
+    page.page.locator("#add-class").click()
+    card = page.page.locator(".card").last
+    card.locator(".use-camera").click()
+    record = card.locator(".record:enabled")
+    record.hover()
+    page.page.mouse.down()
+    card.get_by_role("button", name="3 pictures").wait_for()
+    page.page.mouse.up()
+    card.locator(".thumb").first.wait_for()
+    page.tab("Try")
+    page.page.locator("#try-camera").click()
+    page.page.locator("#live .answer").wait_for()
+    assert page.page.locator("#live .bars li").count() == 2
+    page.page.locator("#try-camera").click()
+    assert page.page.locator("#live video").count() == 0
+    assert page.messages == []
+
+
+def test_correction_second_lesson_and_undo(page: ServedPage, site: Site) -> None:
+    wrong = page.try_files([site.files["cross"][14]])
+    assert wrong[0] != "cross"
+    page.tab("Correct")
+    row = page.page.locator(".uncertain-row", has_text="Tried").first
+    row.get_by_role("button", name="New class…").click()
+    page.page.locator("dialog input").fill("cross")
+    page.page.locator("dialog").get_by_role("button", name="Use it").click()
+    page.tab("Teach")
+    page.card("cross").locator(".thumb").first.wait_for()
+    page.card("cross").locator("input[type=file]").set_input_files(site.files["cross"][:12])
+    page.card("cross").locator(".thumb").nth(12).wait_for()
+    page.teach()
+    page.wait_until_taught()
+    kinds = ("circle", "square", "cross")
+    assert page.try_files([site.files[kind][15] for kind in kinds]) == list(kinds)
+
+    page.tab("Manage")
+    page.page.locator("#undo").click()
+    page.page.locator("dialog").get_by_role("button", name="Undo").click()
+    page.page.locator("#summary", has_text="2 classes, 1 lesson").wait_for()
+    page.tab("Teach")
+    assert page.card("cross").locator(".thumb").count() == 13
+    assert page.messages == []
+
+
+def test_cancel_returns_the_pictures(page: ServedPage, site: Site) -> None:
+    page.add("cross", site.files["cross"][:10])
+    page.teach()
+    page.page.get_by_role("button", name="Cancel").click()
+    page.wait_until_taught()
+    page.card("cross").locator(".thumb").nth(9).wait_for()
+    assert page.page.locator("#summary").inner_text() == "2 classes, 1 lesson"
+
+
+def test_reload_in_the_middle_of_a_lesson_and_second_tab(page: ServedPage, site: Site) -> None:
+    other = ServedPage(site.chromium, site.served.url)
+    page.add("cross", site.files["cross"][:10])
+    other.card("cross").locator(".thumb").nth(9).wait_for()  # the other tab sees the pictures
+    page.teach()
+    page.page.reload()
+    page.page.locator("#lesson .stages").wait_for()
+    other.page.locator("#lesson .stages").wait_for()
+    page.wait_until_taught()
+    for one in (page, other):
+        one.page.locator("#summary", has_text="3 classes, 2 lessons").wait_for()
+    with site.served.client() as client:
+        assert client.post("/api/undo", json={}).status_code == 200
+    assert page.messages == other.messages == []
+    other.close()
+
+
+def test_pictures_are_moved_and_removed(page: ServedPage, site: Site) -> None:
+    page.add("cross", site.files["cross"][:4])
+    page.add("circle", site.files["circle"][:2])
+    page.card("cross").locator(".thumb").first.click()
+    page.card("cross").locator(".move").select_option("circle")
+    page.card("circle").locator(".thumb").nth(2).wait_for()
+    page.card("cross").locator(".thumb").first.click()
+    page.card("cross").get_by_role("button", name="Remove", exact=True).click()
+    page.card("cross").get_by_text("2 pictures").wait_for()
+
+
+def test_keyboard_only(page: ServedPage, site: Site) -> None:
+    """From the tabs to a lesson with two pictures, without a mouse; then one of them is removed."""
+    keyboard = page.page.keyboard
+    page.page.locator("#tab-teach").focus()
+    for name in ("Try", "Results", "Correct", "Manage", "Teach"):
+        keyboard.press("ArrowRight")
+        assert page.page.evaluate("document.activeElement.textContent") == name
+    press_tab_until(page, "#add-class")
+    keyboard.press("Enter")
+    keyboard.type("cross")
+    keyboard.press("Enter")
+    page.card("cross").locator(".name").focus()
+    press_tab_until(page, ".add")
+    with page.page.expect_file_chooser() as chooser:
+        keyboard.press("Enter")
+    chooser.value.set_files(site.files["cross"][:2])
+    page.card("cross").locator(".thumb").nth(1).wait_for()
+    press_tab_until(page, ".thumb")
+    keyboard.press("Space")
+    assert page.card("cross").locator(".thumb[aria-pressed=true]").count() == 1
+    keyboard.press("Delete")
+    page.card("cross").get_by_text("1 picture", exact=True).wait_for()
+    press_tab_until(page, "#start")
+    assert page.page.locator("#start").is_enabled()
+    outlined = "getComputedStyle(document.activeElement).outlineStyle"
+    assert page.page.evaluate(outlined) == "solid"
+
+
+def press_tab_until(page: ServedPage, selector: str) -> None:
+    for _ in range(40):
+        page.page.keyboard.press("Tab")
+        if page.page.evaluate("(selector) => document.activeElement.matches(selector)", selector):
+            return
+    raise AssertionError(f"the Tab key does not reach {selector}")
+
+
+def test_class_names_are_shown_as_text(page: ServedPage, site: Site) -> None:
+    page.add("cross", site.files["cross"][:2])
+    name = page.card("cross").locator(".name")
+    name.fill(HOSTILE)
+    name.press("Enter")
+    page.page.wait_for_timeout(500)
+    with site.served.client() as client:
+        assert [one["name"] for one in client.get("/api/state").json()["draft"]] == [HOSTILE]
+    assert page.page.locator("img[src=x]").count() == 0
+    assert page.page.title() != "1"
+    assert page.messages == []
+    blocked = page.page.evaluate(
+        "() => { try { document.body.innerHTML = '<b>x</b>'; return 'set'; } catch (error) { return error.name; } }"
+    )
+    assert blocked == "TypeError"  # trusted types
+    page.messages.clear()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_narrow_screens_and_contrast(site: Site, theme: str) -> None:
+    narrow = ServedPage(site.chromium, site.served.url, width=390, theme=theme, bypass_csp=True)
+    narrow.page.add_style_tag(content=".start { position: static !important }")  # it would cover other texts
+    for tab in TABS:
+        narrow.tab(tab)
+        narrow.page.wait_for_timeout(300)
+        assert narrow.overflow() == [], tab
+        assert narrow.low_contrast() == [], tab
+    narrow.close()
+
+
+def test_no_request_leaves_the_server(site: Site) -> None:
+    assert len(site.first.requests) > 50
+    assert [url for url in site.first.requests if not url.startswith((site.served.base, "blob:"))] == []
+    assert [url for url in site.first.requests if "token=" in url] == [site.served.url]
