@@ -53,6 +53,8 @@ class LocalBackend:
     def run_jobs(self, spec: dict[str, Any], tracker: ProgressTracker, max_jobs: int, data: str) -> None:
         """Run the jobs of the source that `spec` describes, at most `max_jobs` at a time, until the deadline."""
         devices, threads, runs_per_gpu = self._plan(max_jobs)
+        if TimeLimit(self.deadline).reached():
+            return
         spec = {**spec, "data": data, "threads": threads, "runs_per_gpu": runs_per_gpu, "deadline": self.deadline}
         pool = _WorkerPool(spec, devices, tracker)
         try:
