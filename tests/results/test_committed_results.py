@@ -16,6 +16,7 @@ from itl.experiments.config import Config
 from itl.results import find_runs, scores_from_predictions
 from itl.results.packed import MAX_ARCHIVE_BYTES, experiment_at
 from itl.results.runs import Run
+from itl.results.seed_groups import group_by_seed
 
 HOME = Path(__file__).parents[2]
 FOLDERS = (HOME / "results", HOME / "benchmarks" / "results")
@@ -38,12 +39,16 @@ def runs_of(experiment: Path) -> list[Run]:
 
 def test_digits_tables_match_the_records() -> None:
     assert DIGITS["table"]() in (HOME / "README.md").read_text()
+    assert DIGITS["comparison"]() in (HOME / "README.md").read_text()
     assert DIGITS["validation_table"]() in (HOME / "docs" / "digits.md").read_text()
 
 
-def test_itl_is_better_than_er_and_er_than_sgd_over_five_seeds() -> None:
+def test_itl_is_better_than_er_and_er_than_sgd_over_ten_seeds() -> None:
     found: dict[tuple[str, str | None], list[dict[str, Any]]] = DIGITS["results"]("test")
-    assert {len(runs) for runs in found.values()} == {5}
+    assert {len(runs) for runs in found.values()} == {10}
+    assert found.keys() == {(method, None) for method in DIGITS["DESCRIPTIONS"]}
+    groups = group_by_seed(runs_of(HOME / "results" / "seq-digits" / "test"))
+    assert [len(group.runs) for group in groups] == [10] * len(found)  # defaults written differently do not separate
     itl, er, sgd = (mean(r["class_il"] for r in found[method, None]) for method in ("itl", "er", "sgd"))
     assert itl > er > sgd
 

@@ -163,6 +163,8 @@ def user_setting_names(run: Run) -> frozenset[str]:
 def current_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Recorded settings by dotted name, with renamed settings and values under their current names."""
     renamed = {SETTINGS.get(name, name): value for name, value in _flat(settings).items()}
+    if "memory.weights" not in renamed and renamed.get("memory.logits") is False:
+        renamed["memory.logits"] = None  # the default was false before it was null, with the same meaning
     return {
         name: SETTING_VALUES.get((name, value), value) if isinstance(value, str) else value
         for name, value in renamed.items()
