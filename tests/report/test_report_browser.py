@@ -108,8 +108,8 @@ def test_matrices_show_a_number_in_every_cell(report_page: ReportPage, runs: Pat
 
 def test_other_tabs_have_all_marks(report_page: ReportPage, runs: Path) -> None:
     report_page.open("Compare")
-    assert report_page.marks("bars0/") == [3, 3, 1]  # ours, the ablation's, Table 1's
-    assert report_page.marks("buffers0/") == [2, 3]
+    assert report_page.marks("ablation/") == [3, 3, 1]  # ours, the ablation's, Table 1's
+    assert report_page.marks("buffers/") == [2, 3]
     report_page.open("Memory")
     choose(report_page, run="itl, |B| 200, seed 0")
     result = of(runs)
@@ -145,8 +145,8 @@ def test_hover_texts_show_recorded_values(report_page: ReportPage, runs: Path) -
         assert f"after task {row + 1}, task {column + 1}" in text
     report_page.open("Compare")
     results = [of(runs, f"b-{seed}")["class_il"] for seed in (0, 1)]
-    assert f"{np.mean(results):.2f} % ± {np.std(results, ddof=1):.2f}" in report_page.hover("bars0/", 0, 0)
-    assert "60.21 %" in report_page.hover("bars0/", 1, 1)
+    assert f"{np.mean(results):.2f} % ± {np.std(results, ddof=1):.2f}" in report_page.hover("ablation/", 0, 0)
+    assert "60.21 %" in report_page.hover("ablation/", 1, 1)
     report_page.open("Time")
     assert "projection: 5.00 s" in report_page.hover("seconds", 3, 0)
 
@@ -164,6 +164,9 @@ def test_tabs_and_selectors_work_by_keyboard(report_page: ReportPage) -> None:
         ]
         assert page.locator("[role=tab][aria-selected=true]").all_inner_texts() == [tab]
     page.keyboard.press("ArrowRight")
+    for _ in ("methods", "sizes", "seeds"):
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement.tagName") == "SUMMARY"
     page.keyboard.press("Tab")  # into the panel, then to its first selector
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.dataset.name") == "run"
@@ -226,11 +229,11 @@ def test_contrast_check_finds_pale_text(chromium: Any, tmp_path: Path) -> None:
 def test_theme_button_redraws_the_charts(chromium: Any, runs: Path) -> None:
     report_page = ReportPage(chromium, runs / "report.html")
     report_page.open("Compare")
-    before = report_page.plot("bars0/").evaluate("(p) => p.data[0].marker.color")
+    before = report_page.plot("ablation/").evaluate("(p) => p.data[0].marker.color")
     report_page.page.locator("#theme").click()
     report_page.wait_until_drawn()
     assert report_page.page.evaluate("document.documentElement.dataset.theme") == "dark"
-    assert report_page.plot("bars0/").evaluate("(p) => p.data[0].marker.color") != before
+    assert report_page.plot("ablation/").evaluate("(p) => p.data[0].marker.color") != before
     report_page.close()
 
 

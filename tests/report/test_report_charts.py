@@ -32,7 +32,7 @@ def lines(path: Path, kind: str, **metadata: Any) -> list[dict[str, Any]]:
 def test_stage_curves_show_recorded_measurements_and_stage_ends(tmp_path: Path) -> None:
     path = fake_run(tmp_path / "run")
     for measure in ("class_il", "task_il"):
-        chart = stages.stages(report(tmp_path).runs[0], measure)
+        chart = stages.stages(report(tmp_path).runs[0].run.lines, measure)
         assert chart is not None
         for series in chart.series:
             stage = series.name.removesuffix(": end")
@@ -52,7 +52,7 @@ def test_stage_curves_show_recorded_measurements_and_stage_ends(tmp_path: Path) 
 
 def test_drop_of_the_half_pipe_is_at_the_start_of_the_stage(tmp_path: Path) -> None:
     fake_run(tmp_path / "run", tasks=2)
-    chart = stages.stages(report(tmp_path).runs[0])
+    chart = stages.stages(report(tmp_path).runs[0].run.lines)
     assert chart is not None
     tangent = next(series for series in chart.series if series.name == "tangent")
     starts = [band.low for band in chart.bands if band.role == "tangent"]
@@ -61,7 +61,7 @@ def test_drop_of_the_half_pipe_is_at_the_start_of_the_stage(tmp_path: Path) -> N
 
 def test_breakdown_has_a_line_per_task_from_when_it_is_learned(tmp_path: Path) -> None:
     path = fake_run(tmp_path / "run")
-    chart = stages.breakdown(report(tmp_path).runs[0])
+    chart = stages.breakdown(report(tmp_path).runs[0].run.lines)
     assert chart is not None
     within = [line for line in RunFolder(path).read_lines() if line["kind"] in ("start", "curve")]
     for number, series in enumerate(chart.series[:-1]):
@@ -74,7 +74,7 @@ def test_breakdown_has_a_line_per_task_from_when_it_is_learned(tmp_path: Path) -
 
 def test_long_curves_are_thinned_but_keep_the_last_point_of_a_stage(tmp_path: Path) -> None:
     path = fake_run(tmp_path / "run", tasks=50, classes=100, points=16)
-    chart = stages.breakdown(report(tmp_path).runs[0])
+    chart = stages.breakdown(report(tmp_path).runs[0].run.lines)
     assert chart is not None
     assert sum(len(series.y) for series in chart.series) < 1.5 * stages.MAX_CHART_NUMBERS
     last = lines(path, "curve", task=50, stage="projection")[-1]
@@ -137,12 +137,10 @@ def test_ablation_has_a_separate_chart_from_methods_and_variants(tmp_path: Path)
     for method in ("itl", "b", "b+ff", "er"):
         fake_run(tmp_path / method, method=method)
     fake_run(tmp_path / "longer", variant="longer")
-    charts = {title: compare.bars(groups) for title, groups in compare.comparison_charts(report(tmp_path).groups)}
-    names = {title: set(chart.series[0].x) for title, chart in charts.items() if chart is not None}
-    assert names == {
-        "The ablation: seq-cifar10, 200 images": {"b", "b+ff", "itl"},
-        "Methods: seq-cifar10, 200 images": {"er", "itl", "itl longer"},
-    }
+    found = {comparison.kind: comparison.draw for comparison in compare.comparisons(report(tmp_path).groups)}
+    charts = {kind: found[kind]["seq-cifar10, 200 images"]("class_il") for kind in ("ablation", "bars")}
+    names = {kind: set(chart.series[0].x) for kind, chart in charts.items() if chart is not None}
+    assert names == {"ablation": {"b", "b+ff", "itl"}, "bars": {"er", "itl", "itl, longer"}}
 
 
 def test_buffer_chart_has_our_and_published_points(tmp_path: Path) -> None:
@@ -199,7 +197,7 @@ def test_policy_curve_includes_only_groups_that_agree_in_other_settings(tmp_path
     charts = policies(report(tmp_path).groups)
     assert [[list(series.y) for series in chart.series] for chart in charts] == [[[50.0, 52.0]], [[58.0, 60.0]]]
     assert [chart.levels for chart in charts] == [((55.0, "stratified"),), ((59.0, "stratified"),)]
-    runs, measure = "itl on seq-cifar10, |B| 200", "Class-IL by memory policy"
+    runs, measure = "itl on seq-cifar10, |B| 200", "Class-IL by memory.temperature"
     assert [chart.title for chart in charts] == [f"{runs}, specialist.epochs {n}: {measure}" for n in (15, 1)]
 
 
@@ -297,7 +295,7 @@ def test_lists_shared_by_charts_are_stored_once(tmp_path: Path) -> None:
     page = contents(report(tmp_path), None)
     class_il, task_il = (page.charts[f"breakdown/r0/{measure}"] for measure in ("class_il", "task_il"))
     assert class_il["descriptions"] == task_il["descriptions"]
-    chart = stages.breakdown(report(tmp_path).runs[0])
+    chart = stages.breakdown(report(tmp_path).runs[0].run.lines)
     assert chart is not None
     assert page.pool.lists[class_il["descriptions"]["$"]] == list(chart.descriptions)
     assert len(page.pool.lists) == len({json.dumps(class_il) for class_il in page.pool.lists})
@@ -320,7 +318,7 @@ def test_report_works_for_one_task_and_for_a_run_without_measurements(tmp_path: 
 
 def test_chart_data_is_valid_json_with_rounded_numbers(tmp_path: Path) -> None:
     fake_run(tmp_path / "run")
-    chart = stages.stages(report(tmp_path).runs[0])
+    chart = stages.stages(report(tmp_path).runs[0].run.lines)
     value = json.loads(json.dumps(plain(chart), allow_nan=False))
     exact = [v for series in chart.series for v in series.y]  # type: ignore[union-attr]
     shown = [v for series in value["series"] for v in series["y"]]
@@ -338,3 +336,127 @@ def test_names_of_runs_and_groups_contain_the_fields_that_differ(tmp_path: Path)
         "itl, |B| 500, seed 0",
     ]
     assert [item.name for item in data.groups] == ["itl, |B| 200", "itl, longer, |B| 200", "itl, |B| 500"]
+
+
+# ------------------------------------------------------------------ comparisons of groups
+
+
+def write_pair(folder: Path, seeds: tuple[int, ...] = (0, 1, 2, 3)) -> None:
+    """Runs of itl and er with the same seeds, and one more seed of er."""
+    for seed in seeds:
+        fake_run(folder / f"itl-{seed}", seed=seed, level=60.0 + seed)
+        fake_run(folder / f"er-{seed}", method="er", seed=seed, level=55.0 + 1.5 * seed)
+    fake_run(folder / "er-9", method="er", seed=9, level=10.0)
+
+
+def test_paired_difference_and_its_interval_equal_those_of_scipy(tmp_path: Path) -> None:
+    from scipy import stats
+
+    write_pair(tmp_path)
+    groups = {group.name: group for group in report(tmp_path).groups}
+    chart = compare.paired(list(groups.values()), groups["itl"])
+    assert chart is not None
+    differences = [(55.0 + 1.5 * seed) - (60.0 + seed) for seed in range(4)]  # seed 9 has no partner
+    low, high = stats.ttest_rel([55.0 + 1.5 * s for s in range(4)], [60.0 + s for s in range(4)]).confidence_interval()
+    (series,) = chart.series
+    assert list(series.x) == ["er"]
+    assert series.y[0] == pytest.approx(np.mean(differences))
+    assert series.error[0] == pytest.approx((high - low) / 2)
+    assert series.samples[0] == pytest.approx(dict(enumerate(differences)))
+
+
+def test_one_common_seed_has_no_interval_and_none_has_no_mark(tmp_path: Path) -> None:
+    fake_run(tmp_path / "itl", seed=0)
+    fake_run(tmp_path / "er", method="er", seed=0)
+    fake_run(tmp_path / "derpp", method="derpp", seed=1)
+    groups = {group.name: group for group in report(tmp_path).groups}
+    chart = compare.paired(list(groups.values()), groups["itl"])
+    assert chart is not None
+    assert (list(chart.series[0].x), list(chart.series[0].error)) == (["er"], [None])
+    assert compare.paired(list(groups.values()), groups["derpp"]) is None
+
+
+def test_average_accuracy_is_the_mean_over_the_tasks_seen(tmp_path: Path) -> None:
+    write_pair(tmp_path)
+    chart = compare.averages(report(tmp_path).groups)
+    assert chart is not None
+    itl = next(series for series in chart.series if series.name == "itl")
+    matrices = np.array([RunFolder(tmp_path / f"itl-{s}").read("result.json")["class_il_matrix"] for s in range(4)])
+    seen = np.array([[matrix[t, : t + 1].mean() for t in range(5)] for matrix in matrices])
+    assert list(itl.x) == [1.0, 2.0, 3.0, 4.0, 5.0]
+    assert list(itl.y) == pytest.approx(seen.mean(axis=0).tolist())
+    assert list(itl.error) == pytest.approx(seen.std(axis=0, ddof=1).tolist())
+
+
+def test_stages_of_a_group_are_the_mean_over_its_seeds(tmp_path: Path) -> None:
+    paths = [fake_run(tmp_path / f"run{seed}", seed=seed) for seed in (0, 1)]
+    runs = [RunFolder(path).read_lines() for path in paths]
+    mean = stages.mean_lines(runs)
+    assert len(mean) == len(runs[0])
+    for line, *originals in zip(mean, *runs, strict=True):
+        assert line["class_il"] == pytest.approx(np.mean([original["class_il"] for original in originals]))
+        expected = np.mean([original["task_il_tasks"] for original in originals], axis=0).tolist()
+        assert line["task_il_tasks"] == pytest.approx(expected)
+    assert len(stages.mean_lines([runs[0], runs[1][:10]])) == 10
+    assert "stages/c0/class_il" in contents(report(tmp_path), None).charts
+
+
+def test_error_bars_lie_within_the_axes(tmp_path: Path) -> None:
+    for seed, level in ((0, 20.0), (1, 98.0)):
+        fake_run(tmp_path / f"itl-{seed}", seed=seed, level=level)
+        fake_run(tmp_path / f"er-{seed}", method="er", seed=seed, level=level)
+        fake_run(tmp_path / f"large-{seed}", seed=seed, level=level, buffer=500)
+    for comparison in compare.comparisons(report(tmp_path).groups):
+        for draw in comparison.draw.values():
+            chart = draw("class_il")
+            if chart is not None:
+                ends = [y + (e or 0) for s in chart.series for y, e in zip(s.y, s.error, strict=True) if y is not None]
+                assert max(ends) <= chart.y.high
+
+
+def test_methods_selected_at_first_are_itl_and_its_baselines(tmp_path: Path) -> None:
+    from itl.report.selection import MAX_SELECTED, default_methods
+
+    names = [
+        "agem",
+        "co2l",
+        "der",
+        "derpp",
+        "er",
+        "er-ace",
+        "gcr",
+        "gdumb",
+        "gmed",
+        "gss",
+        "icarl",
+        "itl",
+        "lwf",
+        "sgd",
+    ]
+    for name in names:
+        fake_run(tmp_path / name, method=name, tasks=1, classes=2, points=1)
+    fake_run(tmp_path / "variant", variant="longer", tasks=1, classes=2, points=1)
+    chosen = default_methods(report(tmp_path).groups)
+    assert chosen[:3] == ["itl", "er", "derpp"]
+    assert len(chosen) == MAX_SELECTED
+    assert "itl, longer" not in chosen
+
+
+def test_marks_of_images_added_in_one_step_do_not_cover_each_other(tmp_path: Path) -> None:
+    path = fake_run(tmp_path / "run", buffer=40, classes=2, tasks=1)
+    result = RunFolder(path).read("result.json")
+    result["memory"]["written"] = [7] * 40
+    RunFolder(path).write("result.json", result)
+    chart = memory.arrivals(report(tmp_path).runs[0])
+    assert chart is not None
+    (series,) = chart.series
+    assert len({*zip(series.x, series.y, strict=True)}) == 40
+    assert [round(float(y)) for y in series.y] == [0] * 20 + [1] * 20
+
+
+def test_sections_of_the_time_chart_have_distinct_looks(tmp_path: Path) -> None:
+    seconds = dict.fromkeys(("specialist", "memory", "tangent", "projection", "evaluation", "saving", "closing"), 1.0)
+    fake_run(tmp_path / "run", seconds={**seconds, "other": 2.0, "total": 9.0})
+    chart = compare.seconds(report(tmp_path))
+    assert chart is not None
+    assert len({series.role for series in chart.series}) == len(chart.series) == 8

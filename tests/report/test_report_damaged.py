@@ -31,7 +31,7 @@ WRONG_VALUES: tuple[Any, ...] = (  # ... removes the field
 @pytest.fixture
 def run_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A small run; pages are made without the charting library."""
-    monkeypatch.setattr(page, "library", lambda: "")
+    monkeypatch.setattr(page, "LIBRARY", "page.html")
     return fake_run(tmp_path / "run", tasks=2, classes=4, buffer=8, points=1, each=2, pictures=8)
 
 

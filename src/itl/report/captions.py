@@ -7,6 +7,7 @@ import statistics
 from typing import Any
 
 from itl.report.run_selection import ReportData, ReportGroup, ReportRun
+from itl.report.selection import preference
 from itl.results.render import difference, mark
 from itl.results.seed_groups import SeedGroup, run_settings
 
@@ -118,12 +119,13 @@ def unfinished(report_run: ReportRun) -> str:
 def table(report: ReportData) -> list[dict[str, str]]:
     """One row per group of runs, with the numbers of `itl table`."""
     out = []
-    for group in report.groups:
+    for group in sorted(report.groups, key=preference):
         seed_group, row = group.seed_group, group.row
         spent = seed_group.seconds()["total"]
         columns = {"run": group.name}
+        single = " (1 seed)" if len(seed_group.seeds) == 1 else ""
         for name, heading in (("class_il", "Class-IL"), ("task_il", "Task-IL")):
-            columns[heading] = seed_group.mean(name).text()
+            columns[heading] = seed_group.mean(name).text() + single
             if any(other.row.published is not None for other in report.groups):
                 published = row.published_score(name)
                 columns[f"{heading} published"] = published.text() + (
@@ -131,6 +133,7 @@ def table(report: ReportData) -> list[dict[str, str]]:
                 )
         if any(other.row.published is not None for other in report.groups):
             columns["within 1 σ"] = mark(row)
+        columns["average"] = seed_group.mean("average_incremental").text()
         columns["forgetting"] = seed_group.mean("forgetting").text()
         columns["seconds"] = f"{spent:.0f}" if spent >= 100 else f"{spent:.1f}"
         columns["seeds"] = (

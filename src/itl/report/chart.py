@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
 DIGITS = 2  # decimal places of every number that is shown
+ROLES = "abcdefgh"  # roles of series without a meaning of their own
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,9 @@ class Series:
 
     Without `x`, the values are at the chart's `xs` from index `start` on. `hover` describes each mark. A None in `y` is
     a gap. Selectors of the page highlight a series by its `tag`.
+
+    `groups` names the group of runs of each mark, and `samples` has its value for each seed. With them the page shows
+    only what its reader has selected, and computes means over the selected seeds.
     """
 
     name: str
@@ -44,6 +48,10 @@ class Series:
     width: float = 1.5
     marks: bool = True
     tag: str = ""
+    groups: Sequence[str] = ()
+    samples: Sequence[Mapping[int, float]] = ()
+    interval: str = "std"  # what `error` is: std, or ci95 for half of a 95 % interval of the mean
+    band: bool = False  # draw `error` as a band around the line
 
 
 @dataclass(frozen=True)
@@ -65,6 +73,7 @@ class HeatMap:
     kind: str = "percent"
     high: float = 100.0
     labels: tuple[str, str] = ("", "")  # meaning of a row and of a column
+    samples: Mapping[int, Any] = field(default_factory=dict)  # `values` by seed, if they are means
 
 
 @dataclass(frozen=True)
@@ -82,6 +91,7 @@ class Chart:
     xs: tuple[float, ...] = ()
     descriptions: tuple[str, ...] = ()  # of the marks at `xs`
     horizontal: bool = False
+    line_labels: bool = False  # name lines at their ends and shift them, so that marks do not cover each other
     stacked: bool = False
     unit: str = "%"
     names: Mapping[str, str] = field(default_factory=dict)  # of the stages, by role
@@ -95,6 +105,17 @@ class Chart:
         if len(series.hover):
             return list(series.hover)
         return list(self.descriptions[series.start : series.start + len(series.y)])
+
+
+def value_range(series: Sequence[Series]) -> tuple[float, float]:
+    """The lowest and the highest value of some series, including their error bars."""
+    ends = [
+        (value - spread, value + spread)
+        for drawn in series
+        for value, spread in zip(drawn.y, [error or 0.0 for error in drawn.error] or [0.0] * len(drawn.y), strict=True)
+        if value is not None
+    ]
+    return min((low for low, _ in ends), default=0.0), max((high for _, high in ends), default=0.0)
 
 
 class SharedLists:
@@ -129,7 +150,7 @@ def plain(value: Any) -> Any:
         value = {
             name: part
             for name, part in parts.items()
-            if part is not None and part is not False and part != "" and part != ()
+            if part is not None and part is not False and part not in ("", "std") and part != () and part != {}
         }
     if isinstance(value, dict):
         return {name: plain(part) for name, part in value.items()}

@@ -1,36 +1,116 @@
-"""Comparisons of groups of runs: the ablation (the paper's Fig. 2), methods, buffer sizes, seconds."""
+"""Comparisons of groups of runs: over tasks, in pairs, the ablation (the paper's Fig. 2), memory sizes, seconds."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
-from itl.report.chart import Axis, Chart, Series
+from itl.report.chart import ROLES, Axis, Chart, Series, value_range
 from itl.report.run_selection import ReportData, ReportGroup
 from itl.report.stages import MEASURES
 from itl.results.published import SOURCES, published
+from itl.results.seed_groups import MeanStd
 
 ABLATION = ("b", "b+lf", "b+ff", "b+hp+lf", "b+hp+ff+pd", "itl")  # in order of the stages added
-SECTIONS = ("specialist", "memory", "tangent", "projection", "evaluation")
+SECTION_ROLES = {"specialist": "specialist", "memory": "b", "tangent": "tangent", "projection": "projection"}
+SECTION_ROLES |= {"evaluation": "a", "saving": "h", "closing": "d"}
+Samples = Mapping[int, float]  # by seed
 
 
-def comparison_charts(groups: Sequence[ReportGroup]) -> list[tuple[str, list[ReportGroup]]]:
-    """The groups of each bar chart, with its title: those of one stream, split and buffer, the ablation separately.
-
-    A single group gets a chart only if the report has no other group.
-    """
-    comparable: dict[tuple[str, str, int], list[ReportGroup]] = {}
+def comparable_sets(groups: Sequence[ReportGroup]) -> dict[str, list[ReportGroup]]:
+    """The groups of one stream, split and memory size, by what they have in common."""
+    sets: dict[str, list[ReportGroup]] = {}
     for group in groups:
-        metadata = group.metadata
-        comparable.setdefault((metadata["stream"], metadata["split"], metadata["buffer"]), []).append(group)
-    out = []
-    for (stream, split, buffer), candidates in comparable.items():
-        where = f"{stream}, {buffer} images" + ("" if split == "test" else f", {split} split")
-        steps = [group for group in candidates if _ablation_index(group) < len(ABLATION)]
-        ablation = steps if len({_ablation_index(group) for group in steps}) > 2 else []
-        others = [group for group in candidates if group not in ablation or _ablation_index(group) == len(ABLATION) - 1]
-        out += [(f"The ablation: {where}", ablation)] if ablation else []
-        out += [(f"Methods: {where}", others)] if len(others) > 1 or len(groups) == 1 else []
-    return out
+        sets.setdefault(group.set_name, []).append(group)
+    return sets
+
+
+def ablation_of(groups: Sequence[ReportGroup]) -> list[ReportGroup]:
+    """The groups that are steps of the paper's ablation; empty for fewer than three of its steps."""
+    steps = [group for group in groups if _ablation_index(group) < len(ABLATION)]
+    return steps if len({_ablation_index(group) for group in steps}) > 2 else []
+
+
+def methods_of(groups: Sequence[ReportGroup]) -> list[ReportGroup]:
+    """The groups that are not in the ablation, and ITL; empty for fewer than two."""
+    ablation = ablation_of(groups)
+    others = [group for group in groups if group not in ablation or _ablation_index(group) == len(ABLATION) - 1]
+    return others if len(others) > 1 else []
+
+
+def _series(
+    name: str, groups: Sequence[ReportGroup], samples: Sequence[Samples], hover: Sequence[str], **options: Any
+) -> Series:
+    """A series of means over seeds, one mark per group."""
+    means = [MeanStd.of(list(values.values())) for values in samples]
+    error = [mean.interval if options.get("interval") == "ci95" else mean.std for mean in means]
+    keys = [group.key for group in groups]
+    return Series(
+        name, [mean.mean for mean in means], error=error, hover=hover, groups=keys, samples=list(samples), **options
+    )
+
+
+def averages(groups: Sequence[ReportGroup], measure: str = "class_il") -> Chart | None:
+    """Average accuracy over the tasks seen so far, after each task: a line per group, a band over its seeds."""
+    tasks = max((len(group.seed_group.results[0][f"{measure}_matrix"]) for group in groups), default=0)
+    series = []
+    for number, group in enumerate(sorted(groups, key=lambda g: -(g.seed_group.mean(measure).mean or 0.0))):
+        matrices = {int(result["seed"]): result[f"{measure}_matrix"] for result in group.seed_group.results}
+        shown = min(map(len, matrices.values()))
+        samples = [
+            {seed: statistics.fmean(matrix[task][: task + 1]) for seed, matrix in matrices.items()}
+            for task in range(shown)
+        ]
+        hover = [f"{group.name}, after task {task + 1}" for task in range(shown)]
+        style = {"role": ROLES[number % len(ROLES)], "width": 2.0, "band": True}
+        at = [float(task + 1) for task in range(shown)]
+        series.append(_series(group.name, [group] * shown, samples, hover, x=at, **style))
+    if tasks < 2:
+        return None
+    low, high = value_range(series)
+    ticks = tuple((float(task), str(task)) for task in range(1, tasks + 1, -(-tasks // 12)))
+    return Chart(
+        f"Average {MEASURES[measure]} against tasks seen: {groups[0].set_name}",
+        x=Axis("tasks seen", 1.0, float(tasks), ticks=ticks),
+        y=Axis(f"average {MEASURES[measure]}, %", max(0.0, low - 4), high + 4),
+        series=tuple(series),
+        line_labels=True,
+    )
+
+
+def paired(groups: Sequence[ReportGroup], reference: ReportGroup, measure: str = "class_il") -> Chart | None:
+    """Mean difference of each group to the reference over common seeds, with its 95 % interval."""
+    own = reference.samples(measure)
+    found = []
+    for group in groups:
+        values = group.samples(measure)
+        common = {seed: values[seed] - own[seed] for seed in values if seed in own}
+        if common and group is not reference:
+            found.append((group, common))
+    found.sort(key=lambda pair: statistics.fmean(pair[1].values()))
+    if not found:
+        return None
+    names = [group.name for group, _ in found]
+    hover = [f"{group.name} minus {reference.name}, {_seeds(common)}" for group, common in found]
+    differences = [common for _, common in found]
+    style = {"kind": "points", "role": "a", "interval": "ci95", "x": names}
+    series = _series("difference", [group for group, _ in found], differences, hover, **style)
+    return Chart(
+        f"{MEASURES[measure]} minus that of {reference.name}, same seeds",
+        x=Axis(f"difference in {MEASURES[measure]}, points"),
+        y=Axis(categories=tuple(names)),
+        series=(series,),
+        rules=(0.0,),
+        horizontal=True,
+        unit="points",
+    )
+
+
+def _seeds(samples: Samples) -> str:
+    return "1 seed" if len(samples) == 1 else f"{len(samples)} seeds"
 
 
 def bars(groups: Sequence[ReportGroup], measure: str = "class_il") -> Chart | None:
@@ -39,112 +119,86 @@ def bars(groups: Sequence[ReportGroup], measure: str = "class_il") -> Chart | No
     order = sorted(
         groups, key=lambda g: (_ablation_index(g) if is_ablation else 0, g.seed_group.mean("class_il").mean or 0.0)
     )
-    names = _unique([_short_name(group) for group in order])
-    means = [group.seed_group.mean(measure) for group in order]
-    ours = Series(
-        "ours",
-        [mean.mean for mean in means],
-        names,
-        kind="bars",
-        role="a",
-        error=[mean.std for mean in means],
-        hover=[
-            f"{name}, seeds {', '.join(map(str, group.seed_group.seeds))}"
-            for name, group in zip(names, order, strict=True)
-        ],
-    )
-    published_series = []
-    sources = dict.fromkeys(row.published.source for group in order for row in group.rows if row.published)
-    for number, source in enumerate(sources):
-        rows = {
-            group.key: row for group in order for row in group.rows if row.published and row.published.source == source
-        }
-        marks = [
-            (name, rows[g.key].published_score(measure)) for name, g in zip(names, order, strict=True) if g.key in rows
-        ]
-        marks = [(name, mean) for name, mean in marks if mean.mean is not None]
-        if marks:
-            published_series.append(
-                Series(
-                    f"published: {SOURCES[source][0]}",
-                    [mean.mean for _, mean in marks],
-                    [name for name, _ in marks],
-                    kind="points",
-                    role=("ink", "c", "d")[number % 3],
-                    error=[mean.std for _, mean in marks],
-                    hover=[f"{name}, {SOURCES[source][0]}" for name, _ in marks],
-                )
-            )
-    known = [value for series in (ours, *published_series) for value in series.y if value is not None]
-    if not known:
-        return None
-    stream, split, buffer = (order[0].metadata[name] for name in ("stream", "split", "buffer"))
+    names = [group.name for group in order]
+    samples = [group.samples(measure) for group in order]
+    hover = [f"{group.name}, seeds {', '.join(map(str, group.seed_group.seeds))}" for group in order]
+    ours = _series("ours", order, samples, hover, x=names, kind="bars", role="a")
+    series = [ours, *_published_bars(order, measure)]
+    _, top = value_range(series)
     return Chart(
-        f"{stream}, {buffer} images in memory" + ("" if split == "test" else f", {split} split"),
+        f"{MEASURES[measure]} after the last task: {order[0].set_name}",
         x=Axis(categories=tuple(names)),
-        y=Axis(f"{MEASURES[measure]}, %", 0.0, min(108.0, max(known) * 1.18 + 2)),
-        series=(ours, *published_series),
+        y=Axis(f"{MEASURES[measure]}, %", 0.0, top * 1.05 + 2),
+        series=tuple(series),
     )
+
+
+def _published_bars(groups: Sequence[ReportGroup], measure: str) -> Iterator[Series]:
+    """The published results of these groups, one series per source."""
+    rows = [(group, row) for group in groups for row in group.rows if row.published]
+    for number, source in enumerate(dict.fromkeys(row.published.source for _, row in rows if row.published)):
+        marks = [
+            (group, row.published_score(measure))
+            for group, row in rows
+            if row.published and row.published.source == source and row.published_score(measure).mean is not None
+        ]
+        if marks:
+            yield Series(
+                f"published: {SOURCES[source][0]}",
+                [mean.mean for _, mean in marks],
+                [group.name for group, _ in marks],
+                kind="points",
+                role=("ink", "c", "d")[number % 3],
+                error=[mean.std for _, mean in marks],
+                hover=[f"{group.name}, {SOURCES[source][0]}" for group, _ in marks],
+                groups=[group.key for group, _ in marks],
+            )
 
 
 def buffers(groups: Sequence[ReportGroup], stream: str, measure: str = "class_il") -> Chart | None:
-    """Accuracy by buffer size: ours with deviations, and published results of the same methods."""
-    in_stream = [
-        g
-        for g in groups
-        if g.metadata["stream"] == stream and g.metadata["split"] == "test" and g.metadata["buffer"] > 0
-    ]
-    sizes = {
-        method: {g.metadata["buffer"] for g in in_stream if _short_name(g) == method}
-        for method in map(_short_name, in_stream)
-    }
+    """Accuracy by memory size: ours with deviations, and published results of the same methods."""
+    methods: dict[str, list[ReportGroup]] = {}
+    for group in sorted(groups, key=lambda group: group.metadata["buffer"]):
+        if (group.metadata["stream"], group.metadata["split"]) == (stream, "test") and group.metadata["buffer"] > 0:
+            methods.setdefault(group.method_name, []).append(group)
     known = {result.method for result in published() if result.stream == stream}
-    methods = [name for name, buffer_sizes in sizes.items() if len(buffer_sizes) > 1] or [
-        name for name in sizes if name in known
-    ]
-    series = []
-    for number, method in enumerate(methods):
-        own_groups = sorted((g for g in in_stream if _short_name(g) == method), key=lambda g: g.metadata["buffer"])
-        means = [group.seed_group.mean(measure) for group in own_groups]
-        role = "abcdefgh"[number % 8]
-        series.append(
-            Series(
-                method,
-                [mean.mean for mean in means],
-                [group.metadata["buffer"] for group in own_groups],
-                role=role,
-                error=[mean.std for mean in means],
-                hover=[f"{method}, |B| {g.metadata['buffer']}, {len(g.seed_group.seeds)} seeds" for g in own_groups],
-                width=2.0,
-            )
-        )
+    several = {name for name, members in methods.items() if len(members) > 1} or methods.keys() & known
+    series: list[Series] = []
+    for number, (name, members) in enumerate((n, m) for n, m in methods.items() if n in several):
+        role = ROLES[number % len(ROLES)]
+        samples = [group.samples(measure) for group in members]
+        hover = [f"{name}, |B| {g.metadata['buffer']}, {_seeds(s)}" for g, s in zip(members, samples, strict=True)]
+        at = [group.metadata["buffer"] for group in members]
+        series.append(_series(name, members, samples, hover, x=at, role=role, width=2.0))
         results = [
             result
             for result in published()
-            if (result.stream, result.method) == (stream, method) and result.buffer and result.source != "ablation"
+            if (result.stream, result.method) == (stream, name) and result.buffer and result.source != "ablation"
         ]
         results = [result for result in results if getattr(result, measure) is not None]
         if results:
             series.append(
                 Series(
-                    f"{method}, published",
+                    f"{name}, published",
                     [getattr(result, measure) for result in results],
                     [float(result.buffer or 0) for result in results],
                     kind="points",
                     role=role,
                     error=[getattr(result, f"{measure}_std") for result in results],
-                    hover=[f"{method}, |B| {result.buffer}, {SOURCES[result.source][0]}" for result in results],
+                    hover=[f"{name}, |B| {result.buffer}, {SOURCES[result.source][0]}" for result in results],
+                    groups=[members[0].key] * len(results),
                 )
             )
     at = sorted({float(x) for drawn in series for x in drawn.x})
     if len(at) < 2:
         return None
-    values = [value for drawn in series for value in drawn.y if value is not None]
+    low, high = value_range(series)
     return Chart(
-        f"{stream}: {MEASURES[measure]} by buffer size",
+        f"{stream}: {MEASURES[measure]} by memory size",
         x=Axis("images in memory", at[0] / 1.3, at[-1] * 1.3, log=True, ticks=tuple((x, f"{x:g}") for x in at)),
-        y=Axis(f"{MEASURES[measure]}, %", max(0.0, min(values) - 6), min(104.0, max(values) + 6)),
+        y=Axis(f"{MEASURES[measure]}, %", max(0.0, low - 4), high + 4),
         series=tuple(series),
+        line_labels=True,
     )
 
 
@@ -153,52 +207,82 @@ def seconds(report: ReportData) -> Chart | None:
     groups = list(reversed(report.groups))
     if not groups:
         return None
-    names = tuple(_unique([group.name for group in groups]))
-    spent = [group.seed_group.seconds() for group in groups]
-    sections = [
-        *SECTIONS,
-        *dict.fromkeys(name for by_section in spent for name in by_section if name not in (*SECTIONS, "total")),
-    ]
-    series = tuple(
-        Series(
-            section,
-            [by_section.get(section, 0.0) for by_section in spent],
-            names,
-            kind="bars",
-            role={"specialist": "specialist", "tangent": "tangent", "projection": "projection"}.get(
-                section, "abgh"[k % 4]
-            ),
-            hover=[f"{name}, {section}" for name in names],
-        )
-        for k, section in enumerate(sections)
-        if any(by_section.get(section, 0.0) > 0 for by_section in spent)
-    )
+    names = [group.name for group in groups]
+    spent = [{int(r["seed"]): r["seconds"] for r in group.seed_group.results} for group in groups]
+    found = dict.fromkeys(name for by_seed in spent for sections in by_seed.values() for name in sections)
+    sections = [*SECTION_ROLES, *(name for name in found if name not in (*SECTION_ROLES, "total"))]
+    unused = iter("cefg" * len(sections))
+    series = []
+    for section in sections:
+        samples = [{seed: times.get(section, 0.0) for seed, times in by_seed.items()} for by_seed in spent]
+        if any(any(values.values()) for values in samples):
+            role = SECTION_ROLES.get(section) or next(unused)
+            hover = [f"{name}, {section}" for name in names]
+            series.append(_series(section, groups, samples, hover, x=names, kind="bars", role=role))
     return Chart(
         "Where the time went",
         x=Axis("seconds per run", low=0.0),
-        y=Axis(categories=names),
-        series=series,
+        y=Axis(categories=tuple(names)),
+        series=tuple(series),
         horizontal=True,
         stacked=True,
         unit="s",
     )
 
 
+@dataclass(frozen=True)
+class Comparison:
+    """A figure with one chart for each choice (a comparable set, or a stream) and measure.
+
+    `draw` maps each choice to the function that draws the chart of one measure.
+    """
+
+    kind: str
+    title: str
+    caption: str
+    selector: str  # set or stream
+    draw: dict[str, Callable[[str], Chart | None]]
+
+
+def comparisons(groups: Sequence[ReportGroup]) -> list[Comparison]:
+    """All comparisons of groups of runs."""
+    sets = comparable_sets(groups)
+    several = {name: members for name, members in sets.items() if len(members) > 1 or len(groups) == 1}
+    ablations = {name: found for name, members in sets.items() if (found := ablation_of(members))}
+    methods = {name: found for name, members in sets.items() if (found := methods_of(members))}
+    published_too = any(row.published for group in groups for row in group.rows)
+    caption = "Bars are our results, with the standard deviation over seeds."
+    caption += " Open marks are published results." if published_too else ""
+    return [
+        Comparison(
+            "averages",
+            "Average accuracy against tasks seen",
+            "After each task: mean accuracy on the tasks seen so far. Bands are ± one standard deviation over seeds.",
+            "set",
+            {name: partial(averages, members) for name, members in several.items()},
+        ),
+        Comparison(
+            "ablation",
+            "The ablation",
+            caption,
+            "set",
+            {name: partial(bars, steps) for name, steps in ablations.items()},
+        ),
+        Comparison("bars", "Methods", caption, "set", {name: partial(bars, found) for name, found in methods.items()}),
+        Comparison(
+            "buffers",
+            "Memory size",
+            "Lines are ours; open marks are published results of the same methods. The x axis is logarithmic. Lines "
+            "are shifted slightly so that their marks do not cover each other.",
+            "stream",
+            {
+                stream: partial(buffers, groups, stream)
+                for stream in dict.fromkeys(g.metadata["stream"] for g in groups)
+            },
+        ),
+    ]
+
+
 def _ablation_index(group: ReportGroup) -> int:
     method = group.metadata["method"]
     return ABLATION.index(method) if method in ABLATION and not group.metadata.get("variant") else len(ABLATION)
-
-
-def _short_name(group: ReportGroup) -> str:
-    """The name of a group within its stream and buffer: method, variant, settings."""
-    return " ".join([str(group.metadata["method"]), *([group.row.label] if group.row.label else [])])
-
-
-def _unique(names: Sequence[str]) -> list[str]:
-    """Make names distinct, so that two bars never share a position."""
-    seen: dict[str, int] = {}
-    out = []
-    for name in names:
-        seen[name] = seen.get(name, 0) + 1
-        out.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
-    return out

@@ -3,32 +3,61 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, count
 from pathlib import Path
 
 from itl.atomic import atomic_write, make_folder
-from itl.errors import UserError
+from itl.errors import UserError, unknown
 from itl.report import compare, tasks
 from itl.report.chart import Chart
 from itl.report.matplotlib_figures import STYLE, draw, pyplot_for_files
 from itl.report.policies import policies
 from itl.report.run_selection import ReportData, ReportGroup, ReportRun, report_data
-from itl.report.tabs import MEASURES, charts_of
+from itl.report.selection import preference
+from itl.report.tabs import MEASURES, charts_of, mean_charts
 from itl.results import Run
 
+COMPARISON_KINDS = ("averages", "paired", "ablation", "bars", "buffers", "policies", "seconds")
+RUN_KINDS = ("stages", "breakdown", "matrix", "confusion", "pairs", "held", "arrivals")
+MAX_DETAILED = 4  # configurations; for more, figures of single runs are drawn only on request
 
-def write_figures(runs: Sequence[Run], folder: str | os.PathLike[str]) -> list[Path]:
-    """Draw every figure of the report into `folder` as PNG and PDF and return the paths."""
+
+def write_figures(
+    runs: Sequence[Run],
+    folder: str | os.PathLike[str],
+    kinds: Sequence[str] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[Path]:
+    """Draw figures of the report into `folder` as PNG and PDF.
+
+    Args:
+        runs: The runs, finished or not.
+        folder: The folder; it is created.
+        kinds: Kinds of figures, of `COMPARISON_KINDS` and `RUN_KINDS`. None: all, or for more than four configurations
+            those that compare.
+        progress: Called with the number of figures drawn so far and the number of all.
+
+    Returns:
+        The paths of the files.
+
+    Raises:
+        UserError: A kind is unknown, or the folder cannot be written.
+    """
+    for kind in kinds or ():
+        if kind not in (*COMPARISON_KINDS, *RUN_KINDS):
+            raise unknown("kind of figure", kind, [*COMPARISON_KINDS, *RUN_KINDS])
     pyplot = pyplot_for_files()
     report = report_data(runs)
     names = _names(report)
+    drawn = list(figures(report, kinds))
     out = []
     try:
         make_folder(folder)
-        for key, chart in figures(report):
-            file = "-".join(names.get(part, part) for part in key.split("/"))
+        for number, (key, chart) in enumerate(drawn, 1):
+            file = "-".join(names.get(part) or re.sub(r"[^\w+.-]+", "_", part) for part in key.split("/"))
             figure = draw(chart)
             for ending in ("png", "pdf"):
                 path = Path(folder) / f"{file}.{ending}"
@@ -37,39 +66,48 @@ def write_figures(runs: Sequence[Run], folder: str | os.PathLike[str]) -> list[P
                     figure.savefig(out_file, format=ending, dpi=300, metadata=metadata)
                 out.append(path)
             pyplot.close(figure)
+            if progress is not None:
+                progress(number, len(drawn))
     except OSError as error:
         raise UserError(f"cannot write to {folder}: {error.strerror or error}; choose another --figures") from None
     return out
 
 
-def figures(report: ReportData) -> Iterator[tuple[str, Chart]]:
-    """The charts of every group and of its first run, by key."""
+def figures(report: ReportData, kinds: Sequence[str] | None = None) -> Iterator[tuple[str, Chart]]:
+    """The charts of some kinds, by key. None: as `write_figures` chooses."""
+    many = len(report.groups) + len(report.unfinished) > MAX_DETAILED
+    chosen = kinds or (COMPARISON_KINDS if many else (*COMPARISON_KINDS, *RUN_KINDS))
+    for key, chart in chain(_comparisons(report), _run_charts(report) if {*chosen} & {*RUN_KINDS} else ()):
+        if chart is not None and key.partition("/")[0].rstrip("0123456789") in chosen:
+            yield key, chart
+
+
+def _comparisons(report: ReportData) -> Iterator[tuple[str, Chart | None]]:
+    for comparison in compare.comparisons(report.groups):
+        for choice, draw_measure in comparison.draw.items():
+            for measure, _ in MEASURES:
+                yield f"{comparison.kind}/{choice}/{measure}", draw_measure(measure)
+    for members in compare.comparable_sets(report.groups).values():
+        reference = min(members, key=preference)
+        for measure, _ in MEASURES:
+            yield f"paired/{reference.key}/{measure}", compare.paired(members, reference, measure)
+    for number, chart in enumerate(policies(report.groups)):
+        yield f"policies{number}/class_il", chart
+    yield "seconds", compare.seconds(report)
+
+
+def _run_charts(report: ReportData) -> Iterator[tuple[str, Chart | None]]:
+    """The charts of every group and of its first run."""
     first: list[tuple[ReportGroup | None, ReportRun]] = [(group, report.first(group)) for group in report.groups]
     first += [(None, report_run) for report_run in report.unfinished]
     for group, report_run in first:
-        for key, chart in charts_of(report_run):
-            if chart is not None:
-                yield key, chart
-        if group is not None:
-            group_runs = report.runs_of(group)
-            for measure, _ in MEASURES:
-                chart = tasks.matrix(group_runs, measure)
-                if chart is not None:
-                    yield f"matrix/{group.key}/{measure}", chart
-    for number, (_, comparable) in enumerate(compare.comparison_charts(report.groups)):
+        yield from charts_of(report_run)
+        if group is None:
+            continue
+        if len(group.seed_group.seeds) > 1:
+            yield from mean_charts(report, group)
         for measure, _ in MEASURES:
-            chart = compare.bars(comparable, measure)
-            if chart is not None:
-                yield f"bars{number}/{measure}", chart
-    for number, stream in enumerate(dict.fromkeys(group.metadata["stream"] for group in report.groups)):
-        chart = compare.buffers(report.groups, stream)
-        if chart is not None:
-            yield f"buffers{number}/class_il", chart
-    for number, chart in enumerate(policies(report.groups)):
-        yield f"policies{number}/class_il", chart
-    spent = compare.seconds(report)
-    if spent is not None:
-        yield "seconds", spent
+            yield f"matrix/{group.key}/{measure}", tasks.matrix(report.runs_of(group), measure)
 
 
 def _names(report: ReportData) -> dict[str, str]:

@@ -23,6 +23,8 @@ COLORS = {"specialist": "#a02c2c", "tangent": "#2c6e2c", "projection": "#b86e00"
 COLORS |= {"a": "#1f5fa8", "b": "#b3470e", "c": "#00755a", "d": "#8a3d84", "e": "#6b5b00", "f": "#a31545"}
 COLORS |= {"g": "#48606f", "h": "#3b3fa0"}
 MAX_LABEL_WIDTH = 24  # characters; longer labels are wrapped
+MAX_NAMED_SERIES = 24
+LABEL_GAP = 0.055  # between the names of two lines, as a fraction of the height
 MAX_LABELED_BANDS = 36  # more stages leave no room for letters
 BAND_COLORS = {"specialist": "#f6d9d9", "tangent": "#d9ecd9", "projection": "#f6ecc4"}
 DASHES = dict(
@@ -40,7 +42,7 @@ def draw_stages(run: str | os.PathLike[str], path: str | os.PathLike[str]) -> No
     """Draw the accuracy through the stages of one run into a file, as in the README."""
     pyplot = pyplot_for_files()
     report_run = ReportRun("r0", "", read_run(run))
-    chart = stages(report_run)
+    chart = stages(report_run.run.lines)
     if chart is None:
         raise UserError(f"{run} has no measurements within its stages yet; there is nothing to draw")
     figure = draw(chart, size=(9.0, 3.6), scale=1.35)
@@ -79,8 +81,8 @@ def _size(chart: Chart) -> tuple[float, float]:
     if chart.heatmap is not None:
         side = COLUMN_WIDTH if len(chart.heatmap.columns) <= 25 else PAGE_WIDTH
         return side, max(1.4, min(side, side * 0.9 * len(chart.heatmap.rows) / max(5, len(chart.heatmap.columns))))
-    if chart.bands:
-        return PAGE_WIDTH, 2.3
+    if chart.bands or (chart.line_labels and len(chart.series) > 6):
+        return PAGE_WIDTH, 2.3 if chart.bands else 3.2
     if chart.horizontal:
         lines = max((fill(name, MAX_LABEL_WIDTH).count("\n") for name in chart.y.categories), default=0)
         return COLUMN_WIDTH, 0.9 + (0.2 + 0.1 * lines) * len(chart.y.categories)
@@ -102,22 +104,57 @@ def _series(axes: Axes, chart: Chart, labels: bool) -> None:
     for level, name in chart.levels:
         axes.axhline(level, color=COLORS["c"], lw=1.2, ls="--", label=f"{name}: {level:.2f} %")
     base = [0.0] * len(chart.series[0].y) if chart.stacked else None
+    count, number = sum(series.kind == "line" for series in chart.series), -1
     for series in chart.series:
+        number += series.kind == "line"
         if series.kind == "bars":
             _bars(axes, chart, series, base)
         else:
-            _line(axes, chart, series, labels)
-    handles = [Patch(color=BAND_COLORS[role], label=f"{role[0].upper()} {name}") for role, name in chart.names.items()]
-    several = 1 < len(chart.series) <= 12
-    if handles:
-        extra = [
-            h
-            for h, name in zip(*axes.get_legend_handles_labels(), strict=True)
-            if several and not _is_stage_series(name, chart)
-        ]
-        axes.legend(handles=handles + extra, loc="lower right", bbox_to_anchor=(1, 1.05), ncols=9, frameon=False)
-    elif several or chart.levels:
-        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, frameon=False)
+            _line(
+                axes, chart, series, labels, 10 ** ((max(0, number) - (count - 1) / 2) * min(0.03, 0.2 / max(1, count)))
+            )
+    handles: list[Any] = [
+        Patch(color=BAND_COLORS[r], label=f"{r[0].upper()} {name}") for r, name in chart.names.items()
+    ]
+    several = 1 < len(chart.series) <= MAX_NAMED_SERIES
+    if several or chart.levels:
+        shown = zip(*axes.get_legend_handles_labels(), strict=True)
+        handles += [handle for handle, name in shown if not _is_stage_series(name, chart)]
+    if chart.line_labels and several:
+        _name_lines(axes, chart)
+    elif handles:
+        _add_legend(axes, handles)
+
+
+def _add_legend(axes: Axes, handles: list[Any]) -> None:
+    """A legend above the figure, with as many columns as fit its width."""
+    figure = axes.get_figure()
+    assert figure is not None
+    for columns in range(min(9, len(handles)), 0, -1):
+        legend = figure.legend(handles=handles, loc="outside upper left", ncols=columns, frameon=False)
+        if columns == 1 or legend.get_window_extent().width <= figure.bbox.width - 8:
+            return
+        legend.remove()
+
+
+def _name_lines(axes: Axes, chart: Chart) -> None:
+    """The name of each line at its end, moved so that names do not overlap; published results are explained above."""
+    lines = [(series, [v for v in series.y if v is not None][-1]) for series in chart.series if series.kind == "line"]
+    lines.sort(key=lambda line: line[1])
+    low, high = chart.y.low or 0.0, chart.y.high or 100.0
+    gap = (high - low) * min(LABEL_GAP, 1 / max(1, len(lines)))
+    places: list[float] = []
+    for _, y in lines:
+        places.append(max([y, *(place + gap for place in places[-1:])]))
+    for k in reversed(range(len(places))):
+        places[k] = min([places[k], high if k == len(places) - 1 else places[k + 1] - gap])
+    for (series, _), y in zip(lines, places, strict=True):
+        place, color = (1.02, y), COLORS[series.role]
+        axes.annotate(
+            fill(series.name, MAX_LABEL_WIDTH), place, xycoords=axes.get_yaxis_transform(), va="center", color=color
+        )
+    if any(series.kind == "points" for series in chart.series):
+        axes.set_title("open marks: published", loc="left", fontsize="small")
 
 
 def _is_stage_series(name: str, chart: Chart) -> bool:
@@ -125,18 +162,26 @@ def _is_stage_series(name: str, chart: Chart) -> bool:
     return name.removesuffix(": end") in chart.names.values()
 
 
-def _line(axes: Axes, chart: Chart, series: Series, labels: bool) -> None:
+def _line(axes: Axes, chart: Chart, series: Series, labels: bool, shift: float = 1.0) -> None:
     x, color = chart.at(series), COLORS[series.role]
+    if chart.x.log:
+        x = [float(value) * shift for value in x]
     y = [float("nan") if value is None else value for value in series.y]
     points = series.kind == "points"
-    open_marks = points and chart.unit != "mark"
+    open_marks = points and chart.unit != "mark" and series.interval == "std"
     style: dict[str, Any] = {"color": color, "label": series.name}
     style["lw"] = 0 if points else series.width * 0.75
     style["ls"] = "none" if points else DASHES.get(series.role, "-")
     if points or (series.marks and series.error):
         style |= {"marker": SYMBOLS.get(series.role, "o"), "ms": 4.0, "mfc": "white" if open_marks else color}
-    if any(error is not None for error in series.error):
-        axes.errorbar(x, y, yerr=[error or 0.0 for error in series.error], capsize=2, elinewidth=0.8, **style)
+    errors = [error or 0.0 for error in series.error]
+    if series.band and any(errors):
+        low, high = ([v + sign * e for v, e in zip(y, errors, strict=True)] for sign in (-1, 1))
+        axes.fill_between([float(value) for value in x], low, high, color=color, alpha=0.15, lw=0)
+    if chart.horizontal:
+        axes.errorbar(y, [str(name) for name in x], xerr=errors, capsize=2, elinewidth=0.8, **style)
+    elif any(errors) and not series.band:
+        axes.errorbar(x, y, yerr=errors, capsize=2, elinewidth=0.8, **style)
     else:
         axes.plot(x, y, **style)
     if labels and series.name.endswith(": end"):  # a single figure has no hover texts
@@ -153,7 +198,7 @@ def _bars(axes: Axes, chart: Chart, series: Series, base: list[float] | None) ->
     style: dict[str, Any] = {"color": COLORS[series.role], "label": series.name, "edgecolor": "white", "lw": 0.5}
     style["hatch"] = HATCHES.get(series.role, "") if chart.stacked else ""
     names = [str(name) for name in chart.at(series)]
-    errors = [error or 0.0 for error in series.error] if any(error is not None for error in series.error) else None
+    errors = [error or 0.0 for error in series.error] if any(series.error) and not chart.stacked else None
     if chart.horizontal:
         axes.barh(names, y, left=base, xerr=errors, **style)
     else:

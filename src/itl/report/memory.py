@@ -9,6 +9,7 @@ from itl.report.run_selection import ReportRun
 from itl.results.image_selection import balanced_subset
 
 MAX_MARKS = 2000  # images shown in `arrivals`
+SPREAD_BINS = 60  # marks of one class within this fraction of the x axis are drawn above each other
 
 
 def held(report_run: ReportRun) -> Chart | None:
@@ -47,6 +48,7 @@ def arrivals(report_run: ReportRun) -> Chart | None:
     chosen = balanced_subset(label, MAX_MARKS)
     names = report_run.class_names
     hover = [f"{_name(names, label[k])}, task {task[k] + 1}, step {written[k]}" for k in chosen]
+    heights = label[chosen] + _spread(label[chosen], written[chosen])
     note = "" if len(chosen) == len(label) else f" ({len(chosen)} of {len(label)} shown)"
     classes = sorted(set(label.tolist()))
     step = -(-len(classes) // 25)
@@ -57,7 +59,7 @@ def arrivals(report_run: ReportRun) -> Chart | None:
         series=(
             Series(
                 "image",
-                [int(label[k]) for k in chosen],
+                [round(float(y), 2) for y in heights],
                 [int(written[k]) for k in chosen],
                 kind="points",
                 role="a",
@@ -66,6 +68,16 @@ def arrivals(report_run: ReportRun) -> Chart | None:
         ),
         unit="mark",
     )
+
+
+def _spread(label: np.ndarray, written: np.ndarray) -> np.ndarray:
+    """Vertical offsets in ±0.35 that separate marks of one class whose steps are close to each other."""
+    bins = written * SPREAD_BINS // (int(written.max()) + 1)
+    offsets = np.zeros(len(label))
+    for key in {*zip(label.tolist(), bins.tolist(), strict=True)}:
+        marks = np.flatnonzero((label == key[0]) & (bins == key[1]))
+        offsets[marks] = np.linspace(-0.35, 0.35, len(marks) + 2)[1:-1]
+    return offsets
 
 
 def _name(names: list[str], label: int) -> str:

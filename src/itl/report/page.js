@@ -1,175 +1,28 @@
 "use strict";
-(() => {
-  const { tabs, charts, lead, first, pool } = JSON.parse(document.getElementById("payload").textContent);
+(async () => {
+  const { tabs, charts, lead, first, pool, selection: selectable } = JSON.parse(document.getElementById("payload").textContent);
   const root = document.documentElement;
-  const state = { ...first };
-  const drawn = []; // {view, panel, figure, draw, seen}: every figure, drawn when its tab is first shown
+  const selection = makeSelection(selectable || {});
+  const state = { ...first }; // the value of every selector
+  const drawn = []; // every figure, drawn when its tab is first shown
+  const address = new URLSearchParams(location.hash.slice(1));
 
   for (const chart of Object.values(charts)) { // resolve references to lists that charts share
     for (const part of [chart, ...(chart.series || [])]) {
       for (const name of ["x", "hover", "xs", "descriptions"]) if (part[name] && part[name].$ !== undefined) part[name] = pool[part[name].$];
     }
   }
-
-  // ------------------------------------------------------------------ colors, dashes, symbols: color is never the only cue
-  const css = (name) => getComputedStyle(root).getPropertyValue(`--${name}`).trim();
-  const ROLES = ["a", "b", "c", "d", "e", "f", "g", "h"];
-  const DASHES = ["solid", "dash", "dot", "dashdot", "longdash", "longdashdot", "solid", "dash"];
-  const SYMBOLS = ["circle", "square", "diamond", "triangle-up", "cross", "x", "star", "hexagon"];
-  const PATTERNS = { specialist: "", tangent: "/", projection: "x", a: "", b: "\\", c: "|", g: ".", h: "-" };
-  const STAGE = { specialist: ["solid", "circle"], tangent: ["solid", "diamond"], projection: ["solid", "square"] };
-  const dash = (role) => (STAGE[role] || [DASHES[ROLES.indexOf(role)] || "solid"])[0];
-  const symbol = (role) => (STAGE[role] || ["", SYMBOLS[ROLES.indexOf(role)] || "circle"])[1];
-  const rgb = (hex) => [1, 3, 5].map((k) => parseInt(hex.slice(k, k + 2), 16));
-  const mix = (low, high, t) => rgb(low).map((v, k) => Math.round(v + (rgb(high)[k] - v) * t));
-  const luminance = (colour) => {
-    const [r, g, b] = colour.map((v) => ((v /= 255) <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4));
-    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-  };
-  const inkOn = (colour) => (luminance(colour) > 0.179 ? "#000000" : "#ffffff");
-
-  // ------------------------------------------------------------------ charts as the charting library expects them
-  const at = (chart, s) => s.x || chart.xs.slice(s.start || 0, (s.start || 0) + s.y.length);
-  const says = (chart, s) => s.hover || (chart.descriptions || []).slice(s.start || 0, (s.start || 0) + s.y.length);
-  const short = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
-  const show = (value, unit) => (unit === "%" || unit === "s" ? value.toFixed(2) : String(value)) + (unit ? ` ${unit}` : "");
-
-  const MAX_MARKERS = 4000; // lines with more points than this have no markers
-
-  function trace(chart, s, width) {
-    const unit = chart.unit === undefined ? "%" : chart.unit;
-    const lone = s.kind === "bars" && !chart.stacked;
-    const x = at(chart, s), places = says(chart, s), colour = css(lone ? "bar" : s.role || "a");
-    const values = s.y.map((v) => (v === null ? "" : show(v, unit)));
-    const error = s.error && s.error.some((e) => e !== null);
-    const words = values.map((v, k) => {
-      if (v === "") return "";
-      const more = error && s.error[k] !== null ? ` ± ${s.error[k].toFixed(2)}` : "";
-      const head = places[k] ? `${places[k]}<br>` : "";
-      return `${head}${chart.unit === "mark" ? "" : `<b>${s.name}: ${v}${more}</b>`}`;
-    });
-    const whiskers = error ? { type: "data", array: s.error, color: css("ink"), thickness: 1.3, width: 4 } : undefined;
-    const faint = state.task && s.tag && s.tag !== state.task;
-    const base = { name: s.name, text: words, hovertemplate: "%{text}<extra></extra>", opacity: faint ? 0.15 : 1,
-      hoverlabel: { bgcolor: css("paper"), bordercolor: colour, font: { color: css("ink"), size: 13 } } };
-    if (s.kind === "bars") {
-      const pattern = chart.series.filter((one) => one.kind === "bars").length > 1 ? PATTERNS[s.role] || "" : "";
-      const flat = { ...base, type: "bar", orientation: chart.horizontal ? "h" : "v",
-        marker: { color: colour, line: { color: css("paper"), width: 1 }, pattern: { shape: pattern, fillmode: "overlay", fgcolor: css("paper"), size: 7, solidity: 0.22 } } };
-      flat[chart.horizontal ? "x" : "y"] = s.y;
-      flat[chart.horizontal ? "y" : "x"] = x;
-      flat.textposition = "none";
-      if (!chart.horizontal) flat.width = Math.min(0.8, 0.16 * chart.x.categories.length);
-      if (!chart.stacked) {
-        flat.texttemplate = "%{customdata}";
-        const narrow = !chart.horizontal && width / x.length < 90;
-        flat.customdata = s.y.map((v, k) => (narrow && v !== null ? v.toFixed(width / x.length < 50 ? 0 : 1) : values[k].replace(" images", "")));
-        flat.textposition = chart.horizontal ? "auto" : "inside";
-        flat.insidetextanchor = chart.horizontal ? "end" : "start";
-        flat.insidetextfont = { color: inkOn(rgb(colour)) };
-        flat.outsidetextfont = { color: css("ink") };
-        flat.textangle = 0;
-      }
-      if (whiskers) flat[chart.horizontal ? "error_x" : "error_y"] = whiskers;
-      return flat;
-    }
-    const open = s.kind === "points" && chart.unit !== "mark";
-    const crowd = chart.series.reduce((sum, one) => sum + one.y.length, 0) > MAX_MARKERS;
-    const hasMarks = s.kind === "points" || (s.marks && !crowd);
-    return { ...base, type: "scatter", x, y: s.y, error_y: whiskers,
-      mode: s.kind === "points" ? "markers" : hasMarks ? "lines+markers" : "lines",
-      line: { color: colour, width: s.tag && s.tag === state.task ? 3.5 : s.width || 1.5, dash: s.kind === "line" || !s.kind ? dash(s.role) : "solid" },
-      marker: { color: open ? css("paper") : colour, symbol: symbol(s.role), size: open ? 10 : chart.unit === "mark" ? 7 : s.error ? 8 : 4,
-        opacity: chart.unit === "mark" ? 0.75 : 1, line: { color: colour, width: open ? 2 : 0 } } };
+  for (const name of ["run", "group", "set", "stream", "reference", "measure", "task"]) if (address.has(name)) state[name] = address.get(name);
+  for (const [name, values] of Object.entries(selection.all)) {
+    const given = address.getAll(name).filter((value) => values.includes(value));
+    if (given.length) selection.chosen[name] = new Set(given);
   }
 
-  function heatTraces(chart, width) {
-    const { columns, rows, values, kind, high, labels: [row, column] } = chart.heatmap;
-    const low = css("low"), top = css("high");
-    const unit = kind === "count" ? "images" : "%";
-    const text = values.map((line, r) => line.map((v, c) => (v === null ? "" :
-      `${row} ${rows[r]}, ${column} ${columns[c]}<br><b>${show(v, unit)}</b>`)));
-    const traces = [{ type: "heatmap", x: columns.map((_, k) => k), y: rows.map((_, k) => k), z: values, zmin: 0, zmax: high,
-      colorscale: [[0, low], [1, top]], xgap: columns.length > 60 ? 0 : 1, ygap: columns.length > 60 ? 0 : 1, text,
-      hovertemplate: "%{text}<extra></extra>", hoverongaps: false,
-      hoverlabel: { bgcolor: css("paper"), bordercolor: css("edge"), font: { color: css("ink"), size: 13 } },
-      colorbar: { thickness: 10, outlinewidth: 0, len: 0.9, tickfont: { color: css("soft") }, title: { text: unit, font: { color: css("soft"), size: 12 } } } }];
-    const room = (width - 130) / columns.length;
-    if (columns.length * rows.length <= 625 && room >= 21) { // numbers in black or white, whichever has more contrast
-      const marks = { x: [], y: [], text: [], color: [] };
-      values.forEach((line, r) => line.forEach((v, c) => {
-        if (v === null || (kind === "count" && v === 0)) return;
-        marks.x.push(c); marks.y.push(r);
-        marks.text.push(kind === "count" ? String(v) : v.toFixed(room < 38 ? 0 : 1));
-        marks.color.push(inkOn(mix(low, top, Math.min(1, v / high))));
-      }));
-      traces.push({ type: "scatter", mode: "text", x: marks.x, y: marks.y, text: marks.text, hoverinfo: "skip", showlegend: false,
-        textfont: { size: Math.max(9, Math.min(13, room / 2.9)), color: marks.color }, cliponaxis: false });
-    }
-    return traces;
-  }
-
-  function axis(spec, width, extra) {
-    const out = { title: { text: spec.title || "", standoff: 8, font: { color: css("soft"), size: 13 } }, automargin: true,
-      gridcolor: css("grid"), zeroline: false, linecolor: css("edge"), tickcolor: css("edge"), tickfont: { color: css("soft"), size: 12 }, fixedrange: true, ...extra };
-    if (spec.log) out.type = "log";
-    if (spec.ticks) { out.tickmode = "array"; out.tickvals = spec.ticks.map((t) => t[0]); out.ticktext = spec.ticks.map((t) => short(t[1], 16)); }
-    if (spec.categories) { out.type = "category"; out.categoryorder = "array"; out.categoryarray = spec.categories;
-      out.tickmode = "array"; out.tickvals = spec.categories; out.ticktext = spec.categories.map((t) => short(t, width < 500 ? 18 : 34)); }
-    if (spec.low !== undefined || spec.high !== undefined) {
-      const ends = [spec.low === undefined ? null : spec.low, spec.high === undefined ? null : spec.high];
-      out.range = spec.log ? ends.map((v) => (v === null ? null : Math.log10(v))) : ends;
-      if (ends.includes(null)) { delete out.range; out.rangemode = spec.low === 0 ? "tozero" : "normal"; }
-    }
-    return out;
-  }
-
-  function layout(chart, width) {
-    const heat = chart.heatmap, many = (chart.series || []).length > 12;
-    const out = { font: { family: getComputedStyle(document.body).fontFamily, color: css("ink"), size: 12 }, paper_bgcolor: "rgba(0,0,0,0)",
-      plot_bgcolor: "rgba(0,0,0,0)", margin: { l: 10, r: 10, t: 10, b: 10, pad: 2 }, hovermode: "closest", dragmode: false, showlegend: false,
-      legend: { orientation: "h", y: 1.07, yanchor: "bottom", x: 0, traceorder: "normal", font: { color: css("ink"), size: 12 } }, shapes: [], annotations: [] };
-    if (heat) {
-      const names = (list) => ({ tickmode: "array", tickvals: list.map((_, k) => k).filter((k) => k % Math.ceil(list.length / 25) === 0),
-        ticktext: list.map((t) => short(t, 14)).filter((_, k) => k % Math.ceil(list.length / 25) === 0), showgrid: false });
-      const long = Math.max(...heat.columns.map((t) => t.length)) * heat.columns.length * 7 > width * 0.7;
-      out.xaxis = axis(chart.x, width, { ...names(heat.columns), side: "bottom", tickangle: long ? -60 : 0, range: [-0.5, heat.columns.length - 0.5] });
-      out.yaxis = axis(chart.y, width, { ...names(heat.rows), range: [heat.rows.length - 0.5, -0.5] });
-      const cell = Math.min(46, (width - 150) / heat.columns.length);
-      out.height = Math.max(180, Math.min(720, cell * 0.8 * heat.rows.length + 110));
-      return out;
-    }
-    out.xaxis = axis(chart.x, width, chart.bands ? { showgrid: false } : {});
-    out.yaxis = axis(chart.y, width, chart.horizontal ? { showgrid: false } : {});
-    out.showlegend = chart.series.length > 1 && !many;
-    out.height = chart.horizontal ? 110 + 30 * chart.y.categories.length : 360;
-    if (chart.stacked) out.barmode = "stack";
-    if (!chart.horizontal && chart.x.categories) out.xaxis.showgrid = false;
-    for (const band of chart.bands || []) {
-      out.shapes.push({ type: "rect", layer: "below", xref: "x", yref: "paper", x0: band.low, x1: band.high, y0: 0, y1: 1, line: { width: 0 }, fillcolor: css(`band-${band.role}`) });
-    }
-    const bands = chart.bands || [];
-    if (bands.length && (width - 70) / bands.length > 9) { // a letter in every band, so that stages are distinct without color
-      for (const band of bands) {
-        out.annotations.push({ xref: "x", yref: "paper", x: (band.low + band.high) / 2, y: 1, yanchor: "bottom", showarrow: false, text: band.role[0].toUpperCase(), font: { size: 11, color: css("ink") } });
-      }
-    }
-    for (const x of chart.rules || []) {
-      out.shapes.push({ type: "line", xref: "x", yref: "paper", x0: x, x1: x, y0: 0, y1: 1, line: { color: css("soft"), width: 1, dash: "dot" } });
-    }
-    (chart.levels || []).forEach(([y, name], k) => { // labels alternate between left and right so that close levels do not overlap
-      out.shapes.push({ type: "line", xref: "paper", yref: "y", x0: 0, x1: 1, y0: y, y1: y, line: { color: css("c"), width: 2, dash: "dash" } });
-      out.annotations.push({ xref: "paper", yref: "y", x: k % 2 ? 0 : 1, xanchor: k % 2 ? "left" : "right", y, yanchor: "bottom", showarrow: false, text: `${name}: ${y.toFixed(2)} %`, font: { color: css("ink"), size: 12 } });
-    });
-    return out;
-  }
-
-  function plot(host, chart, name) {
-    const width = host.clientWidth || 600;
-    const traces = chart.heatmap ? heatTraces(chart, width) : chart.series.map((s) => trace(chart, s, width));
-    host.setAttribute("role", "img");
-    host.setAttribute("aria-label", `${name}. ${chart.title}. The numbers are in the table below.`);
-    return Plotly.react(host, traces, layout(chart, width), { displayModeBar: false, responsive: true, displaylogo: false });
+  async function loadLibrary() { // the charting library is compressed inside the page
+    const packed = Uint8Array.from(atob(document.getElementById("library").textContent), (c) => c.charCodeAt(0));
+    const script = element("script");
+    script.textContent = await new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
+    document.head.append(script);
   }
 
   // ------------------------------------------------------------------ the numbers of a chart as a table
@@ -178,16 +31,17 @@
     const table = element("table"), head = table.createTHead().insertRow(), body = table.createTBody();
     const line = (cells) => { const row = body.insertRow(); cells.forEach((c) => { row.insertCell().textContent = c; }); };
     const heads = (cells) => cells.forEach((c) => { const th = element("th"); th.textContent = c; head.append(th); });
+    const round = (v) => (typeof v === "number" ? String(Math.round(v * 100) / 100) : v);
     if (chart.heatmap) {
       const { columns, rows, values, labels: [row, column] } = chart.heatmap;
       heads([`${row} \\ ${column}`, ...columns.slice(0, 60)]);
-      rows.slice(0, 60).forEach((name, k) => line([name, ...values[k].slice(0, 60).map((v) => (v === null ? "" : String(v)))]));
+      rows.slice(0, 60).forEach((name, k) => line([name, ...values[k].slice(0, 60).map((v) => (v === null ? "" : round(v)))]));
     } else {
-      heads(["series", "position", "value", "±"]);
+      heads(["series", "position", "value", chart.series.some((s) => s.interval === "ci95") ? "± (95 %)" : "±"]);
       let left = MAX_TABLE_ROWS;
       for (const s of chart.series) {
-        const x = at(chart, s), places = says(chart, s);
-        s.y.forEach((v, k) => { if (v !== null && left-- > 0) line([s.name, places[k] || x[k], v, s.error && s.error[k] !== null ? s.error[k] : ""]); });
+        const x = Charts.at(chart, s), places = Charts.says(chart, s);
+        s.y.forEach((v, k) => { if (v !== null && left-- > 0) line([s.name, places[k] || x[k], round(v), s.error && s.error[k] !== null && s.error[k] !== undefined ? round(s.error[k]) : ""]); });
       }
       if (left < 0) line([`… and ${-left} more`, "", "", ""]);
     }
@@ -222,82 +76,233 @@
     }
   }
 
-  // ------------------------------------------------------------------ building the page
+  // ------------------------------------------------------------------ figures
   function element(tag, cls) { const made = document.createElement(tag); if (cls) made.className = cls; return made; }
-  const LABELS = { run: "Run", group: "Runs", measure: "Measure", task: "Task" };
+  function button(text, action) { const made = element("button"); made.type = "button"; made.textContent = text; made.addEventListener("click", action); return made; }
+  const LABELS = { run: "Run", group: "Runs", set: "On", stream: "On", reference: "Compared with", measure: "Measure", task: "Task" };
+  const MAX_GRID = 12; // charts side by side
 
-  function selector(name, options, ids) {
+  function selector(view, name, ids) {
     const label = element("label"), select = element("select");
     label.append(`${LABELS[name]} `, select);
     select.dataset.name = name;
     select.id = `choose-${ids}-${name}`;
-    for (const [value, text] of options) select.add(new Option(text, value));
-    if (state[name] === undefined) state[name] = options[0][0];
-    select.value = options.some(([value]) => value === state[name]) ? state[name] : options[0][0];
-    select.addEventListener("change", () => { state[name] = select.value; refresh(name, select.value); });
+    select.addEventListener("change", () => { state[name] = select.value; update(name); });
+    fill(select, view.selectors[name], name);
     return label;
   }
 
-  function keyOf(view, host) {
-    return view.key.replace(/\{(\w+)\}/g, (_, name) => {
-      const own = host.querySelector(`select[data-name=${name}]`);
-      return own ? own.value : view.selectors[name][0][0]; // a selector of one choice is not shown
+  function fill(select, options, name) { // offer the selected choices; keep the value if possible
+    const offered = options.filter(([value]) => selection.offers(name, value));
+    select.replaceChildren(...offered.map(([value, text]) => new Option(text, value)));
+    select.parentElement.hidden = options.length < 2;
+    if (!offered.length) return;
+    const groupOf = (value) => (selectable.runs && selectable.runs[value] ? selectable.runs[value].group : value);
+    const wanted = offered.find(([value]) => value === state[name]) || offered.find(([value]) => name === "run" && groupOf(value) === groupOf(state.run)) || offered[0];
+    select.value = wanted[0];
+    if (state[name] === undefined) state[name] = first[name] = wanted[0];
+  }
+
+  const keyOf = (view, host) => view.key.replace(/\{(\w+)\}/g, (_, name) => host.querySelector(`select[data-name=${name}]`).value);
+
+  function saver(host, name) {
+    const box = element("div", "save");
+    const file = () => (host.closest("figure").dataset.key || name).replace(/[^\w+-]+/g, "-");
+    box.append("Save as ", ...["svg", "png"].map((format) => button(format.toUpperCase(), () => Charts.save(host, format, file()))));
+    return box;
+  }
+
+  function drawGrid(view, figure, body) {
+    const offered = view.selectors["*"].filter(([value]) => selection.offers("group", value)).slice(0, MAX_GRID);
+    const key = keyOf(view, figure);
+    figure.dataset.key = key;
+    while (body.children.length > offered.length) { Plotly.purge(body.lastChild.querySelector(".plot")); body.lastChild.remove(); }
+    offered.forEach(([value, name], k) => {
+      if (!body.children[k]) { const box = element("div"), place = element("div", "plot"); box.append(element("h3"), place, saver(place, name)); body.append(box); }
+      body.children[k].firstChild.textContent = name;
+      const chart = selection.apply(charts[key.replace("*", value)]);
+      if (chart) Charts.plot(body.children[k].querySelector(".plot"), chart, name);
     });
+  }
+
+  function drawChart(view, figure, body, key) {
+    const stored = charts[keyOf(view, figure)], chart = stored && view.kind === "chart" ? selection.apply(stored) : stored;
+    figure.dataset.key = keyOf(view, figure);
+    figure.classList.toggle("blank", !chart);
+    if (!chart) {
+      if (body.data) Plotly.purge(body);
+      body.textContent = stored ? "Nothing of this is selected." : view.empty || "This run did not record it.";
+      key.replaceChildren();
+      return null;
+    }
+    if (view.kind === "gallery") { body.classList.toggle("wide", view.key.startsWith("wrong")); gallery(body, chart); return chart; }
+    if (!body.data) body.textContent = "";
+    key.replaceChildren(...Object.entries(chart.names || {}).map(([role, name]) => {
+      const one = element("span"); one.textContent = `${role[0].toUpperCase()} ${name}`; one.style.setProperty("--swatch", Charts.css(`band-${role}`)); return one;
+    }));
+    Charts.plot(body, chart, view.title, state.task);
+    return chart;
   }
 
   function build(view, panel, ids) {
     const figure = element("figure"), title = element("h2"), caption = element("figcaption"), controls = element("div", "controls");
-    title.textContent = view.title;
+    const where = view.selectors.set || view.selectors.stream || [];
+    title.textContent = where.length === 1 ? `${view.title}: ${where[0][1]}` : view.title;
     caption.textContent = view.caption;
-    for (const [name, options] of Object.entries(view.selectors)) if (name !== "*" && options.length > 1) controls.append(selector(name, options, ids));
+    for (const name of Object.keys(view.selectors)) if (name !== "*") controls.append(selector(view, name, ids));
     const key = element("div", "key"), body = element("div", view.kind === "grid" ? "grid" : view.kind === "gallery" ? "gallery" : "plot");
     figure.append(title, caption, controls, key, body);
     const details = element("details"), summary = element("summary"), scroll = element("div", "scroll");
     summary.textContent = "The numbers";
     scroll.tabIndex = 0;
     details.append(summary, scroll);
-    const present = () => charts[keyOf(view, figure)];
-    details.addEventListener("toggle", () => { if (details.open && present()) scroll.replaceChildren(numbers(present())); });
+    let shown = null;
+    details.addEventListener("toggle", () => { if (details.open && shown) scroll.replaceChildren(numbers(shown)); });
     const draw = () => {
-      if (view.kind === "grid") {
-        if (!body.children.length) {
-          for (const [, name] of view.selectors["*"]) { const box = element("div"), head = element("h3"), place = element("div", "plot"); head.textContent = name; box.append(head, place); body.append(box); }
-        }
-        view.selectors["*"].forEach(([value, name], k) => plot(body.children[k].lastChild, charts[keyOf(view, figure).replace("*", value)], name));
-        return;
-      }
-      const chart = present();
-      figure.dataset.key = keyOf(view, figure);
-      if (!chart) { if (body.data) Plotly.purge(body); body.textContent = view.empty || "This run did not record it."; key.replaceChildren(); return; }
-      if (view.kind === "gallery") { body.classList.toggle("wide", view.key.startsWith("wrong")); gallery(body, chart); return; }
-      if (!body.data) body.textContent = "";
-      key.replaceChildren(...Object.entries(chart.names || {}).map(([role, name]) => {
-        const one = element("span"); one.textContent = `${role[0].toUpperCase()} ${name}`; one.style.setProperty("--swatch", css(`band-${role}`)); return one;
-      }));
-      plot(body, chart, view.title);
-      if (details.open) scroll.replaceChildren(numbers(chart));
+      if (view.kind === "grid") { drawGrid(view, figure, body); return; }
+      shown = drawChart(view, figure, body, key);
+      if (details.open && shown) scroll.replaceChildren(numbers(shown));
     };
-    if (view.kind === "chart") figure.append(details);
+    if (view.kind === "chart") figure.append(saver(body, view.title), details);
     panel.append(figure);
     drawn.push({ view, panel: panel.closest("[role=tabpanel]"), figure, draw, seen: false });
   }
 
-  function refresh(name, value) {
+  function update(name) { // a selector (`name`) or the selection of methods, sizes and seeds (no name) has changed
     for (const one of drawn) {
-      const select = one.figure.querySelector(`select[data-name=${name}]`);
-      if (!select) continue;
-      if ([...select.options].some((option) => option.value === value)) select.value = value;
+      const selects = [...one.figure.querySelectorAll("select[data-name]")];
+      if (name && !selects.some((select) => select.dataset.name === name)) continue;
+      for (const select of selects) if (!name || select.dataset.name === name) fill(select, one.view.selectors[select.dataset.name], select.dataset.name);
       one.seen = false;
     }
+    if (!name) updateTable();
     look();
+    remember();
   }
   function look() { for (const one of drawn) if (!one.panel.hidden && !one.seen) { one.seen = true; one.draw(); } }
 
-  // ------------------------------------------------------------------ tabs, by mouse and keyboard
+  // ------------------------------------------------------------------ the table of the overview: selection, best values, sorting
+  const LOWER_IS_BETTER = ["forgetting", "seconds"];
+  const table = document.querySelector("table.cells");
+  function updateTable() {
+    if (!table) return;
+    const best = {};
+    const cells = [...table.tBodies[0].rows].flatMap((row) => {
+      const group = selection.groups[row.dataset.group];
+      row.hidden = !selection.allows(row.dataset.group);
+      return [...row.querySelectorAll("td[data-measure]:not([data-measure=''])")].map((cell) => {
+        const measure = cell.dataset.measure, found = selection.statistics(group.values[measure]);
+        const digits = measure !== "seconds" ? 2 : found.mean >= 100 ? 0 : 1;
+        const text = found.mean === null ? "–" : found.mean.toFixed(digits) + (found.error === null || measure === "seconds" ? "" : ` ± ${found.error.toFixed(digits)}`);
+        cell.replaceChildren(text);
+        if (found.count === 1 && measure.endsWith("_il")) { const small = element("small"); small.textContent = "(1 seed)"; cell.append(" ", element("br"), small); }
+        cell.dataset.value = found.mean === null ? "" : found.mean;
+        return { cell, measure, set: group.set, mean: row.hidden ? null : found.mean };
+      });
+    });
+    for (const { measure, set, mean } of cells) {
+      const slot = (best[`${set} ${measure}`] = best[`${set} ${measure}`] || { mean: null, distinct: new Set() });
+      if (mean === null) continue;
+      slot.distinct.add(mean);
+      if (slot.mean === null || (LOWER_IS_BETTER.includes(measure) ? mean < slot.mean : mean > slot.mean)) slot.mean = mean;
+    }
+    for (const { cell, measure, set, mean } of cells) {
+      const slot = best[`${set} ${measure}`];
+      cell.classList.toggle("best", mean !== null && slot.distinct.size > 1 && mean === slot.mean);
+    }
+    for (const small of table.querySelectorAll("td[data-measure=''] small")) small.hidden = !selection.allSeeds(); // differences of all seeds
+  }
+  function sortBy(column, heading) {
+    const descending = heading.getAttribute("aria-sort") !== "descending";
+    for (const other of table.tHead.rows[0].cells) other.removeAttribute("aria-sort");
+    heading.setAttribute("aria-sort", descending ? "descending" : "ascending");
+    const value = (row) => { const cell = row.cells[column]; return cell.dataset.value || cell.textContent; };
+    const compare = (a, b) => (isNaN(parseFloat(a)) || isNaN(parseFloat(b)) ? String(b).localeCompare(String(a)) : parseFloat(b) - parseFloat(a));
+    const rows = [...table.tBodies[0].rows].sort((a, b) => compare(value(a), value(b)) * (descending ? 1 : -1));
+    table.tBodies[0].append(...rows);
+  }
+  if (table) [...table.tHead.rows[0].cells].forEach((heading, k) => heading.firstChild.addEventListener("click", () => sortBy(k, heading)));
+
+  // ------------------------------------------------------------------ methods, memory sizes and seeds, once for all tabs
+  const FILTERS = { method: "Methods", size: "Memory sizes", seed: "Seeds" };
+  function buildFilters() {
+    const bar = document.getElementById("filters");
+    for (const [name, title] of Object.entries(FILTERS)) {
+      const values = selection.all[name], chosen = selection.chosen[name];
+      if (values.length < 2) continue;
+      const box = element("details", "filter"), summary = element("summary"), choices = element("div", "choices");
+      const count = () => { summary.textContent = `${title}: ${chosen.size === values.length ? "all" : `${chosen.size} of ${values.length}`}`; };
+      const inputs = values.map((value) => {
+        const label = element("label"), input = element("input");
+        input.type = "checkbox";
+        input.value = value;
+        input.checked = chosen.has(value);
+        input.addEventListener("change", () => { if (input.checked) chosen.add(value); else chosen.delete(value); count(); update(); });
+        label.append(input, ` ${value}`);
+        choices.append(label);
+        return input;
+      });
+      const setAll = (on) => { inputs.forEach((input) => { input.checked = on; if (on) chosen.add(input.value); else chosen.delete(input.value); }); count(); update(); };
+      const both = element("div", "all");
+      both.append(button("All", () => setAll(true)), button("None", () => setAll(false)));
+      choices.prepend(both);
+      box.dataset.name = name;
+      box.append(summary, choices);
+      bar.append(box);
+      count();
+    }
+    bar.hidden = !bar.children.length;
+  }
+
+  // ------------------------------------------------------------------ tabs, by mouse and keyboard; the address names tab and selection
   const main = document.querySelector("main"), buttons = [...document.querySelectorAll("[role=tab]")];
+  let open = 0;
+  function remember() {
+    const words = new URLSearchParams();
+    if (open) words.set("tab", buttons[open].textContent);
+    for (const [name, value] of Object.entries(state)) if (value && value !== first[name] && !(name === "measure" && value === "class_il")) words.set(name, value);
+    for (const [name, chosen] of Object.entries(selection.chosen)) if (!selection.isDefault(name)) for (const value of chosen) words.append(name, value);
+    const hash = words.toString();
+    if (hash !== location.hash.slice(1)) history.replaceState(null, "", `#${hash}`);
+  }
+  function choose(k, focus) {
+    open = k;
+    buttons.forEach((one, n) => { one.setAttribute("aria-selected", String(n === k)); one.tabIndex = n === k ? 0 : -1; panels[n].hidden = n !== k; });
+    if (focus) buttons[k].focus();
+    look();
+    remember();
+  }
+
+  // ------------------------------------------------------------------ light and dark theme, printing
+  const dark = matchMedia("(prefers-color-scheme: dark)"), toggle = document.getElementById("theme");
+  const redraw = () => { drawn.forEach((one) => { one.seen = false; }); look(); };
+  function theme(name) {
+    root.dataset.theme = name;
+    root.style.colorScheme = name;
+    toggle.textContent = name === "dark" ? "Light" : "Dark";
+    redraw();
+  }
+  let before = null; // the theme before printing
+  function print(on) { // all tabs, in the light theme, as wide as a sheet of paper
+    if (on === (before !== null)) return;
+    const name = on ? "light" : before;
+    before = on ? root.dataset.theme : null;
+    root.classList.toggle("print", on);
+    panels.forEach((panel, k) => { panel.hidden = !on && k !== open; });
+    theme(name);
+  }
+
+  try { await loadLibrary(); } catch (error) {
+    const note = element("p", "note");
+    note.textContent = `The figures need a newer browser (${error}).`;
+    main.prepend(note);
+    root.dataset.ready = "true";
+    return;
+  }
   tabs.forEach((tab, k) => {
     const panel = element("section");
     panel.id = `panel-${k + 1}`;
+    panel.dataset.title = tab.name;
     panel.setAttribute("role", "tabpanel");
     panel.setAttribute("aria-labelledby", `tab-${k + 1}`);
     panel.tabIndex = 0;
@@ -307,37 +312,28 @@
   });
   lead.forEach((view, v) => build(view, document.getElementById("lead"), `lead-${v}`));
   const panels = [...document.querySelectorAll("[role=tabpanel]")];
-  function choose(k, focus) {
-    buttons.forEach((button, n) => { button.setAttribute("aria-selected", String(n === k)); button.tabIndex = n === k ? 0 : -1; panels[n].hidden = n !== k; });
-    if (focus) buttons[k].focus();
-    look();
-  }
-  buttons.forEach((button, k) => {
-    button.addEventListener("click", () => choose(k, false));
-    button.addEventListener("keydown", (event) => {
+  buttons.forEach((one, k) => {
+    one.addEventListener("click", () => choose(k, false));
+    one.addEventListener("keydown", (event) => {
       const step = { ArrowRight: k + 1, ArrowLeft: k - 1, Home: 0, End: buttons.length - 1 }[event.key];
       if (step === undefined) return;
       event.preventDefault();
       choose((step + buttons.length) % buttons.length, true);
     });
   });
-
-  // ------------------------------------------------------------------ light and dark theme
-  const dark = matchMedia("(prefers-color-scheme: dark)"), toggle = document.getElementById("theme");
-  function theme(name) {
-    root.dataset.theme = name;
-    root.style.colorScheme = name;
-    toggle.textContent = name === "dark" ? "Light" : "Dark";
-    drawn.forEach((one) => { one.seen = false; });
-    look();
-  }
   toggle.addEventListener("click", () => theme(root.dataset.theme === "dark" ? "light" : "dark"));
   dark.addEventListener("change", () => theme(dark.matches ? "dark" : "light"));
+  addEventListener("beforeprint", () => print(true));
+  addEventListener("afterprint", () => print(false));
+  matchMedia("print").addEventListener("change", (event) => print(event.matches));
   let timer = 0, width = innerWidth;
   addEventListener("resize", () => { // numbers in cells and letters in bands depend on the width
     clearTimeout(timer);
-    timer = setTimeout(() => { if (innerWidth !== width) { width = innerWidth; drawn.forEach((one) => { one.seen = false; }); look(); } }, 200);
+    timer = setTimeout(() => { if (innerWidth !== width) { width = innerWidth; redraw(); } }, 200);
   });
+  buildFilters();
+  updateTable();
   theme(dark.matches ? "dark" : "light");
+  choose(Math.max(0, buttons.findIndex((one) => one.textContent === address.get("tab"))), false);
   root.dataset.ready = "true";
 })();

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 from collections.abc import Sequence
@@ -13,10 +14,15 @@ from itl.atomic import write_text_atomic
 from itl.errors import UserError
 from itl.report import captions
 from itl.report.run_selection import ReportData, report_data
+from itl.report.selection import preference
 from itl.report.tabs import PageContents, contents
 from itl.results import Run
 
 MAX_SETTINGS_COLUMNS = 12  # groups whose settings fit side by side
+LIBRARY = "plotly/plotly-cartesian.min.js.gz"  # its smallest bundle with heat maps; the page unpacks it
+SCRIPTS = ("selection.js", "charts.js", "page.js")
+MEASURES = {"Class-IL": "class_il", "Task-IL": "task_il", "average": "average_incremental"}
+MEASURES |= {"forgetting": "forgetting", "seconds": "seconds"}  # of the columns whose means can be computed again
 
 
 def write_report(runs: Sequence[Run], path: str | os.PathLike[str], data: str | None = None) -> None:
@@ -28,9 +34,13 @@ def write_report(runs: Sequence[Run], path: str | os.PathLike[str], data: str | 
         data: The folder of the datasets, for images that a record does not include.
 
     Raises:
-        UserError: The file cannot be written, or plotly is not installed.
+        UserError: The file cannot be written.
     """
-    html = page(report_data(runs), data)
+    write_page(page(report_data(runs), data), path)
+
+
+def write_page(html: str, path: str | os.PathLike[str]) -> None:
+    """Write the file of a page."""
     try:
         write_text_atomic(path, html)
     except OSError as error:
@@ -38,32 +48,28 @@ def write_report(runs: Sequence[Run], path: str | os.PathLike[str], data: str | 
 
 
 def page(report: ReportData, data: str | None = None) -> str:
-    """The HTML of the page."""
+    """The HTML of the page about some runs."""
     page_contents = contents(report, data)
+    return render(captions.title(report), captions.subtitle(report), _overview(report, page_contents), page_contents)
+
+
+def render(title: str, subtitle: str, overview: str, page_contents: PageContents) -> str:
+    """The HTML of a page; `overview` is the HTML of its first tab."""
     package = files("itl.report")
     parts = {
-        "title": escape(captions.title(report)),
-        "subtitle": escape(captions.subtitle(report)),
+        "title": escape(title),
+        "subtitle": escape(subtitle),
         "style": package.joinpath("page.css").read_text(encoding="utf-8"),
         "tabs": _tabs(page_contents),
-        "overview": _overview(report, page_contents),
+        "overview": overview,
         "payload": _payload(page_contents),
-        "library": library(),
-        "script": package.joinpath("page.js").read_text(encoding="utf-8"),
+        "library": base64.b64encode(package.joinpath(LIBRARY).read_bytes()).decode(),
+        "script": "\n".join(package.joinpath(name).read_text(encoding="utf-8") for name in SCRIPTS),
     }
     html = package.joinpath("page.html").read_text(encoding="utf-8")
     for name, text in parts.items():
         html = html.replace(f"<!--{name}-->", text)
     return html
-
-
-def library() -> str:
-    """The JavaScript of the charting library, from its Python package."""
-    try:
-        code = files("plotly").joinpath("package_data", "plotly.min.js").read_text(encoding="utf-8")
-    except (ModuleNotFoundError, FileNotFoundError):
-        raise UserError("a report needs plotly; install it with pip install 'itl[report]'") from None
-    return code.replace("</script", "<\\/script")
 
 
 def _payload(page_contents: PageContents) -> str:
@@ -76,6 +82,7 @@ def _payload(page_contents: PageContents) -> str:
         "lead": lead,
         "first": page_contents.first,
         "pool": page_contents.pool.lists,
+        "selection": page_contents.selection,
     }
     text = json.dumps(payload, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c")
@@ -102,8 +109,8 @@ def _overview(report: ReportData, page_contents: PageContents) -> str:
         parts.append(f'<dl class="cards">{cards}</dl><div id="lead"></div>')
         parts.append("<h2>Summary</h2>" + "".join(f"<p>{escape(line)}</p>" for line in captions.summary(group)))
     elif report.groups:
-        parts.append("<h2>Comparison</h2>" + _table(captions.table(report)))
-        parts.append("<p>Mean ± sample standard deviation over seeds, in percent, after the last task.</p>")
+        parts.append("<h2>Comparison</h2>" + _table(report))
+        parts.append(COLUMNS)
         parts.append('<div id="lead"></div>')
     else:
         parts.append('<div id="lead"></div>')
@@ -122,15 +129,24 @@ of the image's task, which is given. <b>Forgetting</b>: how many points an earli
 average. All numbers are percent; chance level is low in Class-IL and high in Task-IL.</p>"""
 
 
-def _table(rows: Sequence[dict[str, str]]) -> str:
-    """An HTML table; on a narrow screen each row becomes a card."""
-    heads = list(rows[0])
-    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in heads)
+COLUMNS = """<p>Mean ± sample standard deviation over seeds, in percent, after the last task; <b>average</b>: of the
+accuracies after each task. The best value of a column among comparable runs (same stream, split and memory size) is
+<b class="best">marked</b>. A difference in σ is in published standard deviations; it needs several seeds on both sides.
+Click on a heading to sort.</p>"""
+
+
+def _table(report: ReportData) -> str:
+    """The comparison of all groups as an HTML table; on a narrow screen each row becomes a card."""
+    rows = captions.table(report)
+    first, *others = rows[0]
+    head = "".join(f'<th scope="col"><button type="button">{escape(name)}</button></th>' for name in rows[0])
     lines = []
-    for row in rows:
-        first, *others = heads
-        cells = "".join(f'<td data-name="{escape(name)}">{_broken(row[name])}</td>' for name in others)
-        lines.append(f'<tr><th scope="row">{escape(row[first])}</th>{cells}</tr>')
+    for group, row in zip(sorted(report.groups, key=preference), rows, strict=True):
+        cells = "".join(
+            f'<td data-name="{escape(name)}" data-measure="{MEASURES.get(name, "")}">{_broken(row[name])}</td>'
+            for name in others
+        )
+        lines.append(f'<tr data-group="{group.key}"><th scope="row">{escape(row[first])}</th>{cells}</tr>')
     return f'<table class="cells"><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table>'
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from itl.report.chart import Axis, Chart, Series
+from itl.report.chart import ROLES, Axis, Chart, Series, value_range
 from itl.report.run_selection import ReportGroup
 from itl.report.stages import MEASURES
 from itl.results.seed_groups import TASK_OPTIONS, agree, run_settings, user_setting_names
@@ -124,20 +124,23 @@ def _policy_chart(
                 name,
                 [mean.mean for mean in means],
                 values,
-                role="abcdefgh"[k % 8],
+                role=ROLES[k % len(ROLES)],
                 error=[mean.std for mean in means],
                 hover=[f"{name}, {setting} {value:g}" for value in values],
+                groups=[group.group.key for group in line],
+                samples=[group.group.samples(measure) for group in line],
             )
         )
     levels = [
         (group.group.seed_group.mean(measure).mean, name)
         for group, name in zip(without_setting, _names(without_setting), strict=True)
     ]
-    shown = [v for drawn in series for v in drawn.y if v is not None] + [v for v, _ in levels if v is not None]
+    low, high = value_range(series)
+    shown = [low, high, *(level for level, _ in levels if level is not None)]
     return Chart(
-        f"{title}: {MEASURES[measure]} by memory policy",
+        f"{title}: {MEASURES[measure]} by {setting}",
         x=Axis(setting),
-        y=Axis(f"{MEASURES[measure]}, %", max(0.0, min(shown) - 6), min(104.0, max(shown) + 6)),
+        y=Axis(f"{MEASURES[measure]}, %", max(0.0, min(shown) - 6), max(shown) + 6),
         series=tuple(series),
         levels=tuple((level, name) for level, name in levels if level is not None),
     )

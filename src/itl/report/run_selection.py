@@ -57,10 +57,14 @@ class ReportRun:
 
 @dataclass(frozen=True)
 class ReportGroup:
-    """A group of runs with its key, its name and its rows of the result table."""
+    """A group of runs with its key, its name and its rows of the result table.
+
+    `method_name` is the name without the memory size: method, variant and the settings that distinguish it.
+    """
 
     key: str
     name: str
+    method_name: str
     seed_group: SeedGroup
     rows: tuple[TableRow, ...]
 
@@ -73,6 +77,18 @@ class ReportGroup:
     def row(self) -> TableRow:
         """The row that `itl table` shows first."""
         return self.rows[0]
+
+    @property
+    def set_name(self) -> str:
+        """Stream, memory size and split: groups that agree in these can be compared."""
+        fields = self.metadata
+        split = "" if fields["split"] == "test" else f", {fields['split']} split"
+        return f"{fields['stream']}, {fields['buffer']} images{split}"
+
+    def samples(self, name: str) -> dict[int, float]:
+        """A number of the results, such as `class_il`, by seed."""
+        values = {int(result["seed"]): result.get(name) for result in self.seed_group.results}
+        return {seed: value for seed, value in values.items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -90,6 +106,10 @@ class ReportData:
     def runs_of(self, group: ReportGroup) -> list[ReportRun]:
         """The runs of a group."""
         return [report_run for report_run in self.runs if any(report_run.run is run for run in group.seed_group.runs)]
+
+    def group_of(self, report_run: ReportRun) -> ReportGroup | None:
+        """The group of a run; None for an unfinished run or a second run of a seed."""
+        return next((g for g in self.groups if any(run is report_run.run for run in g.seed_group.runs)), None)
 
     def first(self, group: ReportGroup) -> ReportRun:
         """The first run of a group, which represents it in charts of single runs."""
@@ -111,12 +131,16 @@ def report_data(runs: Sequence[Run]) -> ReportData:
         for section in build(runs, split=split, missing=False).sections
         for row in section.rows
     ]
-    groups = []
-    titles = _names([group.metadata for group in seed_groups], NAME_FIELDS[:-1])
-    for k, (group, title) in enumerate(zip(seed_groups, titles, strict=True)):
+    groups: list[ReportGroup] = []
+    metadata = [group.metadata for group in seed_groups]
+    titles = _names(metadata, NAME_FIELDS[:-1])
+    methods = _names(metadata, ("stream", "split", "method", "variant"))
+    for k, (group, title, method) in enumerate(zip(seed_groups, titles, methods, strict=True)):
         own_rows = tuple(row for row in rows if row.ours is not None and row.ours.runs[0] is group.runs[0])
-        ambiguous = titles.count(title) > 1 and own_rows[0].label
-        groups.append(ReportGroup(f"c{k}", f"{title} [{own_rows[0].label}]" if ambiguous else title, group, own_rows))
+        label = f" [{own_rows[0].label}]" if titles.count(title) > 1 and own_rows[0].label else ""
+        earlier = [other.name for other in groups].count(title + label)
+        label += f" ({earlier + 1})" if earlier else ""  # names are distinct: they are positions in charts
+        groups.append(ReportGroup(f"c{k}", title + label, method + label, group, own_rows))
     return ReportData(report_runs, groups)
 
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import statistics
+from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
-from itl.report.chart import Axis, Band, Chart, Series
-from itl.report.run_selection import ReportRun
+from itl.report.chart import ROLES, Axis, Band, Chart, Series
 
 STAGE_WIDTHS = {"specialist": 2.0}  # on the x axis; 1 for the others
 MAX_CHART_NUMBERS = 12_000  # curves with more numbers are thinned
 MEASURES = {"class_il": "Class-IL", "task_il": "Task-IL"}
 CURVE_KINDS = ("start", "curve")
+Line = dict[str, Any]  # of metrics.jsonl
 
 
 def role(stage: str) -> str:
@@ -23,9 +25,9 @@ def role(stage: str) -> str:
 class StageTimeline:
     """The position of each stage of a run on the x axis, and its measurements."""
 
-    def __init__(self, lines: Sequence[dict[str, Any]], points: int | None = None) -> None:
+    def __init__(self, lines: Sequence[Line], points: int | None = None) -> None:
         inside = [line for line in lines if line.get("kind") in (*CURVE_KINDS, "end")]
-        self.bands: list[tuple[int, str, float, float, list[dict[str, Any]]]] = []
+        self.bands: list[tuple[int, str, float, float, list[Line]]] = []
         at = 0.0
         for (task, stage), part in groupby(inside, key=lambda line: (line["task"], line["stage"])):
             width = STAGE_WIDTHS.get(stage, 1.0)
@@ -33,7 +35,7 @@ class StageTimeline:
             at += width
         self.end, self.points = at, points
 
-    def curve(self, low: float, high: float, part: Sequence[dict[str, Any]]) -> list[tuple[float, dict[str, Any]]]:
+    def curve(self, low: float, high: float, part: Sequence[Line]) -> list[tuple[float, Line]]:
         """(x, line) of a stage's curve, evenly spaced; the drop after the half-pipe is at its start."""
         within = [line for line in part if line["kind"] == "curve"]
         inner = [(low + (high - low) * (k + 1) / (len(within) + 1), line) for k, line in enumerate(within)]
@@ -68,9 +70,31 @@ class StageTimeline:
         }
 
 
-def stages(report_run: ReportRun, measure: str = "class_il") -> Chart | None:
+def mean_lines(runs: Sequence[Sequence[Line]]) -> list[Line]:
+    """The lines of several runs, averaged: those measurements that all of the runs made."""
+    keyed: list[dict[tuple[Any, ...], Line]] = []
+    for lines in runs:
+        repeats: Counter[tuple[Any, ...]] = Counter()
+        keyed.append({})
+        for line in lines:
+            position = (line["kind"], line["task"], line["stage"], line["epoch"])
+            keyed[-1][*position, repeats[position]] = line
+            repeats[position] += 1
+    out = []
+    for key, first in keyed[0].items():
+        measured = [by_key[key] for by_key in keyed if key in by_key]
+        if len(measured) < len(keyed):
+            continue
+        mean: Line = {name: statistics.fmean(line[name] for line in measured) for name in MEASURES}
+        for name in (f"{measure}_tasks" for measure in MEASURES):
+            mean[name] = [statistics.fmean(column) for column in zip(*(line[name] for line in measured), strict=False)]
+        out.append({**first, **mean})
+    return out
+
+
+def stages(lines: Sequence[Line], measure: str = "class_il") -> Chart | None:
     """Mean accuracy over the tasks seen during training; horizontal lines are stage ends on all test images."""
-    timeline = StageTimeline(report_run.run.lines)
+    timeline = StageTimeline(lines)
     if not timeline.bands:
         return None
     names = list(dict.fromkeys(stage for _, stage, *_ in timeline.bands))
@@ -104,9 +128,8 @@ def stages(report_run: ReportRun, measure: str = "class_il") -> Chart | None:
     )
 
 
-def breakdown(report_run: ReportRun, measure: str = "class_il") -> Chart | None:
+def breakdown(lines: Sequence[Line], measure: str = "class_il") -> Chart | None:
     """The accuracy of every task during training, and their mean in bold."""
-    lines = report_run.run.lines
     tasks = max((line["task"] for line in lines), default=0)
     numbers = sum(len(line.get(f"{measure}_tasks", ())) for line in lines if line.get("kind") in CURVE_KINDS)
     timeline = StageTimeline(lines)
@@ -122,7 +145,7 @@ def breakdown(report_run: ReportRun, measure: str = "class_il") -> Chart | None:
         if start is not None:
             y = [line[f"{measure}_tasks"][task] for _, line in points[start:]]
             task_series.append(
-                Series(f"task {task + 1}", y, start=start, role="abcdefgh"[task % 8], width=1.2, tag=str(task + 1))
+                Series(f"task {task + 1}", y, start=start, role=ROLES[task % len(ROLES)], width=1.2, tag=str(task + 1))
             )
     return Chart(
         f"{MEASURES[measure]} of every task",
@@ -134,7 +157,7 @@ def breakdown(report_run: ReportRun, measure: str = "class_il") -> Chart | None:
     )
 
 
-def _describe(line: dict[str, Any]) -> str:
+def _describe(line: Line) -> str:
     return f"task {line['task']}, {line['stage']}, epoch {line['epoch']}"
 
 

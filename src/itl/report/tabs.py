@@ -11,7 +11,8 @@ from itl.report import compare, memory, stages, tasks
 from itl.report.chart import Chart, SharedLists, plain
 from itl.report.image_sheets import ImageLoader, memory_gallery, mistake_gallery
 from itl.report.policies import policies
-from itl.report.run_selection import ReportData, ReportRun
+from itl.report.run_selection import ReportData, ReportGroup, ReportRun
+from itl.report.selection import preference, selection
 
 MEASURES = [["class_il", "Class-IL"], ["task_il", "Task-IL"]]
 MAX_CHART_CHARACTERS = 3_500_000  # of the charts of single runs
@@ -46,10 +47,11 @@ class PageContents:
 
     tabs: list[Tab]
     charts: dict[str, Any]
-    notes: list[str]
-    lead: list[FigureSpec]  # figures at the top of the first tab
-    first: dict[str, str]  # initial values of the selectors
-    pool: SharedLists  # lists that several charts refer to
+    notes: list[str] = field(default_factory=list)
+    lead: list[FigureSpec] = field(default_factory=list)  # figures at the top of the first tab
+    first: dict[str, str] = field(default_factory=dict)  # initial values of the selectors
+    pool: SharedLists = field(default_factory=SharedLists)  # lists that several charts refer to
+    selection: dict[str, Any] = field(default_factory=dict)  # see `itl.report.selection`
 
 
 def contents(report: ReportData, data: str | None) -> PageContents:
@@ -59,45 +61,58 @@ def contents(report: ReportData, data: str | None) -> PageContents:
     detailed, notes = _detail(report, charts, pool)
     runs = [[report_run.key, report_run.name] for report_run in detailed]
     finished = [[report_run.key, report_run.name] for report_run in detailed if report_run.result is not None]
+    groups = sorted(report.groups, key=preference)
+    means = [
+        [group.key, f"{group.name}, mean of {len(group.seed_group.seeds)} seeds"]
+        for group in groups
+        if len(group.seed_group.seeds) > 1
+    ]
     pictured = _pictures(report, detailed, charts, ImageLoader(data))
+    several = len(report.groups) > 1
     tabs = [
-        Tab("Stages", _stages(runs, charts)),
+        Tab("Stages", _stages([*means, *runs], charts)),
         Tab("Tasks", _tasks(report, runs, finished, charts)),
-        Tab("Compare", list(_compare(report, charts))),
+        Tab("Compare", list(_compare(report, charts)) if several else []),
         Tab("Memory", _memory(runs, finished, charts, pictured)),
         Tab("Mistakes", _mistakes(finished, charts, pictured)),
         Tab("Time", _time(report, charts)),
     ]
     tabs = [tab for tab in tabs if tab.views]
     named = {tab.name: tab.views for tab in tabs}
-    lead = named.get("Compare" if len(report.groups) > 1 else "Stages", [])[:1]
-    return PageContents(tabs, charts, notes, lead, _first(report, detailed), pool)
+    lead = named.get("Compare" if several else "Stages", [])[:1]
+    return PageContents(tabs, charts, notes, lead, _first(groups, report, detailed), pool, selection(report))
 
 
-def _first(report: ReportData, detailed: Sequence[ReportRun]) -> dict[str, str]:
-    """Initial values of the selectors: the group with the highest Class-IL, and its first run."""
-    best = max(report.groups, key=lambda group: group.seed_group.mean("class_il").mean or 0.0, default=None)
-    if best is None:
+def _first(groups: Sequence[ReportGroup], report: ReportData, detailed: Sequence[ReportRun]) -> dict[str, str]:
+    """Initial values of the selectors: the first group in the order of preference, and its first run."""
+    if not groups:
         return {"run": detailed[0].key} if detailed else {}
-    return {"run": report.first(best).key, "group": best.key}
+    return {"run": report.first(groups[0]).key, "group": groups[0].key, "reference": groups[0].key}
 
 
 def _detail(report: ReportData, charts: dict[str, Any], pool: SharedLists) -> tuple[list[ReportRun], list[str]]:
-    """The charts of single runs, for as many runs as fit: the first run of every group, then the others."""
-    first = [report.first(group) for group in report.groups]
-    order = [*first, *(report_run for report_run in report.runs if all(report_run is not other for other in first))]
+    """The charts of single runs and of means over seeds, for as many runs as fit.
+
+    The order is: the first run of every group, the means, then the other runs.
+    """
+    groups = sorted(report.groups, key=preference)
+    first = [report.first(group) for group in groups]
+    others = [report_run for report_run in report.runs if all(report_run is not other for other in first)]
+    averaged = [group for group in groups if len(group.seed_group.seeds) > 1]
     taken: list[ReportRun] = []
     size = 0
-    for report_run in order:
+    sources: list[ReportRun | ReportGroup] = [*first, *averaged, *others]
+    for source in sources:
         shared_before = len(pool.lists)
-        run_charts = {key: pool.share(plain(chart)) for key, chart in charts_of(report_run) if chart is not None}
-        size += len(json.dumps([run_charts, pool.lists[shared_before:]]))
+        drawn = mean_charts(report, source) if isinstance(source, ReportGroup) else charts_of(source)
+        source_charts = {key: pool.share(plain(chart)) for key, chart in drawn if chart is not None}
+        size += len(json.dumps([source_charts, pool.lists[shared_before:]]))
         if size > MAX_CHART_CHARACTERS and taken:
             break
-        charts |= run_charts
-        taken.append(report_run)
-    omitted = len(order) - len(taken)
-    note = f"Figures of single runs are shown for {len(taken)} of {len(order)} runs, to limit the size of the page."
+        charts |= source_charts
+        taken += [source] if isinstance(source, ReportRun) else []
+    omitted = len(report.runs) - len(taken)
+    note = f"Figures of single runs are shown for {len(taken)} of {len(report.runs)} runs, to limit the page's size."
     return [report_run for report_run in report.runs if any(report_run is other for other in taken)], [
         note
     ] if omitted else []
@@ -105,15 +120,27 @@ def _detail(report: ReportData, charts: dict[str, Any], pool: SharedLists) -> tu
 
 def charts_of(report_run: ReportRun) -> Iterator[tuple[str, Chart | None]]:
     """The charts of a single run by key; None if it has no data for one."""
-    for measure, _ in MEASURES:
-        yield f"stages/{report_run.key}/{measure}", stages.stages(report_run, measure)
-        yield f"breakdown/{report_run.key}/{measure}", stages.breakdown(report_run, measure)
-        if report_run.result is None:
+    yield from _stage_charts(report_run.key, report_run.run.lines)
+    if report_run.result is None:
+        for measure, _ in MEASURES:
             yield f"matrix/{report_run.key}/{measure}", tasks.matrix([report_run], measure)
     yield f"confusion/{report_run.key}", tasks.confusion(report_run)
     yield f"pairs/{report_run.key}", tasks.pairs(report_run)
     yield f"held/{report_run.key}", memory.held(report_run)
     yield f"arrivals/{report_run.key}", memory.arrivals(report_run)
+
+
+def mean_charts(report: ReportData, group: ReportGroup) -> Iterator[tuple[str, Chart | None]]:
+    """Stages and curves of a group, averaged over its seeds."""
+    yield from _stage_charts(
+        group.key, stages.mean_lines([report_run.run.lines for report_run in report.runs_of(group)])
+    )
+
+
+def _stage_charts(key: str, lines: Sequence[stages.Line]) -> Iterator[tuple[str, Chart | None]]:
+    for measure, _ in MEASURES:
+        yield f"stages/{key}/{measure}", stages.stages(lines, measure)
+        yield f"breakdown/{key}/{measure}", stages.breakdown(lines, measure)
 
 
 def _having(kind: str, runs: Sequence[list[str]], charts: dict[str, Any]) -> list[list[str]]:
@@ -158,16 +185,18 @@ def _tasks(
     report: ReportData, runs: list[list[str]], finished: list[list[str]], charts: dict[str, Any]
 ) -> list[FigureSpec]:
     chosen: list[list[str]] = []
-    for group in report.groups:
+    for group in sorted(report.groups, key=preference):
         group_runs = report.runs_of(group)
         for measure, _ in MEASURES:
             chart = tasks.matrix(group_runs, measure)
             if chart is not None:
                 charts[f"matrix/{group.key}/{measure}"] = plain(chart)
-        chosen.append([group.key, group.name + (f", mean of {len(group_runs)} seeds" if len(group_runs) > 1 else "")])
+        chosen.append([group.key, group.name])
     chosen += [run for run in _having("matrix", runs, charts) if run not in chosen]
     chosen = _having("matrix", chosen, charts)
     views = []
+    if len(report.groups) == 1:
+        views += _comparison(compare.comparisons(report.groups)[0], charts)
     words = (
         "Row: after learning task t. Column: accuracy on task k. A column from top to bottom shows how much of a task "
         "is forgotten."
@@ -177,11 +206,9 @@ def _tasks(
             FigureSpec("matrix/{group}/{measure}", "Task by task", words, {"group": chosen, "measure": MEASURES})
         )
     if len(chosen) > 1:
-        shown = chosen[:MAX_MATRICES]
-        more = "" if len(shown) == len(chosen) else f" The first {MAX_MATRICES} of {len(chosen)}."
-        caption = f"The same matrices side by side.{more}"
+        caption = f"The same matrices side by side, at most {MAX_MATRICES}."
         views.append(
-            FigureSpec("matrix/*/{measure}", "Side by side", caption, {"measure": MEASURES, "*": shown}, kind="grid")
+            FigureSpec("matrix/*/{measure}", "Side by side", caption, {"measure": MEASURES, "*": chosen}, kind="grid")
         )
     confused = _having("confusion", finished, charts)
     if confused:
@@ -190,31 +217,52 @@ def _tasks(
     return views
 
 
+def _comparison(comparison: compare.Comparison, charts: dict[str, Any]) -> list[FigureSpec]:
+    """The figure of a comparison, if there is data for it."""
+    choices = []
+    for name, draw in comparison.draw.items():
+        drawn = {measure: chart for measure, _ in MEASURES if (chart := draw(measure)) is not None}
+        charts |= {f"{comparison.kind}/{name}/{measure}": plain(chart) for measure, chart in drawn.items()}
+        choices += [[name, name]] if "class_il" in drawn else []
+    key = f"{comparison.kind}/{{{comparison.selector}}}/{{measure}}"
+    selectors = {comparison.selector: choices, "measure": MEASURES}
+    return [FigureSpec(key, comparison.title, comparison.caption, selectors)] if choices else []
+
+
 def _compare(report: ReportData, charts: dict[str, Any]) -> Iterator[FigureSpec]:
-    groups = report.groups
-    for number, (title, comparable) in enumerate(compare.comparison_charts(groups)):
-        published = any(row.published for group in comparable for row in group.rows)
-        drawn = {measure: compare.bars(comparable, measure) for measure, _ in MEASURES}
-        if len(comparable) > 1 or published:
-            charts |= {f"bars{number}/{measure}": plain(chart) for measure, chart in drawn.items() if chart is not None}
-            caption = "Bars are our results, with the standard deviation over seeds."
-            caption += " Open marks are published results." if published else ""
-            yield FigureSpec(f"bars{number}/{{measure}}", title, caption, {"measure": MEASURES})
-    for number, stream in enumerate(dict.fromkeys(group.metadata["stream"] for group in groups)):
-        for measure, _ in MEASURES:
-            chart = compare.buffers(groups, stream, measure)
-            if chart is not None:
-                charts[f"buffers{number}/{measure}"] = plain(chart)
-        if f"buffers{number}/class_il" in charts:
-            caption = "Lines are ours; open marks are published results of the same methods. The x axis is logarithmic."
-            yield FigureSpec(f"buffers{number}/{{measure}}", f"Buffer size: {stream}", caption, {"measure": MEASURES})
-    by_measure = {measure: policies(groups, measure) for measure, _ in MEASURES}
+    averages, *others = compare.comparisons(report.groups)
+    yield from _comparison(averages, charts)
+    yield from _paired(report.groups, charts)
+    for comparison in others:
+        yield from _comparison(comparison, charts)
+    by_measure = {measure: policies(report.groups, measure) for measure, _ in MEASURES}
     for number, chart in enumerate(by_measure["class_il"]):
         for measure, _ in MEASURES:
             charts[f"policies{number}/{measure}"] = plain(by_measure[measure][number])
         caption = "Runs that differ in the memory's settings only."
         caption += " Horizontal lines are policies without this setting." if chart.levels else ""
-        yield FigureSpec(f"policies{number}/{{measure}}", chart.title, caption, {"measure": MEASURES})
+        title = chart.title.replace(": Class-IL by ", ": memory policies by ")
+        yield FigureSpec(f"policies{number}/{{measure}}", title, caption, {"measure": MEASURES})
+
+
+def _paired(groups: Sequence[ReportGroup], charts: dict[str, Any]) -> Iterator[FigureSpec]:
+    """Differences between any two groups that can be compared."""
+    references = []
+    for members in compare.comparable_sets(sorted(groups, key=preference)).values():
+        for reference in members:
+            drawn = {measure: compare.paired(members, reference, measure) for measure, _ in MEASURES}
+            found = {f"paired/{reference.key}/{measure}": plain(chart) for measure, chart in drawn.items() if chart}
+            charts |= found
+            references += [[reference.key, reference.name]] if found else []
+    if references:
+        yield FigureSpec(
+            "paired/{reference}/{measure}",
+            "Paired differences",
+            "Each method minus the one it is compared with, on the seeds that both have: the mean difference and its "
+            "95 % confidence interval (Student's t). An interval that does not include 0 speaks for a difference. A "
+            "mark without an interval has one common seed.",
+            {"reference": references, "measure": MEASURES},
+        )
 
 
 def _memory(

@@ -19,15 +19,23 @@ def matrix(runs: Sequence[ReportRun], measure: str = "class_il") -> Chart | None
     tasks = min((len(matrix_of_run) for matrix_of_run in matrices), default=0)
     if not tasks:
         return None
-    mean = np.mean([[row[:tasks] for row in matrix_of_run[:tasks]] for matrix_of_run in matrices], axis=0)
-    values = tuple(tuple(float(v) if k <= t else None for k, v in enumerate(row)) for t, row in enumerate(mean))
+    cut = np.array([[row[:tasks] for row in matrix_of_run[:tasks]] for matrix_of_run in matrices])
+    by_seed = {report_run.metadata["seed"]: _seen(own) for report_run, own in zip(runs, cut, strict=True)}
+    values = _seen(cut.mean(axis=0))
     names = tuple(str(task + 1) for task in range(tasks))
     return Chart(
         f"{MEASURES[measure]} task by task",
         x=Axis("accuracy on task"),
         y=Axis("after task"),
-        heatmap=HeatMap(names, names, values, labels=("after task", "task")),
+        heatmap=HeatMap(
+            names, names, values, labels=("after task", "task"), samples=by_seed if len(by_seed) > 1 else {}
+        ),
     )
+
+
+def _seen(matrix: np.ndarray) -> tuple[tuple[float | None, ...], ...]:
+    """A matrix without the accuracies on tasks that were not learned yet."""
+    return tuple(tuple(float(v) if k <= t else None for k, v in enumerate(row)) for t, row in enumerate(matrix))
 
 
 def counts(report_run: ReportRun) -> np.ndarray | None:

@@ -7,6 +7,7 @@ import re
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from itl._deprecated import SETTING_VALUES, SETTINGS
@@ -36,15 +37,21 @@ class MeanStd:
         """Half the width of the mean's 95 % confidence interval (Student's t); None for a single run."""
         if self.std is None or self.count < 2:
             return None
-        from scipy.special import stdtrit  # type: ignore[import-untyped]
-
-        return float(stdtrit(self.count - 1, 0.975)) * self.std / math.sqrt(self.count)
+        return t_quantile(self.count) * self.std / math.sqrt(self.count)
 
     def text(self, digits: int = 2) -> str:
         """`66.05 ± 0.64`; without the deviation for a single run, and a dash without a mean."""
         if self.mean is None:
             return "–"
         return f"{self.mean:.{digits}f}" + ("" if self.std is None else f" ± {self.std:.{digits}f}")
+
+
+@cache
+def t_quantile(count: int) -> float:
+    """The 97.5 % quantile of Student's t for the mean of `count` values."""
+    from scipy.special import stdtrit  # type: ignore[import-untyped]  # deferred: slow to import
+
+    return float(stdtrit(count - 1, 0.975))
 
 
 @dataclass

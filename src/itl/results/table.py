@@ -35,12 +35,15 @@ class TableRow:
         return MeanStd(None, None, 0) if self.ours is None else self.ours.mean(measure)
 
     def difference(self, measure: str) -> tuple[float | None, float | None]:
-        """Our mean minus the published mean: in points, and in published standard deviations."""
+        """Our mean minus the published mean: in points, and in published standard deviations.
+
+        The second number is None unless both sides have several seeds: one run says nothing about the spread.
+        """
         published, ours = self.published_score(measure), self.our_score(measure)
         if published.mean is None or ours.mean is None:
             return None, None
         points = ours.mean - published.mean
-        return points, points / published.std if published.std else None
+        return points, points / published.std if published.std and ours.std is not None else None
 
     @property
     def matches_published(self) -> bool | None:
