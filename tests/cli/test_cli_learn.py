@@ -38,6 +38,8 @@ def test_learn_extends_a_model_over_several_processes(itl, tmp_path):
     assert second.code == 0
     again = itl("learn", "m", "tuesday", *QUICK)
     assert "tuesday: already learned" in again.out
+    assert itl("report", "m").out == "wrote m/report.html\n"
+    assert "learn monday" in (tmp_path / "m/report.html").read_text()
     assert "unchanged: m (3 classes, 12 of 12 images in memory)\n" in again.out
     third = itl("learn", "m", "friday", "--json", *QUICK)
     assert third.code == 0, third.err

@@ -6,11 +6,7 @@ import html
 import json
 import re
 
-import pytest
-
 from support.run_records import fake_run
-
-pytest.importorskip("plotly")
 
 
 def text_of(path) -> str:

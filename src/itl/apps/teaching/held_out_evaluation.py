@@ -156,6 +156,26 @@ def current_names(model: Model, entry: dict[str, Any]) -> dict[str, str]:
     return names
 
 
+def accuracies_by_lesson(model: Model) -> list[tuple[str, float | None, dict[str, float]]]:
+    """Return, for each lesson of the history, its name, the overall accuracy and that of each class, then.
+
+    Accuracies are in percent, and classes have today's names. Classes that were merged later are left out.
+    """
+    lessons = []
+    for entry in model.history:
+        if entry["what"] != "learn" or "accuracy" not in entry:
+            continue
+        names, recorded = current_names(model, entry), entry["accuracy"].get("classes", {})
+        current = {old: names.get(old, old) for old in recorded}
+        classes = {
+            new: float(recorded[old])
+            for old, new in current.items()
+            if new in model.classes and list(current.values()).count(new) == 1
+        }
+        lessons.append((str(entry.get("name", "")), entry["accuracy"].get("all"), classes))
+    return lessons
+
+
 def accuracy_when_taught(model: Model, name: str) -> float | None:
     """Return a class's accuracy when it was last taught; None if unknown."""
     for entry in reversed(model.history):

@@ -74,11 +74,12 @@ def _disk_usage(folder: Path) -> int:
     return sum(sizes.values())
 
 
-def _print_facts(facts: dict[str, Any]) -> None:
+def main_facts(facts: dict[str, Any]) -> dict[str, str]:
+    """The main properties of a model as text."""
     image, memory = facts["image"], facts["memory"]
     shape = f"{image['channels']} x {image['size']} x {image['size']} pixels"
     memory_bytes = format_bytes(memory["file_bytes"] or memory["pixel_bytes"])  # a plain learner saves no image files
-    lines = {
+    return {
         "model": facts["path"],
         "method": facts["method"],
         "network": facts["network"],
@@ -87,7 +88,10 @@ def _print_facts(facts: dict[str, Any]) -> None:
         "memory": f"{memory['images']} of {memory['room']} images, {memory_bytes} ({memory['policy']})",
         "folder": f"{format_bytes(facts['folder_bytes'])}; itl undo can go back {plural(facts['undo'], 'step')}",
     }
-    for key, value in lines.items():
+
+
+def _print_facts(facts: dict[str, Any]) -> None:
+    for key, value in main_facts(facts).items():
         echo(f"{key:<8} {value}")
     if facts["unfinished"] is not None:
         name = facts["unfinished"].get("what", "images")
