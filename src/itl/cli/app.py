@@ -15,6 +15,7 @@ import click
 
 from itl import __version__
 from itl.cli.commands.bench import bench
+from itl.cli.commands.doctor import doctor
 from itl.cli.commands.edit import check, forget, rename, resize, undo
 from itl.cli.commands.evaluate import evaluate
 from itl.cli.commands.export import export
@@ -41,7 +42,7 @@ SYSTEM_ERRORS = {
 }
 SECTIONS = {
     "Experiments": (run, refine, sweep, search, table, report, bench),
-    "Lists": (methods, streams, backbones),
+    "Lists and checks": (methods, streams, backbones, doctor),
     "Models of your own images": (serve, learn, predict, evaluate, info, export, check, undo, forget, rename, resize),
 }
 
