@@ -49,7 +49,7 @@ def interrupted(tmp_path_factory):
 def test_ctrl_c_prints_how_to_continue(interrupted):
     _, (code, out, err) = interrupted
     assert code == 130
-    assert out.startswith("task 1, specialist: Class-IL ")
+    assert out.startswith("task 1 of 2, specialist: Class-IL ")
     assert "wrote" not in out
     assert err == f"itl: Interrupted. To continue runs/{NAME}, repeat the command with --resume.\n"
 

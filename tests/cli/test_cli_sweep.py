@@ -16,11 +16,13 @@ pytest.importorskip("yaml")
 GRID = "methods: [er, b]\nseeds: [0, 1]\ntasks: 2\n"
 
 
-def test_sweep_dry_run_lists_the_runs_without_starting_them(itl, tmp_path):
+def test_sweep_dry_run_summarizes_the_runs_without_starting_them(itl, tmp_path):
     (tmp_path / "mine.yaml").write_text(GRID)
     done = itl("sweep", "mine.yaml", "--dry-run")
     assert done.code == 0
     assert "mine: 4 waiting" in done.out
+    rows = [line.split() for line in done.out.splitlines() if line.startswith("seq-digits")]
+    assert rows == [["seq-digits", method, "20", "0,1", "2", "0"] for method in ("er", "b")]
     assert "runs/mine" in done.out
     listed = itl("sweep", "mine.yaml", "--dry-run", "--json").json
     assert [cell["state"] for cell in listed["cells"].values()] == ["waits"] * 4
@@ -142,3 +144,26 @@ def test_search_writes_and_runs_the_best_settings(itl, tmp_path):
     again = itl("run", "--config", done.json["config"], "--json")
     assert again.json["class_il"] == final["class_il"]
     assert (tmp_path / done.json["out"] / "history.png").stat().st_size > 1000
+
+
+def test_search_tries_no_point_of_a_small_space_twice(itl):
+    words = [*tiny(), "--over", "specialist.lr=0.001,0.01,0.1", "--method", "b", "--device", "cpu", "--workers", "1"]
+    done = itl("search", *words, "--sampler", "random", "--trials", "9")
+    assert done.code == 0, done.err
+    lines = [line for line in done.out.splitlines() if " of 3: trial-" in line]
+    assert [line[:6] for line in lines] == ["1 of 3", "2 of 3", "3 of 3"]
+    assert all("Class-IL" in line for line in lines)
+    listed = itl("search", *words, "--sampler", "random", "--trials", "9", "--json").json
+    tried = [trial["settings"]["specialist.lr"] for trial in listed["trials"]]
+    assert sorted(tried) == [0.001, 0.01, 0.1]
+
+
+def test_sweep_without_a_terminal_prints_a_line_per_run(itl, tmp_path):
+    settings = {"net.width": 4, "specialist.steps": 4}
+    (tmp_path / "mine.json").write_text(
+        json.dumps({"methods": ["b"], "seeds": [0, 1], "tasks": 2, "settings": settings})
+    )
+    done = itl("sweep", "mine.json", "--device", "cpu", "--workers", "1")
+    assert done.code == 0, done.err
+    assert [line for line in done.out.splitlines() if line.startswith(("1 of 2: ", "2 of 2: ")) and "done" in line]
+    assert "1 of 2" not in itl("sweep", "mine.json", "--device", "cpu", "--quiet").out

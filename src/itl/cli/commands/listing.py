@@ -175,17 +175,29 @@ def _print_method(facts: dict[str, Any]) -> None:
     for key, value in lines.items():
         if value:
             click.echo(f"  {key:<11} {value}")
-    cases = {(stream, size): s for stream, sizes in facts["settings"].items() for size, s in sizes.items()}
-    first, *others = cases.values()  # a specialist used on some streams only has options that the others lack
+    cases = [settings for sizes in facts["settings"].values() for settings in sizes.values()]
+    first, *others = cases  # a specialist used on some streams only has options that the others lack
     common = {k: v for k, v in first.items() if all(k in case and case[k] == v for case in others)}
     click.echo("\nsettings common to all streams (change one with --set KEY=VALUE)")
     width = max(MIN_KEY_WIDTH, *map(len, common))
     for key, value in common.items():
         click.echo(f"  {key:<{width}} {_format_value(value)}")
-    click.echo("\nsettings by stream")
-    for (stream, size), case in cases.items():
-        own = " ".join(f"{key}={_format_value(value)}" for key, value in case.items() if key not in common)
-        click.echo(f"  {stream}{'' if size == 'any' else f', buffer {size}'}: {own or 'no others'}")
+    for stream, sizes in facts["settings"].items():
+        _print_stream_settings(stream, sizes, common)
+
+
+def _print_stream_settings(stream: str, sizes: dict[str, dict[str, Any]], common: dict[str, Any]) -> None:
+    """Print the settings that depend on the stream as a table, with one column per buffer size."""
+    keys = [key for key in dict.fromkeys(key for case in sizes.values() for key in case) if key not in common]
+    if not keys:
+        click.echo(f"\nsettings on {stream}: no others")
+        return
+    rows = [[key, *(_format_value(case[key]) if key in case else "–" for case in sizes.values())] for key in keys]
+    headings = [f"settings on {stream}", *("" if size == "any" else f"buffer {size}" for size in sizes)]
+    widths = [max(len(row[k]) for row in [headings, *rows]) for k in range(len(headings))]
+    click.echo()
+    for row in [headings, *(["  " + row[0], *row[1:]] for row in rows)]:
+        click.echo("  ".join([row[0].ljust(widths[0] + 2), *map(str.ljust, row[1:], widths[1:])]).rstrip())
 
 
 def _format_value(value: Any) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -110,6 +109,7 @@ def _build_plan(given: dict[str, Any]) -> SearchPlan:
     trials = given["trials"]
     if trials is None:
         trials = sum(1 for _ in space.points()) if given["sampler"] == "grid" else DEFAULT_TRIALS
+    trials = min(trials, space.size or trials)  # no point is tried twice
     return SearchPlan(
         config,
         space,
@@ -150,17 +150,16 @@ def _configs_to_load(plan: SearchPlan) -> list[Config]:
 
 def _run_trials(trials: TrialJobs, plan: SearchPlan, given: dict[str, Any]) -> None:
     """Run the remaining trials, with a live table if there is a terminal."""
-    from itl.cli.display.jobs import JobsDisplay
-    from itl.cli.display.live import live_console
+    from itl.cli.display.jobs import show_jobs
     from itl.experiments.search.progress import ProgressTracker
 
     remaining = plan.trials - _count_finished(trials)
     if remaining <= 0:
         return
-    console, tracker = live_console(given), ProgressTracker()
+    tracker = ProgressTracker(f"trial-{number:04d}" for number in range(plan.trials))
     heading = f"search of {plan.config.method} on {plan.config.stream}, {plan.trials} trials"
     try:
-        with nullcontext() if console is None else JobsDisplay(console, tracker, heading, "trial"):
+        with show_jobs(given, tracker, heading, "trial"):
             choose_backend(given).run_jobs(trials.spec, tracker, remaining, given["data"])
     except KeyboardInterrupt:
         done = f"{_count_finished(trials)} of {plan.trials} trials are done."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,9 @@ from itl.cli.run_folders import check_out_folder
 from itl.errors import UserError
 
 if TYPE_CHECKING:
+    from rich.table import Table as RichTable
+
+    from itl.experiments.config import Config
     from itl.experiments.search.grid import Grid
     from itl.experiments.search.progress import ProgressTracker
     from itl.experiments.search.sweep import Backend
@@ -72,7 +74,7 @@ def choose_backend(given: dict[str, Any], deadline: float | None = None) -> Back
 @click.option(
     "--out", metavar="DIR", help="Folder that will contain one folder per run. [default: runs/ and the grid's name]"
 )
-@click.option("--dry-run", is_flag=True, help="List the runs without starting them.")
+@click.option("--dry-run", is_flag=True, help="Summarize the runs without starting them; --json lists all.")
 @click.option(
     "--minutes",
     type=click.FloatRange(0, min_open=True),
@@ -118,13 +120,11 @@ def run_cells(
     cells: SweepJobs, tracker: ProgressTracker, given: dict[str, Any], heading: str, deadline: float | None = None
 ) -> None:
     """Run the unfinished cells until the deadline (Unix time), with a live table if there is a terminal."""
-    from itl.cli.display.jobs import JobsDisplay
-    from itl.cli.display.live import live_console
+    from itl.cli.display.jobs import show_jobs
     from itl.experiments.search.sweep import sweep as run_sweep
 
-    console = live_console(given)
     try:
-        with nullcontext() if console is None else JobsDisplay(console, tracker, heading, "run"):
+        with show_jobs(given, tracker, heading, "run"):
             run_sweep(cells, choose_backend(given, deadline), tracker, given["data"], given["download"])
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"Interrupted. {_done(tracker)} To continue, repeat the command.") from None
@@ -177,11 +177,31 @@ def _print_table(grid: Grid, cells: SweepJobs, tracker: ProgressTracker, dry_run
     from itl.cli.display.jobs import jobs_table
     from itl.cli.display.tables import open_console
 
-    open_console(PIPED_WIDTH).print(jobs_table(list(tracker.jobs.values()), "run"))
     console = open_console()
+    if dry_run:
+        console.print(_grid_table(grid, tracker))
+    else:
+        open_console(PIPED_WIDTH).print(jobs_table(list(tracker.jobs.values()), "run"))
     if grid.missing:
         console.print(f"methods not available: {', '.join(grid.missing)}")
     console.print(f"{grid.name}: {tracker.summary}")
     if tracker.in_state("waits") and not dry_run:
         console.print("to continue, repeat the command")
     console.print(f"would write to {cells.out}" if dry_run else f"next: itl table {cells.out}", soft_wrap=True)
+
+
+def _grid_table(grid: Grid, tracker: ProgressTracker) -> RichTable:
+    """One row per stream, method and variant: its memory sizes, its seeds, and how many of its runs are done."""
+    from itl.cli.display.tables import plain_table
+
+    rows: dict[tuple[str, ...], list[Config]] = {}
+    for config in grid.cells:
+        name = f"{config.method} ({config.variant})" if config.variant else config.method
+        split = "" if config.split == "test" else f" ({config.split})"
+        rows.setdefault((config.stream + split, name), []).append(config)
+    table = plain_table("stream", "method", "memory sizes", "seeds", "runs", "done", left=4)
+    for key, configs in rows.items():
+        sizes, seeds = (sorted({getattr(config, name) for config in configs}) for name in ("buffer", "seed"))
+        done = sum(tracker.jobs[config.name].state == "done" for config in configs)
+        table.add_row(*key, *(",".join(map(str, values)) for values in (sizes, seeds)), str(len(configs)), str(done))
+    return table

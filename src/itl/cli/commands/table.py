@@ -129,15 +129,17 @@ def _print_grid(console: Console, grid: TextTable) -> None:
 
 
 def _fit_width(grid: TextTable, width: int) -> TextTable:
-    """The grid, without the columns of differences if the terminal is too narrow for them."""
-    from itl.results.render import DIFFERENCE, TextTable
+    """The grid, on a narrow terminal without less important columns: differences imply the published results."""
+    from itl.results.render import WITHIN, TextTable
 
-    table = [[name for _, name in grid.headings], *grid.rows]
-    first, *others = (max(map(len, column)) for column in zip(*table, strict=True))
-    if min(first, METHOD_WIDTH[0]) + sum(others) + 2 * len(table[0]) <= width:
-        return grid
-    columns = [column for column, name in enumerate(table[0]) if name != DIFFERENCE]
-    return TextTable([grid.headings[k] for k in columns], [[row[k] for k in columns] for row in grid.rows])
+    for dropped in (WITHIN[1], "published", "seeds", "memory", "saving", "evaluation"):
+        table = [[name for _, name in grid.headings], *grid.rows]
+        first, *others = (max(map(len, column)) for column in zip(*table, strict=True))
+        if min(first, METHOD_WIDTH[0]) + sum(others) + 2 * len(others) <= width:
+            break
+        columns = [column for column, name in enumerate(table[0]) if name != dropped]
+        grid = TextTable([grid.headings[k] for k in columns], [[row[k] for k in columns] for row in grid.rows])
+    return grid
 
 
 def _print_commands(console: Console, section: TableSection) -> None:

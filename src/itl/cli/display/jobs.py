@@ -3,18 +3,42 @@
 from __future__ import annotations
 
 import time
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
+import click
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from itl.cli.display.formatting import format_duration, format_percent
-from itl.cli.display.live import LiveDisplay
+from itl.cli.display.live import LiveDisplay, live_console
 from itl.cli.display.tables import plain_table
 from itl.experiments.search.progress import DONE, FAILED, RUNNING, STATE_NAMES, WAITING, JobProgress, ProgressTracker
 
 MAX_FINISHED_ROWS = 12
 REFRESH_PER_SECOND = 2
+
+
+def show_jobs(
+    given: dict[str, Any], tracker: ProgressTracker, heading: str, kind: str
+) -> AbstractContextManager[object]:
+    """A live table of the jobs on a terminal; elsewhere one line per finished job, unless `--json` or `--quiet`."""
+    console = live_console(given)
+    if console is not None:
+        return JobsDisplay(console, tracker, heading, kind)
+    if not given.get("as_json") and not given.get("quiet"):
+        tracker.on_finish = lambda job: click.echo(job_line(job, tracker))
+    return nullcontext()
+
+
+def job_line(job: JobProgress, tracker: ProgressTracker) -> str:
+    """One line about a finished job: how many are finished, its name, accuracies and duration."""
+    finished = len(tracker.in_state(DONE)) + len(tracker.in_state(FAILED))
+    line = f"{finished} of {len(tracker.jobs)}: {job.name}: {_status(job)}"
+    scores = [(name, job.line.get(key)) for name, key in (("Class-IL", "class_il"), ("Task-IL", "task_il"))]
+    line += "".join(f", {name} {format_percent(value)}" for name, value in scores if value is not None)
+    return line if job.seconds is None else f"{line}, {format_duration(job.seconds)}"
 
 
 class JobsDisplay(LiveDisplay):

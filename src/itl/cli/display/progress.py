@@ -110,6 +110,12 @@ class TrainingDisplay(LiveDisplay, Callback):
         return line
 
 
+def scored_tasks(line: dict[str, Any]) -> str:
+    """The tasks that recorded accuracies belong to, such as `on tasks 1 to 3`."""
+    task = line["task"]
+    return "before training" if not task else "on task 1" if task == 1 else f"on tasks 1 to {task}"
+
+
 class RunDisplay(TrainingDisplay):
     """Live progress of `itl run`. Shows the accuracies that the run records; evaluates nothing itself."""
 
@@ -156,7 +162,7 @@ class RunDisplay(TrainingDisplay):
         line = Text(f"task {self.task} of {len(self.stream or ())}, ").append(super().current_stage()).append("\n")
         if self.stage[1] and self.scores:
             scores = [format_percent(self.scores[key]) for key in ("class_il", "task_il")]
-            line.append("Class-IL {}, Task-IL {}".format(*scores))
+            line.append("Class-IL {}, Task-IL {}".format(*scores)).append(f" {scored_tasks(self.scores)}")
             if self.scores["kind"] == "curve":
-                line.append(f" at epoch {self.scores['epoch']}, on a sample of the images", "dim")
+                line.append(f", epoch {self.scores['epoch']}, a sample of the images", "dim")
         return line

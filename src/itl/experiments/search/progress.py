@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,6 +41,7 @@ class ProgressTracker:
     def __init__(self, names: Iterable[str] = ()) -> None:
         self.jobs = {name: JobProgress(name) for name in names}
         self.workers = 0
+        self.on_finish: Callable[[JobProgress], None] | None = None  # called when a job is done or has failed
         self.started = time.monotonic()
 
     def update(self, event: JobEvent) -> None:
@@ -59,6 +60,8 @@ class ProgressTracker:
             job.state, job.error = kind, event.get("error") or ""
             job.line = {key: value for key, value in event.items() if key not in ("kind", "job")} or job.line
             job.ended = time.monotonic() if job.started is not None else None
+            if self.on_finish is not None:
+                self.on_finish(job)
         elif kind == "requeued":
             job.state = WAITING
 

@@ -74,6 +74,14 @@ class Space:
         """Settings for a trial."""
         return {dimension.key: dimension.suggest(trial) for dimension in self.dimensions}
 
+    @property
+    def size(self) -> int | None:
+        """Number of points; None if a dimension is a range, or if there are too many points to list."""
+        if any(dimension.values is None for dimension in self.dimensions):
+            return None
+        count = math.prod(len(dimension.values or ()) for dimension in self.dimensions)
+        return count if count <= MAX_GRID_POINTS else None
+
     def points(self) -> Iterator[dict[str, Any]]:
         """All combinations of values.
 

@@ -10,6 +10,7 @@ from statistics import fmean, median
 from typing import Any
 
 import optuna
+from optuna.distributions import BaseDistribution
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from itl.callbacks.base import Callback
@@ -191,7 +192,10 @@ class TrialJobs:
             started = sum(trial.state is not TrialState.WAITING for trial in trials)
             if started >= RunFolder(self.out).read("search.json")["trials"] or not self._has_more(trials):
                 return None
-            self.study.sampler = make_sampler(self.plan["sampler"], self.plan["seed"], started)
+            untried = self._untried(trials)
+            if untried == [] and all(trial.state is not TrialState.WAITING for trial in trials):
+                return None
+            self.study.sampler = make_sampler(self.plan["sampler"], self.plan["seed"], started, untried)
             new_trial = self.study.ask()
             lock = self._lock(new_trial.number)
             assert lock is not None
@@ -203,6 +207,13 @@ class TrialJobs:
     def _has_more(self, trials: Sequence[FrozenTrial]) -> bool:
         """Whether the sampler has another point; only a grid is finite."""
         return self.plan["sampler"] != "grid" or any(trial.state is TrialState.WAITING for trial in trials)
+
+    def _untried(self, trials: Sequence[FrozenTrial]) -> list[dict[str, Any]] | None:
+        """The points that no trial has; None if the space has a range or too many points to count."""
+        if self.space.size is None:
+            return None
+        tried = [trial.system_attrs.get("fixed_params") or trial.params for trial in trials]
+        return [point for point in self.space.points() if point not in tried]
 
     def _job(self, trial: Trial) -> TrialJob:
         chosen = self.space.suggest(trial)  # a resumed trial keeps its values
@@ -262,9 +273,43 @@ def open_study(out: Path, prune: bool = True) -> optuna.Study:
     )
 
 
-def make_sampler(kind: str, seed: int, number: int) -> optuna.samplers.BaseSampler:
-    """Sampler of trial `number`, seeded by it, so that a resumed search draws the same trials."""
+class WithoutRepetition:
+    """Mixin for a sampler: draws a point of a finite space that no trial has."""
+
+    untried: list[dict[str, Any]] | None = None
+
+    def sample_independent(
+        self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Any:
+        """The sampler's value, or another one if all points with that value were tried."""
+        value = super().sample_independent(study, trial, param_name, param_distribution)  # type: ignore[misc]
+        if not self.untried:
+            return value
+        chosen = trial.params.items()
+        values = [point[param_name] for point in self.untried if all(point[key] == v for key, v in chosen)]
+        return value if value in values or not values else values[trial.number % len(values)]
+
+
+class UntriedTPESampler(WithoutRepetition, optuna.samplers.TPESampler):
+    """TPE without repetition."""
+
+
+class UntriedRandomSampler(WithoutRepetition, optuna.samplers.RandomSampler):
+    """Random search without repetition."""
+
+
+def make_sampler(
+    kind: str, seed: int, number: int, untried: list[dict[str, Any]] | None = None
+) -> optuna.samplers.BaseSampler:
+    """Sampler of trial `number`, seeded by it, so that a resumed search draws the same trials.
+
+    Args:
+        kind: `tpe`; any other kind draws at random.
+        seed: Seed of the search.
+        number: Number of the trial.
+        untried: For a small finite space, the points that are left.
+    """
     sampler_seed = int(generator("search", seed, number).integers(2**31))
-    if kind == "tpe":
-        return optuna.samplers.TPESampler(seed=sampler_seed)
-    return optuna.samplers.RandomSampler(seed=sampler_seed)
+    sampler = (UntriedTPESampler if kind == "tpe" else UntriedRandomSampler)(seed=sampler_seed)
+    sampler.untried = untried
+    return sampler

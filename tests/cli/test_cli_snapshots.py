@@ -1,0 +1,74 @@
+"""The terminal output of commands at 80 and 120 columns, compared with files.
+
+After an intended change, `ITL_UPDATE_SNAPSHOTS=1 pytest tests/cli/test_cli_snapshots.py` writes the files again; review
+the difference.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from itl.cli.app import cli
+from itl.cli.commands import doctor
+from itl.cli.display import tables
+from support.run_records import fake_run
+
+SNAPSHOTS = Path(__file__).parent / "snapshots"
+DOCTOR_FACTS = {
+    "versions": {"itl": "0.1.0", "python": "3.11.2", "torch": "2.13.0", "numpy": "2.4.6"},
+    "commit": "0123abcd",
+    "platform": "Linux-6.1-x86_64",
+    "hardware": {"device": "cpu", "cpu": "A CPU", "cpus": 8, "threads": 4},
+    "gpus": [],
+    "triton": True,
+    "cache": {"folder": "~/.cache/itl/images", "bytes": 2048},
+    "extras": {"report": {"matplotlib": "3.11"}, "onnx": {"onnx": None, "onnxruntime": "1.2"}},
+    "free_disk_bytes": 5 << 30,
+    "self_test": {"error": None, "class_il": 71.25, "seconds": 4.2},
+}
+COMMANDS = {
+    "table": ["table", "runs", "--stream", "seq-cifar10", "--hide-missing", "--seconds"],
+    "sweep": ["sweep", "grid.json", "--dry-run"],
+    "methods": ["methods"],
+    "methods-itl": ["methods", "itl"],
+    "streams": ["streams"],
+    "doctor": ["doctor"],
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("snapshots")
+    for method, level in (("itl", 66.5), ("er", 45.25)):
+        for seed in range(3):
+            fake_run(folder / f"runs/{method}-{seed}", method=method, seed=seed, level=level + seed, tasks=2, classes=4)
+    fake_run(folder / "runs/derpp", method="derpp", level=63.0, tasks=2, classes=4)
+    (folder / "grid.json").write_text('{"methods": ["itl", "er", "derpp"], "buffers": [20, 50], "seeds": [0, 1, 2]}')
+    return folder
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("name", COMMANDS)
+def test_output_equals_its_snapshot(
+    name: str, width: int, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def terminal(piped_width: int | None = None) -> Console:
+        return Console(file=sys.stdout, width=width, force_terminal=True, color_system=None, highlight=False)
+
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(tables, "open_console", terminal)
+    monkeypatch.setattr(doctor, "describe", lambda device: dict(DOCTOR_FACTS))
+    monkeypatch.setattr(doctor, "self_test", lambda device: DOCTOR_FACTS["self_test"])
+    cli.main(COMMANDS[name], standalone_mode=False)
+    lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    path = SNAPSHOTS / f"{name}-{width}.txt"
+    if os.environ.get("ITL_UPDATE_SNAPSHOTS"):
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    assert lines == path.read_text(encoding="utf-8").splitlines()
+    commands = ("itl run", "  itl run", "reference", "  reference", "  note")  # never wrapped: to be copied
+    assert all(len(line) <= width for line in lines if not line.startswith(commands)) or name == "methods-itl"
