@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from itl.cli.app import cli
-from itl.cli.commands import doctor
+from itl.cli.commands import doctor, listing
 from itl.cli.display import tables
 from support.run_records import fake_run
 
@@ -36,8 +36,25 @@ COMMANDS = {
     "sweep": ["sweep", "grid.json", "--dry-run"],
     "methods": ["methods"],
     "methods-itl": ["methods", "itl"],
-    "streams": ["streams"],
     "doctor": ["doctor"],
+}
+SETTINGS = {"net.name": "resnet18", "specialist.name": "er", "specialist.lr": 0.03, "tangent.lr": 0.01}
+METHOD_FACTS = {
+    "name": "itl",
+    "about": "offline ER, then the tangent generalist",
+    "specialist": "er",
+    "generalist": "tangent",
+    "half_pipe": True,
+    "projection": True,
+    "memory": "stratified",
+    "stores": ["image", "label"],
+    "captured": True,
+    "reference": "Liu, Golatkar, Soatto, Achille, CVPR 2024",
+    "note": "",
+}
+STREAM_SETTINGS = {
+    "seq-digits": {"any": {**SETTINGS, "net.name": "resnet8", "specialist.name": "er-separate"}},
+    "seq-cifar10": {"200": SETTINGS, "500": {**SETTINGS, "tangent.lr": 0.05, "specialist.options.average": 0.999}},
 }
 
 
@@ -64,11 +81,14 @@ def test_output_equals_its_snapshot(
     monkeypatch.setattr(tables, "open_console", terminal)
     monkeypatch.setattr(doctor, "describe", lambda device: dict(DOCTOR_FACTS))
     monkeypatch.setattr(doctor, "self_test", lambda device: DOCTOR_FACTS["self_test"])
+    monkeypatch.setattr(listing, "describe", lambda method: dict(METHOD_FACTS))
+    monkeypatch.setattr(listing, "settings_by_stream", lambda method: STREAM_SETTINGS)
+    monkeypatch.setattr("itl.presets.all_methods", lambda: [None] * 2)
     cli.main(COMMANDS[name], standalone_mode=False)
     lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
     path = SNAPSHOTS / f"{name}-{width}.txt"
     if os.environ.get("ITL_UPDATE_SNAPSHOTS"):
         path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     assert lines == path.read_text(encoding="utf-8").splitlines()
-    commands = ("itl run", "  itl run", "reference", "  reference", "  note")  # never wrapped: to be copied
-    assert all(len(line) <= width for line in lines if not line.startswith(commands)) or name == "methods-itl"
+    copied = ("  itl run", "would write")  # never wrapped
+    assert all(len(line) <= width for line in lines if not line.startswith(copied))

@@ -10,6 +10,7 @@ from typing import Any
 
 from itl.report.chart import ROLES, Axis, Chart, Series, value_range
 from itl.report.run_selection import ReportData, ReportGroup
+from itl.report.selection import preference
 from itl.report.stages import MEASURES
 from itl.results.published import SOURCES, published
 from itl.results.seed_groups import MeanStd
@@ -57,7 +58,8 @@ def averages(groups: Sequence[ReportGroup], measure: str = "class_il") -> Chart 
     """Average accuracy over the tasks seen so far, after each task: a line per group, a band over its seeds."""
     tasks = max((len(group.seed_group.results[0][f"{measure}_matrix"]) for group in groups), default=0)
     series = []
-    for number, group in enumerate(sorted(groups, key=lambda g: -(g.seed_group.mean(measure).mean or 0.0))):
+    order = [group.key for group in sorted(groups, key=preference)]  # the first methods have different colors
+    for group in sorted(groups, key=lambda g: -(g.seed_group.mean(measure).mean or 0.0)):
         matrices = {int(result["seed"]): result[f"{measure}_matrix"] for result in group.seed_group.results}
         shown = min(map(len, matrices.values()))
         samples = [
@@ -65,7 +67,7 @@ def averages(groups: Sequence[ReportGroup], measure: str = "class_il") -> Chart 
             for task in range(shown)
         ]
         hover = [f"{group.name}, after task {task + 1}" for task in range(shown)]
-        style = {"role": ROLES[number % len(ROLES)], "width": 2.0, "band": True}
+        style = {"role": ROLES[order.index(group.key) % len(ROLES)], "width": 2.0, "band": True}
         at = [float(task + 1) for task in range(shown)]
         series.append(_series(group.name, [group] * shown, samples, hover, x=at, **style))
     if tasks < 2:
