@@ -25,7 +25,7 @@ def test_doctor_lists_versions_extras_and_disk_without_the_home_folder(itl):
 
 def test_doctor_knows_all_extras():
     extras = tomllib.loads((HOME / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    assert {*doctor.EXTRAS} == {name for name in extras if name not in ("dev", "docs", "backbones")}
+    assert {*doctor.EXTRAS} == {name for name in extras if name not in ("dev", "docs")}
 
 
 def test_self_test_learns_saves_and_loads():
