@@ -1,5 +1,6 @@
 """Measure pre-trained backbones: accuracy on Seq-CIFAR-10, time of lessons, and peak memory.
 
+    python benchmarks/backbones.py few --data DATA  # closed-form methods with 20 to 200 images per class
     python benchmarks/backbones.py accuracy --data DATA --size 128  # every method, 3 seeds
     python benchmarks/backbones.py stream --data DATA --size 128  # time of the whole stream, features included
     python benchmarks/backbones.py lessons --images TINY  # ten TinyImageNet classes in five lessons
@@ -24,17 +25,21 @@ import time
 from pathlib import Path
 from typing import Any
 
+from itl.engine.device import choose_engine
+from itl.results.environment import environment
+
 BACKBONE = "efficientnet-lite0"
 SEEDS = (0, 1, 2)
+RIDGES = (300, 1000, 3000, 10000)
 HEAD = {"specialist.epochs": 5, "specialist.momentum": 0.9, "tangent.epochs": 50, "projection.epochs": 50}
 # Settings that are chosen on the validation split, for each method; the first one is the default.
 CHOICES: dict[str, list[dict[str, Any]]] = {
     "ncm": [{}],
-    "ridge": [{"specialist.options.ridge": ridge} for ridge in (1e-3, 1e-2, 1e-1, 1.0)],
+    "ridge": [{"specialist.options.ridge": ridge} for ridge in RIDGES],
     "ranpac": [
         {"specialist.options.width": width, "specialist.options.ridge": ridge}
         for width in (2000, 5000)
-        for ridge in (1e-3, 1e-2, 1e-1, 1.0)
+        for ridge in RIDGES
     ],
     "er": [{**HEAD, "specialist.lr": lr} for lr in (0.01, 0.03, 0.1)],
     "derpp": [{**HEAD, "specialist.lr": lr} for lr in (0.01, 0.03)],
@@ -110,10 +115,10 @@ def make_folders(args: argparse.Namespace, target: Path, lessons: int, classes: 
 
 
 VARIANTS = {
-    "backbone": ["--backbone", BACKBONE, "--method", "ranpac"],
+    "backbone": ["--backbone", BACKBONE, "--method", "ridge"],
     "backbone, trained classifier": ["--backbone", BACKBONE, "--method", "itl"],
     "from scratch": ["--method", "itl", "--size", "64"],
-    "joint, backbone": ["--backbone", BACKBONE, "--method", "ranpac"],
+    "joint, backbone": ["--backbone", BACKBONE, "--method", "ridge"],
 }
 
 
@@ -165,7 +170,37 @@ def memory(args: argparse.Namespace) -> dict[str, Any]:
         return {"seconds": seconds, "peak_bytes": peak}
 
 
+def few(args: argparse.Namespace) -> list[dict[str, Any]]:
+    """Accuracy of closed-form methods on 1,000 other training images of CIFAR-10, from few images per class."""
+    import numpy as np
+    import torch
+
+    import itl as package
+
+    os.environ["ITL_CACHE"] = str(args.cache)
+    stream = package.streams.load("seq-cifar10", root=args.data)
+    pixels = torch.cat([task.train.pixels for task in stream]).permute(0, 2, 3, 1).numpy()
+    labels = torch.cat([task.train.labels for task in stream]).numpy()
+    rng = np.random.default_rng(0)
+    shuffled = [rng.permutation(np.flatnonzero(labels == label)) for label in range(10)]
+    held_out = np.concatenate([rows[200:300] for rows in shuffled])
+    rows = []
+    for count in (20, 100, 200):
+        train = np.concatenate([own[:count] for own in shuffled])
+        for method, ridges in (("ncm", (None,)), ("ridge", RIDGES), ("ranpac", RIDGES)):
+            for ridge in ridges:
+                settings = {"net.size": args.size}
+                settings |= {} if ridge is None else {"specialist.options.ridge": float(ridge)}
+                learner = package.Learner(method, backbone=BACKBONE, settings=settings, device="cpu")
+                learner.learn(pixels[train], labels[train])
+                accuracy = 100 * float((learner.predict(pixels[held_out]) == labels[held_out]).mean())
+                rows.append({"images per class": count, "method": method, "ridge": ridge, "accuracy": accuracy})
+                print(rows[-1], flush=True)
+    return rows
+
+
 PARTS = {
+    "few": few,
     "accuracy": accuracy,
     "stream": stream,
     "lessons": lessons,
@@ -187,11 +222,12 @@ def main() -> None:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         args.cache = args.cache or Path(folder)
-        result = {"command": " ".join(sys.argv), "threads": os.environ.get("OMP_NUM_THREADS")}
+        result: dict[str, Any] = {"command": " ".join(sys.argv), "threads": os.environ.get("OMP_NUM_THREADS")}
+        result |= environment(choose_engine("cpu").device)
         result["result"] = PARTS[args.part](args)
     target = Path(args.out)
     target.mkdir(parents=True, exist_ok=True)
-    name = f"{args.part}-{args.size}" if args.part in ("accuracy", "stream") else args.part
+    name = f"{args.part}-{args.size}" if args.part in ("few", "accuracy", "stream") else args.part
     (target / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
     print(json.dumps(result["result"], indent=1))
 

@@ -11,9 +11,9 @@ from itl.specialists.feature_statistics import FeatureStatistics
 
 
 class RidgeOptions(Options):
-    """`ridge`: λ, relative to the mean of the centered Gram matrix's diagonal."""
+    """`ridge`: λ in units of the features' mean variance: as strong as so many samples."""
 
-    ridge: Weight = 1e-3
+    ridge: Weight = 3000.0
 
 
 class Ridge(FeatureStatistics):
@@ -39,12 +39,13 @@ class Ridge(FeatureStatistics):
         self.add_to("samples", torch.tensor(float(len(labels))))
 
     def solve(self) -> tuple[Tensor, Tensor]:
-        """The minimizer of Σ‖Wφ + b − y‖² + λ v ‖W‖², where v is the mean of Σφ² over the centered features."""
+        """The minimizer of Σ‖Wφ + b − y‖² + λ v ‖W‖², where v is the mean variance of the features."""
         count, features = self.sums["count"], self.sums["features"]
         n = self.sums["samples"]
         mean, label_mean = features / n, count / n
         gram = self.sums["gram"] - n * torch.outer(mean, mean)
         products = self.sums["products"] - n * torch.outer(mean, label_mean)
-        gram.diagonal().add_(self.options.ridge * gram.diagonal().mean().clamp(min=1e-12))
+        variance = (gram.diagonal().mean() / n).clamp(min=1e-12)
+        gram.diagonal().add_(self.options.ridge * variance)
         weight = torch.linalg.solve(gram, products).T
         return weight, torch.where(count > 0, label_mean - weight @ mean, -1e4)

@@ -20,7 +20,7 @@ DEFAULT_IMAGE_SIZES = (32, 64, 128)  # pixels: one is chosen by the size of the 
 MIN_IMAGE_SIZE, MAX_IMAGE_SIZE = 8, 224  # pixels
 SMALL_INPUT_SIZE = 128  # pixels: input of a pre-trained backbone if the images are not larger
 DEFAULT_BACKBONE = "efficientnet-lite0"  # for photographs, if its weights are installed
-BACKBONE_METHOD = "ranpac"  # the best one for its features, see docs/backbones.md
+BACKBONE_METHOD = "ridge"  # the best one for its features, see docs/backbones.md
 MIN_PHOTOGRAPH_SIDE = 64  # pixels: smaller images are learned from scratch
 DEFAULT_METHOD, DEFAULT_BUFFER = "itl", 200
 PICTURES_FOLDER = "pictures"  # in a model folder: the pictures that were added in the browser
@@ -65,8 +65,14 @@ class TeachingOptions:
         """The method of a new model."""
         return self.method or DEFAULT_METHOD
 
+    @property
+    def leaves_model_open(self) -> bool:
+        """Whether neither network, image size nor method of a new model are given."""
+        given = (self.backbone, self.weights, self.method, self.size)
+        return not any(name.startswith("net.") for name in self.settings) and given == (None,) * len(given)
+
     def with_default_backbone(self, side: int | None) -> TeachingOptions:
-        """These options with a pre-trained backbone and the method that suits it, if the user has chosen neither.
+        """These options with a pre-trained backbone and the method that suits it, if they leave the model open.
 
         Small images, such as icons or digits, are learned from scratch: a backbone that was trained on photographs
         knows little about them.
@@ -74,14 +80,10 @@ class TeachingOptions:
         Args:
             side: Median width or height of the images in pixels; None if it is unknown.
         """
-        chosen = self.backbone is not None or self.weights is not None
-        if chosen or any(name.startswith("net.") for name in self.settings):
-            return self
-        if side is None or side < MIN_PHOTOGRAPH_SIDE or self.method is not None or self.size is not None:
-            return self
-        if not weights_available(DEFAULT_BACKBONE):
-            return self
-        return replace(self, backbone=DEFAULT_BACKBONE, method=BACKBONE_METHOD)
+        photographs = side is not None and side >= MIN_PHOTOGRAPH_SIDE
+        if self.leaves_model_open and photographs and weights_available(DEFAULT_BACKBONE):
+            return replace(self, backbone=DEFAULT_BACKBONE, method=BACKBONE_METHOD)
+        return self
 
     @property
     def buffer_or_default(self) -> int:

@@ -80,6 +80,7 @@ class Teacher:
         else:  # report invalid settings before reading anything
             settings_for(options.method_or_default, None, options.buffer_or_default, options.settings)
         self.lessons = [self._scan(folder) for folder in folders]
+        self.chooses_model = self.model is None and options.leaves_model_open
         if self.model is None:
             self.options = options.with_default_backbone(self._median_side())
         self.image_size = options.size or (self.model.image["size"] if self.model else self._default_image_size())
@@ -100,8 +101,8 @@ class Teacher:
         return next((side for side in sides if side is not None), None)
 
     def choice(self) -> str | None:
-        """Return one line about what was chosen for a new model, or None for an existing one."""
-        if self.model is not None:
+        """Return one line about the network that was chosen for a new model; None if the user or the model says."""
+        if not self.chooses_model:
             return None
         options, pixels = self.options, f"{self.image_size} x {self.image_size} pixels"
         if options.backbone is None:
