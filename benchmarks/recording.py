@@ -63,7 +63,7 @@ def main() -> None:
     Recorder._evaluate = timed_evaluation
     for name in ("append", "write", "write_arrays"):
         count_seconds(RunFolder, name, "record")
-    for name in ("_write", "_pictures"):
+    for name in ("_write", "_write_pictures"):
         count_seconds(Recorder, name, "record")
     count_seconds(TensorBoardCallback, "on_record", "tensorboard")
     for name in ("on_record", "on_round_end", "on_stage_start"):

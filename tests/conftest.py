@@ -1,4 +1,4 @@
-"""Configuration of all tests: one thread, a fixed random seed, no warnings from inside torch.
+"""Configuration of all tests: one thread, a fixed random seed, no flushing to disk, no warnings from inside torch.
 
 Without a GPU, Triton kernels run in Triton's interpreter.
 """
@@ -16,6 +16,7 @@ if not torch.cuda.is_available():
 
 def pytest_configure(config: pytest.Config) -> None:
     torch.set_num_threads(1)  # threads only add overhead to tensors this small
+    os.fsync = lambda handle: None  # slow, and needed only if the machine loses power
     # The first call of jvp makes torch use its own deprecated torch.jit.script.
     config.addinivalue_line("filterwarnings", "ignore:`torch.jit:DeprecationWarning")
 

@@ -290,13 +290,6 @@ def test_setting_value_of_an_older_version_is_mapped() -> None:
     assert "specialist.name=er-apart is deprecated, use specialist.name=er-separate" in messages
 
 
-def test_every_callback_hook_has_an_old_name() -> None:
-    from itl.callbacks import Callback
-
-    hooks = [name for name in vars(Callback) if name.startswith("on_")]
-    assert sorted(_deprecated.MEMBERS["itl.callbacks.base.Callback"].values()) == sorted(hooks)
-
-
 def test_callback_with_old_hook_names_is_called() -> None:
     from itl.callbacks import Callback
     from support.tiny import tiny_learner, tiny_stream

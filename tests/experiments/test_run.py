@@ -123,9 +123,9 @@ def test_class_il_over_the_classes_seen_ignores_untrained_outputs(tmp_path: Path
     results = {}
     for rule in ("all", "seen"):
         settings = {**TINY, "class_il_over": rule}
-        one = Config(stream="arrays", method="lwf", buffer=8, settings=settings, curves=0)
+        config = Config(stream="arrays", method="lwf", buffer=8, settings=settings, curves=0)
         callbacks = [LambdaCallback(evaluate)] if rule == "seen" else []
-        results[rule] = run(one, stream, tmp_path / rule, device="cpu", callbacks=callbacks)
+        results[rule] = run(config, stream, tmp_path / rule, device="cpu", callbacks=callbacks)
         assert result_of(tmp_path / rule)["class_il_over"] == rule
     np.testing.assert_allclose(results["seen"]["class_il_matrix"], expected)
     assert results["all"]["class_il_matrix"][:-1] != results["seen"]["class_il_matrix"][:-1]
@@ -138,14 +138,16 @@ def test_class_il_over_the_classes_seen_ignores_untrained_outputs(tmp_path: Path
 def test_final_predictions_give_the_recorded_scores(method: str, folders: dict[str, Path]) -> None:
     result, stream = result_of(folders[method]), tiny_stream(**STREAM)
     with np.load(folders[method] / "predictions.npz") as file:
-        said = {name: file[name] for name in file.files}
-    assert said["label"].tolist() == [int(y) for task in stream for y in task.test.labels]
-    assert said["task"].tolist() == [task.index for task in stream for _ in range(len(task.test))]
+        predictions = {name: file[name] for name in file.files}
+    assert predictions["label"].tolist() == [int(y) for task in stream for y in task.test.labels]
+    assert predictions["task"].tolist() == [task.index for task in stream for _ in range(len(task.test))]
     for name in ("class_il", "task_il"):
-        per_task = [100 * (said[name] == said["label"])[said["task"] == t].mean() for t in range(3)]
+        per_task = [
+            100 * (predictions[name] == predictions["label"])[predictions["task"] == t].mean() for t in range(3)
+        ]
         assert per_task == pytest.approx(result[f"{name}_matrix"][-1])
-    assert all(label // 2 == task for label, task in zip(said["task_il"], said["task"], strict=True))
-    assert ((said["confidence"] > 0) & (said["confidence"] <= 1)).all()
+    assert all(label // 2 == task for label, task in zip(predictions["task_il"], predictions["task"], strict=True))
+    assert ((predictions["confidence"] > 0) & (predictions["confidence"] <= 1)).all()
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -427,9 +429,9 @@ def test_diverging_run_reports_the_stage_and_keeps_the_last_good_checkpoint(
     assert f"lower {setting} (now 100)" in message
     assert "\n" not in message
     if (tmp_path / "model").exists():
-        kept = itl.load(tmp_path / "model", device="cpu")
-        assert all(bool(t.isfinite().all()) for t in kept.net.state_dict().values())
-        assert all(bool(t.isfinite().all()) for t in kept.stage_state.tensors().values())
+        loaded = itl.load(tmp_path / "model", device="cpu")
+        assert all(bool(t.isfinite().all()) for t in loaded.net.state_dict().values())
+        assert all(bool(t.isfinite().all()) for t in loaded.stage_state.tensors().values())
     assert not (tmp_path / "result.json").exists()
 
 

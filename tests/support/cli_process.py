@@ -123,6 +123,7 @@ def _wait(child: int, seconds: float | None) -> int:
 
 def serve() -> None:
     """Answer requests from standard input until it is closed."""
+    os.fsync = lambda handle: None  # as in conftest.py
     import sklearn.datasets  # noqa: F401
     import torch._dynamo  # noqa: F401  # imported when the first optimizer is created
 

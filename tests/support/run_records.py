@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +39,8 @@ def fake_run(
 
     Args:
         path: The run folder.
-        method: Method.
-        stream: Stream.
-        buffer: Images in memory.
-        seed: Seed of the run.
-        tasks: Number of tasks.
-        classes: Number of classes.
+        method, stream, buffer, seed: Options of the run.
+        tasks, classes: How many there are.
         points: Measurements within each stage.
         each: Test images per class.
         split: "test" or "validation".
@@ -56,57 +53,26 @@ def fake_run(
         more: Task options (`order`, `order_seed`), or other fields of result.json.
     """
     rng = np.random.default_rng([seed, tasks, buffer, *method.encode()])
-    config: dict[str, Any] = {
-        "stream": stream,
-        "method": method,
-        "buffer": buffer,
-        "seed": seed,
-        "settings": settings or {},
-        "tasks": None,
-        "order": None,
-        "order_seed": None,
-        "split": split,
-        "variant": variant,
-        "keep_specialists": False,
-        "command": f"itl run --stream {stream} --method {method} --buffer {buffer} --seed {seed}",
-        "resolved": {"generalist": "tangent", "specialist": {"lr": 0.01}, **(settings or {})},
-        **{name: more.pop(name) for name in list(more) if name in ("tasks", "order", "order_seed")},
-    }
+    options = {name: more.pop(name) for name in list(more) if name in ("tasks", "order", "order_seed")}
+    own = {"stream": stream, "method": method, "buffer": buffer, "seed": seed, "split": split, "variant": variant}
+    config = _config(own, settings or {}, options)
     folder = RunFolder(path)
     folder.create(config)
     task_classes = [list(map(int, part)) for part in np.array_split(np.arange(classes), tasks)]
     lines: list[dict[str, Any]] = []
 
     def write(kind: str, task: int, stage: str | None, epoch: int, count: int, accuracy: float, **extra: Any) -> None:
-        accuracies = np.clip(accuracy + rng.normal(0, 2, count), 0, 100).round(3).tolist()
-        masked = [min(100.0, value + 10) for value in accuracies]
-        seen = max(1, min(task, count))
-        line = {
-            "kind": kind,
-            "task": task,
-            "stage": stage,
-            "epoch": epoch,
-            "step": len(lines),
-            "loss": 0.5 if kind == "curve" else None,
-            "class_il": sum(accuracies[:seen]) / seen,
-            "task_il": sum(masked[:seen]) / seen,
-            "class_il_tasks": accuracies,
-            "task_il_tasks": masked,
-            **extra,
-        }
-        lines.append(line)
-        folder.append(line)
+        lines.append(_line(kind, task, stage, epoch, np.clip(accuracy + rng.normal(0, 2, count), 0, 100), extra))
+        lines[-1]["step"] = len(lines) - 1
+        folder.append(lines[-1])
 
     write("untrained", 0, None, 0, tasks, 5.0)
     for task in range(1, tasks + 1):
         for stage in stages:
-            if stage != "specialist":
-                write("start", task, stage, 0, task, 8.0)
-            for point in range(points):
-                write("curve", task, stage, point + 1, task, 30 + 40 * (point + 1) / points - 20 * task / tasks)
-                if stop == task and stage == stages[-1] and point == points // 2:
-                    return path
-            write("end", task, stage, points, tasks, 70 - 20 * task / tasks)
+            interrupted = stop == task and stage == stages[-1]
+            _write_stage(write, task, tasks, stage, points, interrupted)
+            if interrupted:
+                return path
         class_counts = np.bincount(rng.choice(classes * task // tasks or 1, buffer), minlength=classes).tolist()
         final = level if level is not None and task == tasks else 72 - 20 * task / tasks
         write("expert", task, "expert", 0, tasks, final, memory=class_counts)
@@ -118,6 +84,50 @@ def fake_run(
     if pictures:
         _pictures(folder, pictures, rng)
     return path
+
+
+def _config(own: dict[str, Any], settings: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
+    command = f"itl run --stream {own['stream']} --method {own['method']} --buffer {own['buffer']} --seed {own['seed']}"
+    return {
+        **own,
+        "settings": settings,
+        "tasks": None,
+        "order": None,
+        "order_seed": None,
+        "keep_specialists": False,
+        "command": command,
+        "resolved": {"generalist": "tangent", "specialist": {"lr": 0.01}, **settings},
+        **options,
+    }
+
+
+def _write_stage(write: Callable[..., None], task: int, tasks: int, stage: str, points: int, interrupted: bool) -> None:
+    if stage != "specialist":
+        write("start", task, stage, 0, task, 8.0)
+    for point in range(points // 2 + 1 if interrupted else points):
+        write("curve", task, stage, point + 1, task, 30 + 40 * (point + 1) / points - 20 * task / tasks)
+    if not interrupted:
+        write("end", task, stage, points, tasks, 70 - 20 * task / tasks)
+
+
+def _line(
+    kind: str, task: int, stage: str | None, epoch: int, scores: np.ndarray, extra: dict[str, Any]
+) -> dict[str, Any]:
+    accuracies = scores.round(3).tolist()
+    masked = [min(100.0, value + 10) for value in accuracies]
+    seen = max(1, min(task, len(accuracies)))
+    return {
+        "kind": kind,
+        "task": task,
+        "stage": stage,
+        "epoch": epoch,
+        "loss": 0.5 if kind == "curve" else None,
+        "class_il": sum(accuracies[:seen]) / seen,
+        "task_il": sum(masked[:seen]) / seen,
+        "class_il_tasks": accuracies,
+        "task_il_tasks": masked,
+        **extra,
+    }
 
 
 def _result(

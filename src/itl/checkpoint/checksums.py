@@ -61,7 +61,7 @@ def read_checksums(generation: Path) -> dict[str, FileEntry]:
     """
     checksums: dict[str, str] = {}
     sizes: dict[str, int] = {}
-    for line in read_text(generation / CHECKSUMS).splitlines():
+    for line in read_regular_text(generation / CHECKSUMS).splitlines():
         checksum, size = _CHECKSUM.fullmatch(line), _SIZE.fullmatch(line)
         found = checksum or size
         target: Mapping[str, object] = checksums if checksum else sizes
@@ -127,7 +127,7 @@ def check_regular(path: Path, root: Path) -> bool:
     return True
 
 
-def read_text(path: Path) -> str:
+def read_regular_text(path: Path) -> str:
     """Content of a text file of reasonable size.
 
     Raises:

@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from itl.checkpoint.checksums import CHECKSUMS, STATE, TENSORS, read_checksums, read_text, verify_file
+from itl.checkpoint.checksums import CHECKSUMS, STATE, TENSORS, read_checksums, read_regular_text, verify_file
 from itl.errors import UserError
 
 CURRENT = "CURRENT"
@@ -71,7 +71,7 @@ def new_draft(root: Path, older: Sequence[str]) -> tuple[Path, str, dict[str, An
 def current_unchecked(folder: str | os.PathLike[str]) -> str | None:
     """Name of the generation in `CURRENT`, intact or not; None if there is none."""
     try:
-        name = read_text(Path(folder) / CURRENT).partition("\n")[0].strip()
+        name = read_regular_text(Path(folder) / CURRENT).partition("\n")[0].strip()
     except (OSError, ValueError, UserError):
         return None
     return name if GENERATION_NAME.fullmatch(name) else None
@@ -102,7 +102,7 @@ def _listed(root: Path, name: str) -> tuple[list[str], str] | None:
     generation = root / name
     try:
         verify_file(root, generation / STATE, read_checksums(generation)[STATE])
-        listed = json.loads(read_text(generation / STATE))[LIST_KEY]
+        listed = json.loads(read_regular_text(generation / STATE))[LIST_KEY]
         names = [*listed["older"], listed["next"]]
         if not all(GENERATION_NAME.fullmatch(other) for other in names):
             return None

@@ -29,7 +29,7 @@ from itl.checkpoint.checksums import (
     check_regular,
     is_listed_but_for_a_byte,
     read_checksums,
-    read_text,
+    read_regular_text,
     readable_entries,
     sha256,
     verify_file,
@@ -178,14 +178,14 @@ def current(folder: str | os.PathLike[str]) -> str:
     root = Path(folder)
     try:
         for _ in range(MAX_READ_ATTEMPTS):
-            text = read_text(root / CURRENT)
+            text = read_regular_text(root / CURRENT)
             name, _, digest = text.strip().partition("\n")
             if not GENERATION_NAME.fullmatch(name):
                 raise UserError(f"{root / CURRENT} does not name a generation; this is not a model folder of itl")
             checksums = root / name / CHECKSUMS
             if checksums.exists() and check_regular(checksums, root) and sha256(checksums) == digest:
                 return name
-            if read_text(root / CURRENT) == text:  # otherwise another process has just replaced it
+            if read_regular_text(root / CURRENT) == text:  # otherwise another process has just replaced it
                 problem = "is damaged or was replaced" if checksums.exists() else "is missing"
                 raise UserError(
                     f"{root} is not a complete model folder of itl: {name}/{CHECKSUMS} {problem}; "
@@ -271,7 +271,7 @@ def read_generation(root: Path, name: str) -> tuple[dict[str, Tensor], dict[str,
     generation = root / name
     try:
         checksums = read_checksums(generation)
-        state = json.loads(read_text(generation / STATE))
+        state = json.loads(read_regular_text(generation / STATE))
         if not isinstance(state, dict) or type(state.get("format")) is not int or state["format"] != FORMAT_VERSION:
             other_version = isinstance(state, dict) and type(state.get("format")) is int
             message = f"{generation / STATE} has another format version; this itl reads version {FORMAT_VERSION}"
@@ -302,7 +302,7 @@ def is_transient(error: BaseException) -> bool:
 def read_state_unchecked(generation: Path) -> dict[str, Any]:
     """Content of a generation's `state.json`, without verification; empty if it cannot be read."""
     try:
-        state = json.loads(read_text(generation / STATE))
+        state = json.loads(read_regular_text(generation / STATE))
     except (OSError, ValueError, RecursionError, UserError):
         return {}
     return state if isinstance(state, dict) else {}

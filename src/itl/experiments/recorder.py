@@ -11,7 +11,7 @@ import torch
 from itl import metrics
 from itl.callbacks.base import Callback
 from itl.learner.inference import class_il_choices
-from itl.results import FORMAT, RunFolder, environment, stage_scores
+from itl.results import RECORD_FORMAT, RunFolder, environment, stage_scores
 from itl.results.image_selection import balanced_subset, select_mistakes
 from itl.streams import Images, Stream
 
@@ -127,7 +127,7 @@ class Recorder(Callback):
         slots = learner.memory.slots
         config = self.config
         return {
-            "format": FORMAT,
+            "format": RECORD_FORMAT,
             "method": config.method,
             "variant": config.variant,
             "stream": config.stream,

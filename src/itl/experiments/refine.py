@@ -18,7 +18,7 @@ from itl.callbacks.base import Callback, CallbackList
 from itl.engine.stage import Diverged
 from itl.errors import UserError
 from itl.learner import Learner, load_learner
-from itl.results import FORMAT, RunFolder
+from itl.results import RECORD_FORMAT, RunFolder
 from itl.settings import check_name
 from itl.streams import Stream
 
@@ -172,7 +172,7 @@ def write_attempts(folder: RunFolder, command: str, attempts: Sequence[dict[str,
     Raises:
         UserError: If the file exists or cannot be written.
     """
-    content = json.dumps({"format": FORMAT, "command": command, "tries": list(attempts)}, indent=1) + "\n"
+    content = json.dumps({"format": RECORD_FORMAT, "command": command, "tries": list(attempts)}, indent=1) + "\n"
     path = _next_path(folder) if out is None else Path(out)
     try:
         with create_file(path) as file:

@@ -2,12 +2,12 @@
 
 from itl.results.environment import environment
 from itl.results.packed import PackedRun, pack, unpack
-from itl.results.record import FORMAT, RunFolder, scores_from_predictions, stage_scores
+from itl.results.record import RECORD_FORMAT, RunFolder, scores_from_predictions, stage_scores
 from itl.results.runs import Run, find_runs, read_run
 from itl.results.validation import read_config
 
 __all__ = [
-    "FORMAT",
+    "RECORD_FORMAT",
     "PackedRun",
     "Run",
     "RunFolder",

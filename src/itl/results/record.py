@@ -18,7 +18,7 @@ from itl.errors import UserError
 from itl.locks import acquire_lock
 
 # 2 added lines of kind `start` and pictures.npz. Records of format 1 stay readable.
-FORMAT = 2
+RECORD_FORMAT = 2
 
 LOCK_FILE = ".lock"  # not config.json: a file that is replaced loses its lock
 

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from itl.errors import UserError
 from itl.metrics import forgetting_measures
-from itl.results.record import FORMAT, RunFolder
+from itl.results.record import RECORD_FORMAT, RunFolder
 
 MAX_CLASSES = 4096  # for records that do not name their classes
 IDENTIFYING_FIELDS = ("method", "stream", "buffer", "seed")  # an unfinished run must have these in config.json
@@ -130,8 +130,10 @@ def check_result(result: Any, path: Path) -> dict[str, Any]:
     """
     if not isinstance(result, dict) or type(result.get("format")) is not int:
         raise UserError(f"{path} is not a result of itl: it has no format version")
-    if not 1 <= result["format"] <= FORMAT:
-        raise UserError(f"{path} has format {result['format']}, but this itl reads 1 to {FORMAT}; use a newer itl")
+    if not 1 <= result["format"] <= RECORD_FORMAT:
+        raise UserError(
+            f"{path} has format {result['format']}, but this itl reads 1 to {RECORD_FORMAT}; use a newer itl"
+        )
     _check(_Result, result, path)
     return {**result, **forgetting_measures(result["class_il_matrix"], result["task_il_matrix"])}
 

@@ -6,62 +6,44 @@ import os
 import zipfile
 import zlib
 from collections import defaultdict
+from contextlib import AbstractContextManager
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 from itl.errors import UserError
 from itl.streams.checked_files import md5_of, read_bytes, read_error
 
 
-class FileTree(Protocol):
+class FileTree(AbstractContextManager["FileTree"]):
     """A tree of files; paths are relative and use '/'."""
-
-    def list(self, folder: str) -> list[str]:
-        """Names in a folder, in any order; empty if there is no such folder."""
-        ...
-
-    def read(self, path: str) -> bytes:
-        """Content of a file."""
-        ...
-
-    def text(self, path: str) -> str:
-        """Content of a text file."""
-        ...
-
-    def name(self, path: str) -> str:
-        """Name of a file for error messages."""
-        ...
-
-
-class _BaseTree:
-    """Shared methods of folders and zip files."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
+    def list(self, folder: str) -> list[str]:
+        """Names in a folder, in any order; empty if there is no such folder."""
+        raise NotImplementedError
+
     def read(self, path: str) -> bytes:
+        """Content of a file."""
         raise NotImplementedError
 
     def text(self, path: str) -> str:
+        """Content of a text file."""
         try:
             return self.read(path).decode("utf-8")
         except UnicodeDecodeError as error:
             raise UserError(f"{self.name(path)} is not text; put the official file there") from error
 
     def name(self, path: str) -> str:
+        """Name of a file for error messages."""
         return str(self.root / path)
 
-    def __enter__(self) -> Any:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         pass
 
 
-class DirectoryTree(_BaseTree):
+class DirectoryTree(FileTree):
     """A tree in a folder."""
 
     def list(self, folder: str) -> list[str]:
@@ -78,7 +60,7 @@ class DirectoryTree(_BaseTree):
         return read_bytes(self.root / path)
 
 
-class ZipTree(_BaseTree):
+class ZipTree(FileTree):
     """A tree in a zip file, below its folder `top`. Several threads may read at once, as with zipfile."""
 
     def __init__(self, root: Path, top: str) -> None:
@@ -109,9 +91,7 @@ class ZipTree(_BaseTree):
                 f"{self.name(path)} is damaged ({error}); delete the zip file and download it again"
             ) from error
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.archive.close()
 
 

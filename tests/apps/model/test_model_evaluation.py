@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from sklearn.metrics import accuracy_score, confusion_matrix
 
 from itl.apps.model.evaluation import CONFIDENCE_BINS, evaluate_predictions
 
@@ -22,6 +21,8 @@ def random_predictions(n: int = 400, seed: int = 0) -> tuple[np.ndarray, list[st
 
 
 def test_accuracy_and_confusion_match_scikit_learn() -> None:
+    from sklearn.metrics import accuracy_score, confusion_matrix  # takes seconds
+
     probabilities, labels = random_predictions()
     predicted = [CLASSES[k] for k in probabilities.argmax(1)]
     result = evaluate_predictions(CLASSES, probabilities, labels)

@@ -171,11 +171,11 @@ def test_undo_sets_the_number_of_kept_generations(tmp_path: Path) -> None:
         model = tiny_model(tmp_path / str(undo), undo=undo)
         for k in range(4):
             teach(model, NAMES[k], save_interval=0.0)
-        kept = store.generations(model.path)
-        assert len(kept) == undo + 1
-        assert kept[-1] == model.generation
+        generations = store.generations(model.path)
+        assert len(generations) == undo + 1
+        assert generations[-1] == model.generation
         history_lengths = [
-            len(store.read_state_unchecked(model.path / name)["notes"]["model"]["history"]) for name in kept
+            len(store.read_state_unchecked(model.path / name)["notes"]["model"]["history"]) for name in generations
         ]
         assert history_lengths == list(range(4 - undo, 5))
 

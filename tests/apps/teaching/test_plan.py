@@ -43,10 +43,10 @@ def test_last_batch_of_an_epoch_is_not_small() -> None:
 
 
 def test_plan_counts_images_and_learns_nothing(tmp_path: Path) -> None:
-    one = write_images(tmp_path / "one", "ant", each=40)
-    write_images(one, "bee", each=8)
-    (one / "stray.png").write_bytes(b"x")
-    plan = plan_lessons(Teacher(tmp_path / "m", [one, write_images(tmp_path / "two", "ant")], TINY_OPTIONS))
+    first = write_images(tmp_path / "one", "ant", each=40)
+    write_images(first, "bee", each=8)
+    (first / "stray.png").write_bytes(b"x")
+    plan = plan_lessons(Teacher(tmp_path / "m", [first, write_images(tmp_path / "two", "ant")], TINY_OPTIONS))
     assert not (tmp_path / "m").exists()
     first, second = plan["lessons"]
     assert [(row["class"], row["train"] + row["test"], row["known"]) for row in first["classes"]] == [

@@ -38,8 +38,8 @@ def teach_grown_folder(path: Path, folder: Path, each: int, learned: set[Path]) 
 
 
 def test_first_folder_creates_the_model_and_later_ones_extend_it(tmp_path: Path) -> None:
-    one = write_images(tmp_path / "one", "bee", "ant")
-    teacher, (result,) = teach(tmp_path / "m", one)
+    folder = write_images(tmp_path / "one", "bee", "ant")
+    teacher, (result,) = teach(tmp_path / "m", folder)
     assert (result.learned, result.new_classes) == (True, ["ant", "bee"])
     assert result.train_counts.keys() == {"ant", "bee"}
     assert sum(result.train_counts.values()) + sum(result.test_counts.values()) == 20
@@ -294,15 +294,15 @@ def test_model_folder_is_refused_as_image_folder(tmp_path: Path) -> None:
 
 
 def test_model_is_not_created_in_a_folder_with_other_files(tmp_path: Path) -> None:
-    one = write_images(tmp_path / "one", "ant")
+    folder = write_images(tmp_path / "one", "ant")
     with pytest.raises(
         UserError, match=r"one is not a model folder and not empty \(ant\); give the model folder first"
     ):
-        teach(one, one)
+        teach(folder, folder)
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="is a file; a model is a folder"):
-        teach(tmp_path / "file", one)
-    assert [path.name for path in one.iterdir()] == ["ant"]
+        teach(tmp_path / "file", folder)
+    assert [path.name for path in folder.iterdir()] == ["ant"]
 
 
 def test_training_starts_from_given_weights(tmp_path: Path) -> None:
@@ -314,10 +314,10 @@ def test_training_starts_from_given_weights(tmp_path: Path) -> None:
         if event == "on_stage_start":
             first.append(learner.net.stem.conv.weight.detach().clone())
 
-    one = write_images(tmp_path / "one", "ant", "bee")
-    teach(tmp_path / "m", one, weights=tmp_path / "w.safetensors", callback=LambdaCallback(listen))
+    folder = write_images(tmp_path / "one", "ant", "bee")
+    teach(tmp_path / "m", folder, weights=tmp_path / "w.safetensors", callback=LambdaCallback(listen))
     assert torch.equal(first[0], net.stem.conv.weight)
     settings = {**IMAGE_SETTINGS, "net.name": "resnet10"}
     with pytest.raises(UserError, match="those of the file's network"):
-        teach(tmp_path / "other", one, weights=tmp_path / "w.safetensors", settings=settings)
+        teach(tmp_path / "other", folder, weights=tmp_path / "w.safetensors", settings=settings)
     assert not (tmp_path / "other" / "CURRENT").exists()

@@ -273,15 +273,15 @@ def test_gpu_is_shared_by_runs_per_gpu_runs_and_other_nodes_stay_idle(mixed, tmp
     configs = grid(*range(RUNS_PER_GPU + 3), method="er")
     tracker, cells = CountingTracker(configs), SweepJobs(tmp_path / "out", configs)
     sweep(cells, RayBackend(address=raylets.address, runs_per_gpu=RUNS_PER_GPU, device=device), tracker)
-    told = [json.loads(path.read_text()) for path in notes.glob("*.json")]
-    assert len(tracker.in_state("done")) == len(told) == RUNS_PER_GPU + 3
-    assert {note["device"] for note in told} == {"cuda"}
-    assert {note["node"] for note in told} == {node.node_id}
-    for note in told:
+    reports = [json.loads(path.read_text()) for path in notes.glob("*.json")]
+    assert len(tracker.in_state("done")) == len(reports) == RUNS_PER_GPU + 3
+    assert {note["device"] for note in reports} == {"cuda"}
+    assert {note["node"] for note in reports} == {node.node_id}
+    for note in reports:
         assert note["has"]["GPU"] == pytest.approx(1 / RUNS_PER_GPU, abs=1e-4)
-        assert [str(one) for one in note["gpus"]] == ["0"]
-    assert at_once(told) == RUNS_PER_GPU
-    assert len({note["process"] for note in told}) == len(told)  # each gives its GPU memory back by ending
+        assert [str(gpu) for gpu in note["gpus"]] == ["0"]
+    assert at_once(reports) == RUNS_PER_GPU
+    assert len({note["process"] for note in reports}) == len(reports)  # each gives its GPU memory back by ending
     alone = tmp_path / "alone"
     RecordingRunner(SweepJobs(alone, configs[-2:]), alone).run()
     for config in configs[-2:]:  # gathered here, and the run's own

@@ -131,11 +131,11 @@ def test_unreadable_grid_gives_an_error(tmp_path):
     (tmp_path / "twice.json").write_text('{"settings": {"net.width": 2, "net.width": 4}}')
     (tmp_path / "ring.yaml").write_text("settings: &s {specialist: *s}\n")
     (tmp_path / "rings.yaml").write_text("cells: &c [{cells: *c}]\n")
-    said = {"bad.yaml": "not valid YAML", "bad.json": "not valid JSON", "none.yaml": "No such file"}
-    said |= {"twice.yaml": "has seeds twice", "twice.json": r"has net\.width twice"}
-    said |= {"ring.yaml": "contains itself", "rings.yaml": "contains itself"}
-    for place, words in said.items():
-        with pytest.raises(UserError, match=words):
-            load_grid(str(tmp_path / place))
+    expected = {"bad.yaml": "not valid YAML", "bad.json": "not valid JSON", "none.yaml": "No such file"}
+    expected |= {"twice.yaml": "has seeds twice", "twice.json": r"has net\.width twice"}
+    expected |= {"ring.yaml": "contains itself", "rings.yaml": "contains itself"}
+    for path, message in expected.items():
+        with pytest.raises(UserError, match=message):
+            load_grid(str(tmp_path / path))
     with pytest.raises(UserError, match="paper-table1"):
         load_grid("paper-table")

@@ -18,24 +18,26 @@ def test_dimension_is_a_range_or_a_list_of_values():
     assert (epochs.low, epochs.high, epochs.log) == (10, 60, False)
     assert list(jump.values) == [True, False]
     assert list(policy.values) == ["none", "stream"]
-    assert [one.text for one in (rate, epochs)] == texts[:2]
+    assert [dimension.text for dimension in (rate, epochs)] == texts[:2]
 
 
 def test_paper_space_has_the_settings_of_the_methods_stages():
-    whole = {one.key: list(one.values) for one in parse_space([], "paper", ITL, False).dimensions}
+    whole = {dimension.key: list(dimension.values) for dimension in parse_space([], "paper", ITL, False).dimensions}
     assert whole["specialist.lr"] == [0.1, 0.01]
     assert whole["tangent.lr"] == whole["projection.lr"] == [0.1, 0.05, 0.01]
     assert [whole[f"{stage}.momentum"] for stage in ("specialist", "tangent", "projection")] == [[0.0, 0.9]] * 3
-    assert {one.key for one in parse_space([], "paper", ER, False).dimensions} == {
+    assert {dimension.key for dimension in parse_space([], "paper", ER, False).dimensions} == {
         "specialist.lr",
         "specialist.momentum",
     }
-    after = {one.key for one in parse_space([], "paper", ITL, True).dimensions}
+    after = {dimension.key for dimension in parse_space([], "paper", ITL, True).dimensions}
     assert after == whole.keys() - {"specialist.lr", "specialist.momentum"}
 
 
 def test_given_range_replaces_that_of_the_paper():
-    found = {one.key: one for one in parse_space(["tangent.lr=0.2..0.3"], "paper", ITL, False).dimensions}
+    found = {
+        dimension.key: dimension for dimension in parse_space(["tangent.lr=0.2..0.3"], "paper", ITL, False).dimensions
+    }
     assert len(found) == 6
     assert found["tangent.lr"].values is None
 

@@ -84,7 +84,7 @@ def test_failed_cell_is_recorded_and_does_not_stop_the_others(tmp_path):
 def test_cell_is_claimed_only_once(tmp_path):
     cells = SweepJobs(tmp_path, CONFIGS)
     taken = [cells.claim() for _ in range(4)]
-    assert [one and one[0].name for one in taken] == [*(config.name for config in CONFIGS), None]
+    assert [claim and claim[0].name for claim in taken] == [*(config.name for config in CONFIGS), None]
     assert cells_in_other_processes(cells) == [config.name for config in CONFIGS]
     taken[1][1].release()
     assert cells.claim()[0].name == CONFIGS[1].name

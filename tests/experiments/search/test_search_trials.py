@@ -138,11 +138,11 @@ def test_interrupted_search_continues_with_the_same_trials(finished, tmp_path):
 
 
 def test_two_processes_never_claim_the_same_trial(tmp_path):
-    one, two = (study.open_search(plan(trials=3), tmp_path / "both") for _ in range(2))
-    claimed = [trials.claim() for trials in (one, two, one, two)]
+    first, second = (study.open_search(plan(trials=3), tmp_path / "both") for _ in range(2))
+    claimed = [trials.claim() for trials in (first, second, first, second)]
     assert [claim and claim[0].number for claim in claimed] == [0, 1, 2, None]
     claimed[1][1].release()  # as if its process had died
-    assert one.claim()[0] == claimed[1][0]
+    assert first.claim()[0] == claimed[1][0]
 
 
 def test_searches_started_at_the_same_time_share_one_study(tmp_path):
@@ -153,14 +153,14 @@ def test_searches_started_at_the_same_time_share_one_study(tmp_path):
 
 def test_trials_of_other_processes_are_reported(finished, tmp_path):
     assert study.describe_running_trials(finished) == ""
-    one, two = (study.open_search(plan(trials=2), tmp_path / "both") for _ in range(2))
-    (lock, _), (theirs, _) = one.claim(), two.claim()
+    first, second = (study.open_search(plan(trials=2), tmp_path / "both") for _ in range(2))
+    (lock, _), (theirs, _) = first.claim(), second.claim()
     with pytest.raises(UserError, match=r"No trial is complete yet\. 2 trials are being run by another process"):
-        study.best_config(one)
-    one.finish(lock, {"state": "complete", "class_il": 50.0, "values": [50.0]})
-    assert study.describe_running_trials(one) == "1 trial is"
-    two.finish(theirs, {"state": "complete", "class_il": 60.0, "values": [60.0]})
-    assert (study.describe_running_trials(one), study.best_trial(one)["number"]) == ("", 1)
+        study.best_config(first)
+    first.finish(lock, {"state": "complete", "class_il": 50.0, "values": [50.0]})
+    assert study.describe_running_trials(first) == "1 trial is"
+    second.finish(theirs, {"state": "complete", "class_il": 60.0, "values": [60.0]})
+    assert (study.describe_running_trials(first), study.best_trial(first)["number"]) == ("", 1)
 
 
 def test_search_may_get_more_trials_but_no_other_change(finished):
@@ -218,7 +218,7 @@ def test_grid_points_are_enqueued_once_whatever_their_state(tmp_path):
     assert states == ["COMPLETE", "FAIL", "PRUNED", "RUNNING", "RUNNING", "WAITING"]
     with ThreadPoolExecutor(4) as pool:
         opened = list(pool.map(lambda _: study.open_search(given_plan, tmp_path / "both"), range(4)))
-    assert [len(queued(one)) for one in opened] == [6] * 4
+    assert [len(queued(search)) for search in opened] == [6] * 4
     running[1].release()
 
 
@@ -269,10 +269,10 @@ def test_diverging_trial_is_pruned_and_the_search_continues(tmp_path):
 
 
 def test_search_from_saved_specialists_trains_only_generalists(tmp_path):
-    kept = replace(CONFIG, method="itl", keep_specialists=True)
-    run(kept, kept.load_stream("data"), tmp_path / "kept", device="cpu")
+    config = replace(CONFIG, method="itl", keep_specialists=True)
+    run(config, config.load_stream("data"), tmp_path / "kept", device="cpu")
     space = Space([Dimension("tangent.lr", [0.01, 0.2])])
-    given_plan = plan(config=kept, space=space, sampler="grid", trials=2, specialist_runs=(str(tmp_path / "kept"),))
+    given_plan = plan(config=config, space=space, sampler="grid", trials=2, specialist_runs=(str(tmp_path / "kept"),))
     trials = search(tmp_path / "search", given_plan)
     assert [state for *_, state in summary(trials)] == [TrialState.COMPLETE] * 2
     assert not (trials.out / "trials").exists()  # no specialist was trained
@@ -302,22 +302,22 @@ def save_specialist(folder: Path, **changes) -> str:
     ],
 )
 def test_specialist_runs_that_differ_in_more_than_their_seed_are_refused(tmp_path, changes, words):
-    kept = (
+    runs = (
         save_specialist(tmp_path / "a"),
         save_specialist(tmp_path / "b", seed=1),
         save_specialist(tmp_path / "c", seed=2, **changes),
     )
     given_plan = plan(config=replace(CONFIG, method="itl"), space=Space([Dimension("tangent.lr", [0.01, 0.2])]))
-    study.check_plan(replace(given_plan, specialist_runs=kept[:2]))
+    study.check_plan(replace(given_plan, specialist_runs=runs[:2]))
     with pytest.raises(UserError, match=rf"a and \S+c differ in {words}\. .*only in their seed\.$"):
-        study.check_plan(replace(given_plan, specialist_runs=kept))
+        study.check_plan(replace(given_plan, specialist_runs=runs))
 
 
 def test_specialist_runs_may_state_the_same_settings_differently(tmp_path):
     own = {**CONFIG.settings, "tangent.momentum": 0.9}  # the method's default
-    kept = (save_specialist(tmp_path / "a"), save_specialist(tmp_path / "b", seed=1, curves=None, settings=own))
+    runs = (save_specialist(tmp_path / "a"), save_specialist(tmp_path / "b", seed=1, curves=None, settings=own))
     space = Space([Dimension("tangent.lr", [0.01, 0.2])])
-    study.check_plan(plan(config=replace(CONFIG, method="itl"), space=space, specialist_runs=kept))
+    study.check_plan(plan(config=replace(CONFIG, method="itl"), space=space, specialist_runs=runs))
 
 
 def test_test_images_are_used_for_one_choice_of_settings_only(finished, tmp_path):
