@@ -35,14 +35,15 @@ export async function show() {
     h("dl", { class: "figures" },
       figure("Accuracy now", points(review.accuracy), `on ${plural(review.images, "held-out picture")}`),
       figure("Forgotten", forgotten === null ? "–" : `${forgotten.toFixed(1)} points`, "mean over the classes"),
-      figure("Memory", String(page.state.model.memory.images), `of ${page.state.model.memory.size} pictures`)),
+      figure("Memory", String(page.state.model.memory.images), page.state.model.memory.size
+        ? `of ${page.state.model.memory.size} pictures` : "this method keeps no pictures")),
     h("h3", {}, "Classes"), classTable(review),
     h("h3", {}, "Confusion matrix"),
     h("p", { class: "hint" }, "Rows: the true class. Columns: the predicted class. Press a number to see its pictures."),
     matrix(review),
-    h("h3", {}, "Memory"),
-    h("p", { class: "hint" }, "The pictures that the model repeats so that it does not forget."),
-    h("div", { class: "memory" }, review.classes.map(memory)));
+    ...(page.state.model.memory.size ? [h("h3", {}, "Memory"),
+      h("p", { class: "hint" }, "The pictures that the model repeats so that it does not forget."),
+      h("div", { class: "memory" }, review.classes.map(memory))] : []));
 }
 
 const figure = (name, value, detail) => h("div", {}, h("dt", {}, name), h("dd", {}, value), h("dd", {}, detail));
