@@ -19,7 +19,7 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
         known: All valid names.
     """
     names = sorted(known)
-    near = difflib.get_close_matches(name.lower(), names, n=3, cutoff=0.5)
+    near = difflib.get_close_matches(str(name).lower(), names, n=3, cutoff=0.5)
     quoted = " or ".join(f"'{match}'" for match in near)
     hint = f"Did you mean {quoted}?" if near else f"Known: {', '.join(names)}."
     return UserError(f"Unknown {kind} '{name}'. {hint}")

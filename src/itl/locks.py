@@ -14,6 +14,7 @@ from typing import Self
 import filelock
 
 from itl.atomic import write_text_atomic
+from itl.json_text import read_json
 
 _UNSUPPORTED = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
 
@@ -70,7 +71,7 @@ def write_holder(path: Path) -> None:
 def describe_holder(path: Path) -> str:
     """Return a description of the process that holds a lock, such as "process 7 on host since 2026-01-31 12:00:00"."""
     try:
-        holder = json.loads(holder_file(path).read_text())
+        holder = read_json(holder_file(path))
         pid, host, since = int(holder["pid"]), str(holder["host"])[:80], str(holder["since"])[:30]
     except (OSError, ValueError, LookupError, TypeError):
         return "another process"

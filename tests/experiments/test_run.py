@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import shlex
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import itl
 from itl import Learner, UserError
 from itl.experiments import recorder
 from itl.experiments.run import Config, fresh_folder, run
-from itl.results.record import LOCK_FILE
+from itl.results.record import LOCK_FILE, release_reserved_folders
 from itl.settings import parse
 from support.tiny import TINY, LambdaCallback, tiny_learner, tiny_stream
 
@@ -299,6 +300,54 @@ def test_existing_run_is_never_overwritten(folders: dict[str, Path]) -> None:
         run(config("sgd", seed=3), tiny_stream(**STREAM), folders["er"], device="cpu", resume=True)
     assert fresh_folder(folders["er"].parent, "er") == folders["er"].parent / "er-2"
     assert fresh_folder(folders["er"].parent, "new") == folders["er"].parent / "new"
+    assert fresh_folder(folders["er"].parent, "new") == folders["er"].parent / "new-2"
+    release_reserved_folders()
+    assert not (folders["er"].parent / "new").exists()
+
+
+def test_concurrent_processes_get_folders_of_their_own(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    barrier, found = context.Barrier(6), context.Queue()
+
+    def reserve() -> None:
+        barrier.wait(60)
+        found.put(fresh_folder(tmp_path, "run").name)
+        barrier.wait(60)  # a process that ends releases its folder
+
+    processes = [context.Process(target=reserve) for _ in range(6)]
+    for process in processes:
+        process.start()
+    names = sorted(found.get(timeout=60) for _ in processes)
+    for process in processes:
+        process.join(60)
+    assert names == ["run", *(f"run-{k}" for k in range(2, 7))]
+
+
+def test_second_run_in_a_folder_is_refused_before_it_writes(tmp_path: Path) -> None:
+    stream = tiny_stream(**STREAM)
+    refused = []
+
+    def start_another(event: str, *_: Any) -> None:
+        if event == "on_stage_start" and not refused:
+            for resume in (False, True):
+                with pytest.raises(UserError, match=r"another process is writing|already contains a run") as error:
+                    run(config("sgd"), stream, tmp_path / "run", device="cpu", resume=resume)
+                refused.append(str(error.value))
+
+    run(config("er"), stream, tmp_path / "run", device="cpu", callbacks=[LambdaCallback(start_another)])
+    assert len(refused) == 2
+    assert result_of(tmp_path / "run")["method"] == "er"
+
+
+def test_failed_start_leaves_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(UserError):
+        run(
+            Config(stream="arrays", method="er", buffer=8, settings={**TINY, "net.name": "nonsense"}),
+            tiny_stream(),
+            tmp_path / "run",
+            device="cpu",
+        )
+    assert not (tmp_path / "run").exists()
 
 
 def test_saved_configuration_equals_that_of_the_run(folders: dict[str, Path]) -> None:

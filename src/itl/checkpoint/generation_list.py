@@ -6,7 +6,6 @@ became the current one, because the process was killed, is known too.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import secrets
@@ -19,6 +18,7 @@ from typing import Any
 
 from itl.checkpoint.checksums import CHECKSUMS, STATE, TENSORS, read_checksums, read_regular_text, verify_file
 from itl.errors import UserError
+from itl.json_text import parse_json
 
 CURRENT = "CURRENT"
 GENERATION_NAME = re.compile(r"generation-([0-9]{6,12})")
@@ -102,7 +102,7 @@ def _listed(root: Path, name: str) -> tuple[list[str], str] | None:
     generation = root / name
     try:
         verify_file(root, generation / STATE, read_checksums(generation)[STATE])
-        listed = json.loads(read_regular_text(generation / STATE))[LIST_KEY]
+        listed = parse_json(read_regular_text(generation / STATE))[LIST_KEY]
         names = [*listed["older"], listed["next"]]
         if not all(GENERATION_NAME.fullmatch(other) for other in names):
             return None

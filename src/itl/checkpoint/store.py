@@ -46,6 +46,7 @@ from itl.checkpoint.generation_list import (
     remove_generations,
 )
 from itl.errors import UserError
+from itl.json_text import parse_json
 
 __all__ = [
     "BUSY",
@@ -271,7 +272,7 @@ def read_generation(root: Path, name: str) -> tuple[dict[str, Tensor], dict[str,
     generation = root / name
     try:
         checksums = read_checksums(generation)
-        state = json.loads(read_regular_text(generation / STATE))
+        state = parse_json(read_regular_text(generation / STATE))
         if not isinstance(state, dict) or type(state.get("format")) is not int or state["format"] != FORMAT_VERSION:
             other_version = isinstance(state, dict) and type(state.get("format")) is int
             message = f"{generation / STATE} has another format version; this itl reads version {FORMAT_VERSION}"
@@ -302,7 +303,7 @@ def is_transient(error: BaseException) -> bool:
 def read_state_unchecked(generation: Path) -> dict[str, Any]:
     """Content of a generation's `state.json`, without verification; empty if it cannot be read."""
     try:
-        state = json.loads(read_regular_text(generation / STATE))
+        state = parse_json(read_regular_text(generation / STATE))
     except (OSError, ValueError, RecursionError, UserError):
         return {}
     return state if isinstance(state, dict) else {}

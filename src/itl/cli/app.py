@@ -91,11 +91,38 @@ for section in SECTIONS.values():
         cli.add_command(command)
 
 
+class _OutputStream(io.TextIOWrapper):
+    """Standard output that discards everything once its reader, such as `head -1`, is gone: the command goes on."""
+
+    def __init__(self, stream: io.TextIOWrapper) -> None:
+        super().__init__(
+            stream.buffer, encoding=stream.encoding, errors=stream.errors, line_buffering=stream.line_buffering
+        )
+        self._original = stream  # it would close the file when it is deleted
+
+    def write(self, text: str) -> int:
+        """Write text, if there is a reader."""
+        try:
+            return super().write(text)
+        except BrokenPipeError:
+            _discard_output()
+            return len(text)
+
+    def flush(self) -> None:
+        """Flush, if there is a reader."""
+        try:
+            super().flush()
+        except BrokenPipeError:
+            _discard_output()
+
+
 def main(args: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit: 0 for success, 2 for the user's mistakes, 1 for bugs, 130 for Ctrl-C."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that cannot show ± must not end a run
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout is sys.__stdout__:
+        sys.stdout = _OutputStream(sys.stdout)
     try:
         code = cli.main(args, prog_name="itl", standalone_mode=False)
         sys.stdout.flush()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from itl.cli.options import exclusive
 from itl.errors import UserError, unknown
+from itl.json_text import read_json
 from itl.settings import flatten, parse
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def read_config_file(path: str | None) -> dict[str, Any]:
     if path is None:
         return {}
     try:
-        values = json.loads(Path(path).read_text(encoding="utf-8"))
+        values = read_json(Path(path))
     except OSError as error:
         raise UserError(f"Cannot read --config {path}: {error.strerror or error}.") from None
     except ValueError as error:
@@ -135,7 +136,8 @@ def build_config(file: dict[str, Any], options: dict[str, Any], settings: dict[s
         config = TypeAdapter(Config).validate_json(json.dumps(values), strict=True)
     except ValidationError as error:
         first = error.errors()[0]
-        raise UserError(f"--config: {first['loc'][0]} is not valid: {first['msg'].lower()}.") from None
+        field = next(iter(first["loc"]), "a value")
+        raise UserError(f"--config: {field} is not valid: {first['msg'].lower()}.") from None
     if config.variant is not None and not re.fullmatch(r"[\w+][\w.+-]*", config.variant):
         raise UserError(
             f"--variant '{config.variant}' cannot be part of a folder name. Use letters, digits and . _ + - only."

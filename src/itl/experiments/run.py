@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -57,10 +57,9 @@ def run(
             configuration.
     """
     folder = RunFolder(out)
-    resume = resume and (folder.path / "config.json").exists()
-    with ExitStack() as stack:
+    with folder.lock():  # first, so that no other process can start a run in this folder
+        resume = resume and (folder.path / "config.json").exists()
         if resume:
-            stack.enter_context(folder.lock())
             _check_same_config(config, folder)
             if (folder.path / "result.json").exists():
                 return read_run(folder.path).result or {}
@@ -70,8 +69,6 @@ def run(
             savers.append(CheckpointCallback(lambda learner: learner.save(folder.model), stop=stop))
         callback = CallbackList([recorder, *callbacks, *savers])
         learner = _create_or_load_learner(config, stream, folder, device, callback, resume)
-        if not resume:
-            stack.enter_context(folder.lock())
         recorder.start(learner)
         learned = len(learner.tasks) - (learner.position[0] != "done")
         learner.recall(stream.tasks[:learned])
@@ -176,9 +173,15 @@ class _SpecialistSaver(Callback):
 
 
 def fresh_folder(root: str | os.PathLike[str], name: str) -> Path:
-    """First folder among name, name-2, name-3, … under `root` that contains no run."""
-    path, number = Path(root) / name, 1
-    while (path / "config.json").exists():
-        number += 1
-        path = Path(root) / f"{name}-{number}"
-    return path
+    """First folder among name, name-2, name-3, … under `root` that no run uses. It is reserved for this process.
+
+    Raises:
+        UserError: If the folder cannot be created.
+    """
+    for number in itertools.count(1):
+        folder = RunFolder(Path(root) / (name if number == 1 else f"{name}-{number}"))
+        if not (folder.path / "config.json").exists() and folder.reserve():
+            if not (folder.path / "config.json").exists():  # a run may have ended before the folder was reserved
+                return folder.path
+            folder.cancel_reservation()
+    raise AssertionError("unreachable")

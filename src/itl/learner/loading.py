@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -87,6 +88,7 @@ def learner_from_state(
             raise ValueError(str(error)) from None
         merged = {**saved_settings, **flatten(settings or {})}
         learner = Learner(*arguments, settings=merged, device=device, callback=callback, net=own_net)
+        _check_numbers(state)
         traits: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values["traits"].items()}
         backbone = None if values.get("backbone") is None else PretrainedBackbone.from_dict(values["backbone"])
         learner._build(values["stream"], tuple(values["shape"]), Traits(**traits), values["outputs"], backbone)
@@ -114,6 +116,16 @@ def _adapt_module(source: str | os.PathLike[str], saved: Any, net: nn.Module | N
         raise UserError(f"the learner in {source} uses your own network, a {saved['class']}; load it with net=")
     module = net.module if isinstance(net, ModuleAdapter) else net
     return ModuleAdapter(module, saved["classifier"], [str(layer) for layer in saved["last"]])
+
+
+def _check_numbers(state: LearnerState) -> None:
+    """Reject a normalization or weights that make every prediction undefined."""
+    mean, std = (np.asarray(state.metadata["traits"][name], np.float64) for name in ("mean", "std"))
+    if not (np.isfinite(mean).all() and np.isfinite(std).all() and (std > 0).all()):
+        raise ValueError(f"the normalization is not defined: mean {mean.tolist()}, std {std.tolist()}")
+    for name, weights in state.group("net.").items():
+        if not bool(torch.isfinite(weights).all()):
+            raise ValueError(f"{name} contains numbers that are not finite")
 
 
 def _check_sizes(state: LearnerState, configuration: Configuration) -> None:

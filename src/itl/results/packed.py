@@ -31,6 +31,7 @@ import numpy as np
 
 from itl.atomic import atomic_write, flush_to_disk, make_folder, write_text_atomic
 from itl.errors import UserError
+from itl.json_text import parse_json
 from itl.results.record import LOCK_FILE, RunFolder, is_run, load_arrays
 
 RECORDS = "records.jsonl"
@@ -193,7 +194,7 @@ class PackedExperiment:
 
 def _parse(text: str, where: str) -> dict[str, Any]:
     try:
-        value = json.loads(text)
+        value = parse_json(text)
     except ValueError:
         value = None
     if not isinstance(value, dict):

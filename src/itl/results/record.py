@@ -7,7 +7,8 @@ import os
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,39 @@ import numpy as np
 
 from itl.atomic import append, atomic_write, make_folder, write_text_atomic
 from itl.errors import UserError
-from itl.locks import acquire_lock
+from itl.json_text import parse_json, read_json
+from itl.locks import FileLock, acquire_lock
 
 # 2 added lines of kind `start` and pictures.npz. Records of format 1 stay readable.
 RECORD_FORMAT = 2
 
 LOCK_FILE = ".lock"  # not config.json: a file that is replaced loses its lock
+
+
+@dataclass(frozen=True)
+class _Claim:
+    """The lock of a run folder (None on a file system without locks), and whether the folder was created for it."""
+
+    lock: FileLock | None
+    is_new: bool
+
+    def release(self, path: Path) -> None:
+        """Release the lock, and remove the folder if nothing was written to it."""
+        with suppress(OSError):
+            if self.is_new and set(os.listdir(path)) <= {LOCK_FILE}:
+                (path / LOCK_FILE).unlink(missing_ok=True)
+                path.rmdir()
+        if self.lock is not None:
+            self.lock.release()
+
+
+_reserved: dict[Path, _Claim] = {}
+
+
+def release_reserved_folders() -> None:
+    """Release the run folders that were reserved but never locked."""
+    for path in list(_reserved):
+        RunFolder(path).cancel_reservation()
 
 
 class RunFolder:
@@ -52,21 +80,51 @@ class RunFolder:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Keep other processes from writing to this run. On a file system without locks the run continues unlocked."""
-        lock: AbstractContextManager[object] | None
+        """Keep other processes from writing to this run.
+
+        The folder is created if it does not exist, and removed at the end if it is still empty. On a file system
+        without locks the run continues unlocked.
+        """
+        if self.path.resolve() not in _reserved and not self.reserve():
+            raise UserError(f"another process is writing to {self.path}; wait until it has finished")
+        claim = _reserved.pop(self.path.resolve())
+        try:
+            yield
+        finally:
+            claim.release(self.path)
+
+    def reserve(self) -> bool:
+        """Lock the folder for a later `lock` of this process; return whether nobody has locked or reserved it.
+
+        Raises:
+            UserError: The folder cannot be created.
+        """
+        if self.path.resolve() in _reserved:
+            return False
+        is_new = not self.path.exists()
+        try:
+            make_folder(self.path)
+        except OSError as error:
+            raise UserError(f"cannot write to {self.path}: {error.strerror or error}; choose another --out") from error
         try:
             lock = acquire_lock(self.path / LOCK_FILE)
         except OSError:
-            lock = nullcontext()
-        if lock is None:
-            raise UserError(f"another process is writing to {self.path}; wait until it has finished")
-        with lock:
-            yield
+            lock = None
+        else:
+            if lock is None:
+                return False
+        _reserved[self.path.resolve()] = _Claim(lock, is_new)
+        return True
+
+    def cancel_reservation(self) -> None:
+        """Undo `reserve`."""
+        if (claim := _reserved.pop(self.path.resolve(), None)) is not None:
+            claim.release(self.path)
 
     def read(self, name: str) -> Any:
         """The content of a JSON file."""
         try:
-            return json.loads((self.path / name).read_text())
+            return read_json(self.path / name)
         except FileNotFoundError:
             raise UserError(f"{self.path} has no {name}; is it a run folder?") from None
         except (OSError, ValueError) as error:
@@ -79,11 +137,17 @@ class RunFolder:
     def read_lines(self, count: int | None = None) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl, or its first `count`; a last line that a crash cut short is skipped."""
         path = self.path / "metrics.jsonl"
-        text = path.read_text().splitlines()[:count] if path.exists() else []
+        try:
+            text = path.read_text(encoding="utf-8").splitlines()[:count] if path.exists() else []
+        except (OSError, ValueError) as error:
+            raise UserError(f"{path} cannot be read: {error}; run it again") from None
         out: list[dict[str, Any]] = []
         for number, line in enumerate(text, 1):
             try:
-                out.append(json.loads(line))
+                value = parse_json(line)
+                if not isinstance(value, dict):
+                    raise ValueError("it is not an object")
+                out.append(value)
             except ValueError:
                 if number < len(text):
                     raise UserError(f"{path}, line {number}, is damaged; run it again") from None
@@ -126,7 +190,7 @@ def load_arrays(path: Path, names: Sequence[str] | None = None) -> dict[str, np.
     try:
         with np.load(path, allow_pickle=False) as file:
             return {key: file[key] for key in (file.files if names is None else names)}
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:
         raise UserError(f"{path} is damaged: {error}; run it again") from None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from itl.streams.arrays import from_arrays, from_dataset
@@ -88,7 +89,9 @@ def load(
     """
     check(name, tasks=tasks, order=order, order_seed=order_seed, split=split)
     source = find(name)
-    root = Path(root).expanduser()
+    with suppress(RuntimeError):  # there is no such user, so `~name` is an ordinary name
+        root = Path(root).expanduser()
+    root = Path(root)
     try:
         data = source.read(root, download, progress)
     except OSError as error:

@@ -27,6 +27,7 @@ from torch import Tensor
 
 from itl.atomic import atomic_write, write_text_atomic
 from itl.errors import UserError
+from itl.json_text import read_json
 
 CACHE_FORMAT = 1  # increase it whenever the same source would be decoded to other bytes
 _CHECKSUM_BLOCKS, _BLOCK_BYTES = 256, 1 << 14
@@ -56,7 +57,7 @@ def load(folder: Path, name: str, made_from: Mapping[str, Any]) -> tuple[dict[st
         The memory-mapped arrays by name and the notes, or None if the cache is missing, damaged or of another source.
     """
     try:
-        about = json.loads((folder / f"{name}.json").read_bytes())
+        about = read_json(folder / f"{name}.json")
         if about["format"] != CACHE_FORMAT or about["made_from"] != made_from:
             return None
         arrays = {}

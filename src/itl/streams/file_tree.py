@@ -86,7 +86,8 @@ class ZipTree(FileTree):
             return self.archive.read(f"{self.top}/{path}")
         except KeyError as error:
             raise UserError(f"{self.root} lacks {self.top}/{path}; delete it and download it again") from error
-        except (zipfile.BadZipFile, OSError, EOFError, zlib.error) as error:
+        except (zipfile.BadZipFile, OSError, EOFError, zlib.error, RuntimeError) as error:
+            # RuntimeError: the file is encrypted, or compressed by an unknown method.
             raise UserError(
                 f"{self.name(path)} is damaged ({error}); delete the zip file and download it again"
             ) from error

@@ -7,6 +7,7 @@ the same four file names, so a folder named after the dataset (MNIST/raw, Fashio
 from __future__ import annotations
 
 import gzip
+import io
 import zlib
 from dataclasses import dataclass
 from functools import partial
@@ -22,6 +23,7 @@ from itl.streams.base import Dataset, DatasetSource, Images, Progress, Traits
 from itl.streams.checked_files import check_md5, md5_of, missing_error, read_bytes, read_error
 
 _MAGIC_NUMBERS = {3: 2051, 1: 2049}  # by the number of dimensions, for arrays of unsigned bytes
+MAX_CONTENT_BYTES = 16 + 60_000 * 28 * 28  # of the largest file, the training images
 _FILE_NAMES = (
     "train-images-idx3-ubyte",
     "train-labels-idx1-ubyte",
@@ -71,11 +73,14 @@ def load(path: Path, md5: str) -> npt.NDArray[np.uint8]:
     data = read_bytes(path)
     if path.suffix == ".gz":
         try:
-            data = gzip.decompress(data)
+            with gzip.open(io.BytesIO(data)) as file:
+                data = file.read(MAX_CONTENT_BYTES + 1)  # a small file can decompress to any size
         except (EOFError, zlib.error) as error:
             raise UserError(f"{path} is truncated or damaged ({error}); put the official file there") from error
         except OSError as error:
             raise read_error(path, error) from error
+    if len(data) > MAX_CONTENT_BYTES:
+        raise UserError(f"{path} has more than {MAX_CONTENT_BYTES:,} bytes of content; put the official file there")
     dims = 3 if "idx3" in path.name else 1
     header = 4 * (dims + 1)
     magic, *shape = np.frombuffer(data[:header].ljust(header, b"\0"), ">u4").tolist()

@@ -172,13 +172,13 @@ def _image(tree: FileTree, path: str) -> npt.NDArray[np.uint8]:
     data = tree.read(path)
     try:
         with Image.open(io.BytesIO(data), formats=["JPEG"]) as image:
-            pixels = np.asarray(image.convert("RGB"))
-    except (OSError, SyntaxError, ValueError) as error:
+            size = image.size
+            # The size is known before the image is decoded, which may take much memory and time.
+            pixels = np.asarray(image.convert("RGB")) if size == (SIDE, SIDE) else None
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise UserError(f"{tree.name(path)} is not a valid JPEG; unpack {ARCHIVE} again") from error
-    if pixels.shape != (SIDE, SIDE, 3):
-        raise UserError(
-            f"{tree.name(path)} is {pixels.shape[1]}x{pixels.shape[0]}, not {SIDE}x{SIDE}; unpack {ARCHIVE} again"
-        )
+    if pixels is None:
+        raise UserError(f"{tree.name(path)} is {size[0]}x{size[1]}, not {SIDE}x{SIDE}; unpack {ARCHIVE} again")
     return pixels.transpose(2, 0, 1)
 
 

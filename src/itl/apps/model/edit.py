@@ -22,6 +22,7 @@ from itl.engine.keyed_random import generator
 from itl.errors import UserError, unknown
 from itl.learner.state import memory_images
 from itl.memory.class_balance import class_quotas
+from itl.memory.slots import MAX_SIZE
 from itl.specialists.feature_statistics import FeatureStatistics
 
 FORGOTTEN = "(forgotten)"  # replaces text that names a forgotten class in the history
@@ -169,6 +170,8 @@ def resize(model: Model, size: int) -> dict[str, int]:
     classes, counts = np.unique(labels, return_counts=True)
     if size < max(len(classes), 1):
         raise UserError(f"a memory of {size} images cannot hold one image of each of {len(classes)} classes")
+    if size > MAX_SIZE:
+        raise UserError(f"a memory of {size} images is too large; choose at most {MAX_SIZE}")
     rng = generator(learner.seed, "resize", memory.slots.step, memory.size, size)
     quota = class_quotas(counts, size, rng)
     kept = [rng.permutation(memory.slots.of_class(c))[:q] for c, q in zip(classes, quota, strict=True)]

@@ -63,7 +63,7 @@ def onnx_file(folder: Path) -> Path:
 
     This takes seconds, so it uses a model of its own: the loaded one keeps predicting.
     """
-    model, path = Model.open(folder, device="cpu", last_finished=True), Path(_temporary(".onnx"))
+    model, path = Model.open(folder, device="cpu", last_finished=True, memory=False), Path(_temporary(".onnx"))
     try:
         to_onnx(model, path)
     except BaseException:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from itl.cli import options
-from itl.cli.output import echo, print_json, warn
+from itl.cli.output import echo, print_json, printable, warn
 from itl.errors import UserError
 
 if TYPE_CHECKING:
@@ -139,7 +139,12 @@ def _print_csv(rows: list[dict[str, Any]], top: int) -> None:
     writer.writerow(["path", *(name + suffix for suffix in suffixes for name in ("class", "confidence"))])
     for row in rows:
         cells = [cell for likely in row["top"] for cell in (likely["class"], f"{likely['confidence']:.6f}")]
-        writer.writerow([row["path"], *cells])
+        writer.writerow([_plain_cell(cell) for cell in (row["path"], *cells)])
+
+
+def _plain_cell(text: str) -> str:
+    """A cell that a spreadsheet takes for text, even if it looks like a formula."""
+    return printable(f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text)
 
 
 def _print_lines(rows: list[dict[str, Any]], top: int) -> None:

@@ -76,8 +76,13 @@ def run(**given: Any) -> None:
     """
     options.exclusive(json=given["as_json"], quiet=given["quiet"])
     configs = build_configs(given)
-    folders = [choose_run_folder(config, given["out"], len(configs) > 1, given["resume"]) for config in configs]
-    results = _Session(given).run_all(configs, folders)
+    from itl.results.record import release_reserved_folders
+
+    try:
+        folders = [choose_run_folder(config, given["out"], len(configs) > 1, given["resume"]) for config in configs]
+        results = _Session(given).run_all(configs, folders)
+    finally:
+        release_reserved_folders()
     _print_results(results, folders, given)
 
 

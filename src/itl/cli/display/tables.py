@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.table import Table
+
+from itl.cli.output import printable
+
+
+class PrintableConsole(Console):
+    """A console that escapes control characters in the text it prints, which may be a name from somebody's folder."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Render an object to segments; only rich's own control segments control the terminal."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=printable(segment.text))
 
 
 def open_console(piped_width: int | None = None) -> Console:
     """A console on standard output; if that is not a terminal, `piped_width` columns wide."""
-    console = Console(highlight=False)
+    console = PrintableConsole(highlight=False)
     if piped_width is None or console.is_terminal:
         return console
-    return Console(highlight=False, width=piped_width)
+    return PrintableConsole(highlight=False, width=piped_width)
 
 
 def plain_table(*headings: str, left: int = 0, **options: Any) -> Table:

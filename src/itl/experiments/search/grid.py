@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 from itl.errors import UserError, unknown
 from itl.experiments.config import Config
 from itl.experiments.search.optional_imports import import_optional
+from itl.json_text import MAX_DEPTH, parse_json
 from itl.presets import METHODS, settings_for
 from itl.results.published import SOURCES, published
 from itl.settings import flatten
@@ -25,6 +27,8 @@ AXES = ("stream", "method", "buffer", "seed")  # one value; several values under
 FIXED_KEYS = ("tasks", "order", "order_seed", "split", "variant", "keep_specialists", "curves")
 KEYS = (*AXES, *(f"{axis}s" for axis in AXES), *FIXED_KEYS, "settings", "vary", "published", "about", "cells")
 MAX_CELLS = 100_000  # a larger grid is probably a mistake
+MAX_GRID_BYTES = 4 << 20
+MAX_NODES = 200_000  # values of a grid, once its anchors are replaced
 
 
 @dataclass(frozen=True)
@@ -64,8 +68,10 @@ def load_grid(source: str) -> Grid:
         text = packaged[source]
     elif path.suffix in (".yaml", ".yml", ".json"):
         try:
+            if path.stat().st_size > MAX_GRID_BYTES:
+                raise UserError(f"The grid {source} is larger than {MAX_GRID_BYTES >> 20} MiB. Shorten it.")
             text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
+        except (OSError, ValueError) as error:
             raise UserError(f"Cannot read the grid {source}: {getattr(error, 'strerror', None) or error}") from None
     else:
         raise UserError(f"{unknown('grid', source, packaged)} A file of your own must end in .yaml or .json.")
@@ -109,7 +115,7 @@ def _parse(text: str, name: str = "") -> Any:
     """Parse JSON or YAML; duplicate keys are errors."""
     if name.endswith(".json"):
         try:
-            return json.loads(text, object_pairs_hook=lambda pairs: _unique_mapping(pairs, name))
+            return parse_json(text, lambda pairs: _unique_mapping(pairs, name))
         except ValueError as error:
             raise UserError(f"The grid {name} is not valid JSON: {error}") from None
     yaml = import_optional("yaml")
@@ -123,9 +129,32 @@ def _parse(text: str, name: str = "") -> Any:
             return super().construct_mapping(node, deep)
 
     try:
+        _check_size(yaml.compose(text, yaml.SafeLoader))
         return yaml.load(text, Loader)
-    except yaml.YAMLError as error:
-        raise UserError(f"The grid {name} is not valid YAML: {' '.join(str(error).split())}") from None
+    except RecursionError:
+        raise UserError(f"The grid {name} is nested too deeply. Write it with fewer levels.") from None
+    except (yaml.YAMLError, ValueError, OverflowError, TypeError, AttributeError, LookupError) as error:
+        # Constructors of dates, numbers and tags raise all kinds of exceptions.
+        raise UserError(f"The grid {name} is not valid YAML: {' '.join(str(error).split())[:200]}") from None
+
+
+def _check_size(root: Any) -> None:
+    """Raise a `ValueError` if a YAML document is too large or too deep once its anchors are replaced."""
+    sizes: dict[int, int] = {}
+
+    def size(node: Any, depth: int) -> int:
+        if depth > MAX_DEPTH:
+            raise ValueError("it is nested too deeply, or contains itself")
+        if id(node) not in sizes:
+            parts = getattr(node, "value", None)
+            children = parts if isinstance(parts, list) else []
+            flat = [part for child in children for part in (child if isinstance(child, tuple) else (child,))]
+            sizes[id(node)] = 1 + sum(size(child, depth + 1) for child in flat)
+        if sizes[id(node)] > MAX_NODES:
+            raise ValueError(f"it has more than {MAX_NODES:,} values once its anchors are replaced")
+        return sizes[id(node)]
+
+    size(root, 0)
 
 
 def _unique_mapping(pairs: list[tuple[str, Any]], name: str) -> dict[str, Any]:
@@ -167,6 +196,8 @@ def _product(part: dict[str, Any], name: str, missing: dict[str, None]) -> Itera
         rows = _published(part["published"], axes, missing)
     else:
         given = {axis: values for axis, values in axes.items() if values is not None and axis != "seed"}
+        if math.prod(map(len, given.values())) > MAX_CELLS:
+            raise UserError(f"The grid {name} has more than {MAX_CELLS:,} cells. Shorten its lists.")
         rows = [dict(zip(given, values, strict=True)) for values in itertools.product(*given.values())]
     fixed = {key: part[key] for key in FIXED_KEYS if part.get(key) is not None}
     for row in rows:
@@ -217,6 +248,8 @@ def _variations(vary: Any, variant: Any, name: str) -> list[tuple[str | None, di
     choices = {
         key: value if isinstance(value, list) else [value] for key, value in _mapping(vary, "vary", name).items()
     }
+    if math.prod(map(len, choices.values())) > MAX_CELLS:
+        raise UserError(f"The grid {name} has more than {MAX_CELLS:,} cells. Shorten its lists.")
     variations: list[tuple[str | None, dict[str, Any]]] = []
     for values in itertools.product(*choices.values()):
         words = [f"{key}-{value}" for key, value in zip(choices, values, strict=True)]
@@ -246,7 +279,9 @@ def _config(values: dict[str, Any], name: str) -> Config:
         config = TypeAdapter(Config).validate_json(json.dumps(values), strict=True)
     except ValidationError as error:
         first = error.errors()[0]
-        raise UserError(f"{first['loc'][0]} of the grid {name} is not valid: {first['msg'].lower()}.") from None
+        raise UserError(
+            f"{next(iter(first['loc']), 'a value')} of the grid {name} is not valid: {first['msg'].lower()}."
+        ) from None
     except TypeError as error:  # for example a date, which YAML has and JSON does not
         raise UserError(f"The grid {name} contains a value that a run cannot use: {error}.") from None
     if config.variant is not None and not re.fullmatch(r"[\w+][\w.+-]*", config.variant):
