@@ -29,6 +29,7 @@ KEYS = (*AXES, *(f"{axis}s" for axis in AXES), *FIXED_KEYS, "settings", "vary", 
 MAX_CELLS = 100_000  # a larger grid is probably a mistake
 MAX_GRID_BYTES = 4 << 20
 MAX_NODES = 200_000  # values of a grid, once its anchors are replaced
+_CONFIG = TypeAdapter(Config)
 
 
 @dataclass(frozen=True)
@@ -276,7 +277,7 @@ def _config(values: dict[str, Any], name: str) -> Config:
     if "buffer" not in values and values.get("stream", Config.stream) != Config.stream:
         values["buffer"] = 200  # the default of `itl run`
     try:
-        config = TypeAdapter(Config).validate_json(json.dumps(values), strict=True)
+        config = _CONFIG.validate_json(json.dumps(values), strict=True)
     except ValidationError as error:
         first = error.errors()[0]
         raise UserError(
