@@ -1,11 +1,12 @@
 """A scripted novice in the browser: screenshots for docs/serve.md, an animation for the README, and the time it took.
 
 python benchmarks/serve_pictures.py [--out docs/img] [--json FILE]
+python benchmarks/serve_pictures.py --animate docs/img
 
 Starts `itl serve` with an empty folder, opens the page in Chromium (playwright), teaches two classes of photographs,
 tries pictures, corrects one, and teaches a third class. The pictures are crops of scikit-learn's two sample photographs
-and its handwritten digits. The time from the empty page to a correct prediction is measured without the pauses of
-the animation: in a first pass without screenshots.
+and its handwritten digits. The time from the empty page to a correct prediction is measured in a first pass without
+screenshots.
 """
 
 import argparse
@@ -32,6 +33,7 @@ from itl.results.environment import environment
 WIDTH, HEIGHT, ANIMATION_WIDTH = 1000, 700, 760
 EACH, SIDE = 12, 128
 CLASSES = ("flower", "temple")
+FRAMES = {"teach": 1800, "progress": 1500, "try": 2300, "correct": 2200, "results": 2600}  # milliseconds
 
 
 def make_pictures(folder: Path) -> dict[str, list[str]]:
@@ -56,42 +58,34 @@ def save(image: Image.Image, path: Path) -> str:
 
 
 class Film:
-    """Screenshots with the time for which each is shown; without a folder, nothing is recorded."""
+    """Screenshots of a page; without a folder, nothing is recorded."""
 
     def __init__(self, page, out: Path | None) -> None:
         self.page, self.out = page, out
-        self.frames: list[tuple[Image.Image, int]] = []
 
-    def shot(self, milliseconds: int, name: str | None = None) -> None:
+    def shot(self, name: str) -> None:
         if self.out is None:
             return
         self.page.wait_for_timeout(350)
         self.page.evaluate("() => document.querySelectorAll('.message').forEach((message) => message.remove())")
-        data = self.page.screenshot()
-        image = Image.open(io.BytesIO(data)).convert("RGB")
-        height = round(image.height * ANIMATION_WIDTH / image.width)
-        self.frames.append((image.resize((ANIMATION_WIDTH, height), Image.Resampling.LANCZOS), milliseconds))
-        if name is not None:
-            image.quantize(200, dither=Image.Dither.NONE).save(self.out / f"serve-{name}.png", optimize=True)
+        image = Image.open(io.BytesIO(self.page.screenshot())).convert("RGB")
+        image.quantize(200, dither=Image.Dither.NONE).save(self.out / f"serve-{name}.png", optimize=True)
 
-    def write(self, path: Path) -> None:
-        images, times = [image for image, _ in self.frames], [shown for _, shown in self.frames]
-        images[0].save(
-            path,
-            save_all=True,
-            append_images=images[1:],
-            duration=times,
-            loop=0,
-            quality=62,
-            method=6,
-            minimize_size=True,
-        )
+
+def animate(folder: Path) -> None:
+    """Make the animation `serve.webp` from the screenshots in a folder."""
+    height = round(HEIGHT * ANIMATION_WIDTH / WIDTH)
+    images = [Image.open(folder / f"serve-{name}.png").convert("RGB").crop((0, 0, WIDTH, HEIGHT)) for name in FRAMES]
+    images = [image.resize((ANIMATION_WIDTH, height), Image.Resampling.LANCZOS) for image in images]
+    times = list(FRAMES.values())
+    images[0].save(
+        folder / "serve.webp", save_all=True, append_images=images[1:], duration=times, loop=0, quality=70, method=6
+    )
 
 
 def teach_two_classes(page, film: Film, files: dict[str, list[str]]) -> float:
     """From the empty page to a correct prediction; return the seconds from the first click to the answers."""
     start = time.perf_counter()
-    film.shot(900)
     for index, kind in enumerate(CLASSES):
         name = page.locator(".card .name").nth(index)
         name.fill(kind)
@@ -99,42 +93,35 @@ def teach_two_classes(page, film: Film, files: dict[str, list[str]]) -> float:
         card = page.locator(f".card[aria-label='Class {kind}']")
         card.locator("input[type=file]").set_input_files(files[kind][:EACH])
         card.locator(".thumb").nth(EACH - 1).wait_for()
-        film.shot(900, "teach" if index else None)
+    film.shot("teach")
     page.locator("#start").click()
     page.locator("#lesson .stages").wait_for()
-    for number in range(4 if film.out else 0):
-        page.wait_for_timeout(700)
-        if page.locator("#lesson").is_visible():
-            film.shot(450, "progress" if number == 2 else None)
+    film.shot("progress")
     page.locator("#lesson").wait_for(state="hidden")
-    film.shot(700)
     page.get_by_role("tab", name="Try").click()
     page.locator("#try input").set_input_files([files[kind][EACH] for kind in CLASSES])
     page.locator("#tried .answer").nth(1).wait_for()
     seconds = time.perf_counter() - start
     answers = [text.split()[0] for text in page.locator("#tried .answer").all_inner_texts()]
     assert answers == list(reversed(CLASSES)), answers
-    film.shot(1600)
     return seconds
 
 
 def correct_and_teach_again(page, film: Film, files: dict[str, list[str]]) -> None:
     page.locator("#try input").set_input_files(files["digit"][EACH])
     page.locator("#tried .answer").nth(2).wait_for()
-    film.shot(1500, "try")
+    film.shot("try")
     page.get_by_role("tab", name="Correct").click()
     page.locator(".uncertain-row", has_text="Tried").first.wait_for()
-    film.shot(1200, "correct")
+    film.shot("correct")
     row = page.locator(".uncertain-row", has_text="Tried").first
     row.get_by_role("button", name="New class…").click()
     page.locator("dialog input").fill("digit")
-    film.shot(800)
     page.locator("dialog").get_by_role("button", name="Use it").click()
     page.get_by_role("tab", name="Teach").click()
     card = page.locator(".card[aria-label='Class digit']")
     card.locator("input[type=file]").set_input_files(files["digit"][:EACH])
     card.locator(".thumb").nth(EACH - 1).wait_for()
-    film.shot(900)
     page.locator("#start").click()
     page.locator("#lesson .stages").wait_for()
     page.locator("#lesson").wait_for(state="hidden")
@@ -142,7 +129,7 @@ def correct_and_teach_again(page, film: Film, files: dict[str, list[str]]) -> No
     page.locator(".matrix button.count").first.click()
     page.locator(".cell-pictures img").first.wait_for()
     page.evaluate("() => scrollTo(0, 0)")
-    film.shot(2500, "results")
+    film.shot("results")
 
 
 def run(folder: Path, out: Path | None, options: list[str]) -> float:
@@ -164,13 +151,12 @@ def run(folder: Path, out: Path | None, options: list[str]) -> float:
             seconds = teach_two_classes(page, film, files)
             if out is not None:
                 correct_and_teach_again(page, film, files)
-                film.write(out / "serve.webp")
                 phone = browser.new_page(viewport={"width": 390, "height": 760}, color_scheme="dark")
                 phone.goto(url)
                 phone.wait_for_selector("html[data-ready]")
                 phone.get_by_role("tab", name="Correct").click()
                 phone.locator(".uncertain-row").first.wait_for()
-                Film(phone, out).shot(1, "phone")
+                Film(phone, out).shot("phone")
             browser.close()
     finally:
         server.send_signal(signal.SIGINT)
@@ -183,12 +169,17 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="folder for the screenshots; without it, only the time is measured")
     parser.add_argument("--json", type=Path, help="file to write")
     parser.add_argument("options", nargs="*", help="further options of itl serve, after --")
+    parser.add_argument("--animate", type=Path, help="only make the animation from the screenshots in this folder")
     args = parser.parse_args()
+    if args.animate is not None:
+        animate(args.animate)
+        return
     with tempfile.TemporaryDirectory() as folder:
         seconds = run(Path(folder) / "timed", None, args.options)
         print(f"{seconds:.1f} s from the empty page to correct predictions", flush=True)
         if args.out is not None:
             run(Path(folder) / "filmed", args.out, args.options)
+            animate(args.out)
     command = " ".join(["python", "benchmarks/serve_pictures.py", *sys.argv[1:]])
     about = "seconds from the empty page to correct predictions of two classes, by a script without pauses"
     record = {"about": about, "command": command, "seconds": round(seconds, 1), "pictures": 2 * EACH}
