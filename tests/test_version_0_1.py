@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import itl
+from itl import metrics
 from itl.apps.model import Model
 from itl.experiments.config import Config
 from itl.experiments.refine import refine
@@ -62,7 +63,10 @@ def test_finished_run_is_read_and_refined(unpacked: Path) -> None:
     folder = unpacked / "run"
     config = Config.from_dict(read_config(folder))
     stream = config.load_stream("data")
-    assert run(config, stream, folder, device="cpu", resume=True) == RunFolder(folder).read("result.json")
+    stored = RunFolder(folder).read("result.json")
+    result = run(config, stream, folder, device="cpu", resume=True)
+    assert {name: result[name] for name in stored} == stored
+    assert result["signed_forgetting"] == metrics.signed_forgetting(stored["class_il_matrix"])  # it was not stored
     check_expected(unpacked, learner_snapshot(itl.load(folder / "model", device="cpu")))
     expected = RunFolder(folder).read("result.json")["class_il"]
     assert refine(folder, stream, 2, device="cpu")["stages"]["expert"]["class_il"] == pytest.approx(expected, abs=0.5)
