@@ -145,6 +145,12 @@ class SharedLists:
 
 def plain(value: Any) -> Any:
     """A chart (or a container of charts) as JSON: numbers rounded, empty fields omitted."""
+    kind = type(value)
+    if kind is float:  # by far the most common, so it comes first
+        rounded = round(value, DIGITS)
+        return int(rounded) if rounded == int(rounded) else rounded
+    if kind in (str, int, bool) or value is None:
+        return value
     if is_dataclass(value):
         parts = {entry.name: getattr(value, entry.name) for entry in fields(value)}
         value = {
@@ -156,7 +162,4 @@ def plain(value: Any) -> Any:
         return {name: plain(part) for name, part in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain(part) for part in value]
-    if isinstance(value, float):
-        rounded = round(value, DIGITS)
-        return int(rounded) if rounded == int(rounded) else rounded
-    return value
+    return plain(float(value)) if isinstance(value, float) else value  # numpy's float64

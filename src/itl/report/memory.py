@@ -73,11 +73,12 @@ def arrivals(report_run: ReportRun) -> Chart | None:
 def _spread(label: np.ndarray, written: np.ndarray) -> np.ndarray:
     """Vertical offsets in ±0.35 that separate marks of one class whose steps are close to each other."""
     bins = written * SPREAD_BINS // (int(written.max()) + 1)
-    offsets = np.zeros(len(label))
-    for key in {*zip(label.tolist(), bins.tolist(), strict=True)}:
-        marks = np.flatnonzero((label == key[0]) & (bins == key[1]))
-        offsets[marks] = np.linspace(-0.35, 0.35, len(marks) + 2)[1:-1]
-    return offsets
+    _, cell, counts = np.unique(np.stack([label, bins]), axis=1, return_inverse=True, return_counts=True)
+    cell = cell.reshape(-1)
+    order = np.argsort(cell, kind="stable")
+    rank = np.empty(len(label), int)
+    rank[order] = np.arange(len(label)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return 0.7 * (rank + 1) / (counts[cell] + 1) - 0.35
 
 
 def _name(names: list[str], label: int) -> str:

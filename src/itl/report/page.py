@@ -147,7 +147,8 @@ def _table(report: ReportData) -> str:
             for name in others
         )
         lines.append(f'<tr data-group="{group.key}"><th scope="row">{escape(row[first])}</th>{cells}</tr>')
-    return f'<table class="cells"><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table>'
+    table = f'<table class="cells"><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table>'
+    return f'<div class="scroll wide-table" tabindex="0">{table}</div>'
 
 
 def _broken(text: str) -> str:
