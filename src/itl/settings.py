@@ -18,6 +18,12 @@ Count = Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
 Reduction = Literal["mean", "sum", "classes"]
 Schedule = Literal["constant", "cosine", "warm"]
 OPTIONS = "specialist.options."  # prefix of the settings that a specialist declares itself
+HalfPipe = Annotated[
+    bool | Literal["linear"] | None,
+    BeforeValidator(
+        lambda given: {"own": False, "redrawn": True}.get(given, given) if isinstance(given, str) else given
+    ),
+]
 # Accepts the word "none".
 Policy = Annotated[str | None, BeforeValidator(lambda given: None if given == "none" else given)]
 
@@ -166,6 +172,12 @@ class TangentSettings(GeneralistStageSettings):
         layers: Number of the network's last layers in the tangent model; null: all.
         alpha: Weight of the stored logits' term (ITL-L).
         beta: Weight of the cross-entropy.
+        solver: "sgd", as in the paper: epochs over fresh views; or "lbfgs", for tangent and linear generalists: the
+            minimum over a fixed set of views, where λ penalizes the change from the weights at the start.
+            `lbfgs` ignores `epochs`, `steps`, `batch`, `lr`, `momentum` and `schedule`.
+        views: Augmented views of each image (lbfgs).
+        iterations: Maximum number of iterations (lbfgs).
+        tolerance: Stop at this fraction of the initial gradient norm (lbfgs).
     """
 
     momentum: Momentum = 0.9
@@ -173,6 +185,10 @@ class TangentSettings(GeneralistStageSettings):
     layers: Annotated[int, Field(strict=True, ge=1, le=64)] | None = 2
     alpha: Weight = 0.0
     beta: Weight = 1.0
+    solver: Literal["sgd", "lbfgs"] = "sgd"
+    views: Count = 16
+    iterations: Count = 100
+    tolerance: Weight = 3e-4
 
 
 class ProjectionSettings(GeneralistStageSettings):
@@ -195,7 +211,10 @@ class Settings(SettingsGroup):
         design: "itl", or "reverse" for the paper's alternative design: the specialist learns on a tangent plane of the
             generalist, which is fine-tuned (`generalist` is then "full").
         generalist: Learning on the memory at the end of a task.
-        half_pipe: Whether to redraw the classifier before the generalist learns; null: as in the paper.
+        half_pipe: Whether to redraw the classifier before the generalist learns; null: as in the paper. "linear": fit
+            the redrawn classifier on the memory first, with L-BFGS and the settings of `tangent`. "own" (the
+            specialist's classifier) is another word for false, "redrawn" for true.
+        half_pipe_scale: Factor of the redrawn classifier's weights.
         project: Whether to distill the generalist into the network; null: as in the paper.
         net: Backbone.
         memory: Memory.
@@ -211,7 +230,8 @@ class Settings(SettingsGroup):
 
     design: Literal["itl", "reverse"] = "itl"
     generalist: Literal["none", "full", "linear", "tangent"] = "tangent"
-    half_pipe: bool | None = None
+    half_pipe: HalfPipe = None
+    half_pipe_scale: Rate = 1.0
     project: bool | None = None
     net: Network = Network()
     memory: MemorySettings = MemorySettings()
@@ -227,7 +247,7 @@ class Settings(SettingsGroup):
     @property
     def redraws_classifier(self) -> bool:
         """Whether the classifier is redrawn before the generalist learns."""
-        return self.generalist == "tangent" if self.half_pipe is None else self.half_pipe
+        return self.generalist == "tangent" if self.half_pipe is None else bool(self.half_pipe)
 
     @property
     def projects(self) -> bool:
@@ -347,6 +367,10 @@ def validate(group: type[Group], values: Mapping[str, Any], prefix: str = "", ow
 
 def _check(settings: Settings) -> Settings:
     """Reject meaningless combinations."""
+    if settings.tangent.solver == "lbfgs" and (settings.generalist == "full" or settings.design == "reverse"):
+        raise UserError(
+            "tangent.solver=lbfgs solves convex problems: generalist=tangent or linear. Set tangent.solver=sgd."
+        )
     if settings.design == "reverse":
         if settings.half_pipe or settings.project:
             raise UserError(

@@ -48,6 +48,12 @@ def train(
     planner = stage.planner
     if start >= planner.num_rounds:
         return
+    if stage.solve is not None:
+        with CAPTURE_GATE.eager():
+            objective = stage.solve()
+        if on_round_end is not None:
+            on_round_end(0, objective, {})
+        return
     stepper_cache = {} if stepper_cache is None else stepper_cache
     stepper = _cached_stepper(stage, stepper_cache) or _new_stepper(stage, engine)
     for name, value in (momentum or {}).items():

@@ -144,6 +144,8 @@ class Stage:
         round_seed: Seed for a round, for networks that draw random numbers themselves (dropout).
         cache_key: Everything the step depends on except its tensors. A later stage with the same name, tensors and key
             reuses this stage's captured graphs. None disables reuse.
+        solve: Replaces all steps: solves for the parameters at once and returns the objective. The stage has one round.
+        summary: Figures about the finished stage, for the record.
     """
 
     name: str
@@ -159,6 +161,8 @@ class Stage:
     after_step: Callable[[], None] | None = None
     round_seed: Callable[[int], int] | None = None
     cache_key: Any = None
+    solve: Callable[[], float] | None = None
+    summary: dict[str, Any] = field(default_factory=dict)
 
     def mutable_tensors(self) -> list[Tensor]:
         """Every tensor outside the stepper that a step changes."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,7 +37,7 @@ class Recorder(Callback):
     `start` (before the first step of the generalist and of the projection, which shows the drop of the half-pipe),
     `curve` (during a stage), `end` (after a stage) or `expert` (after a task). `start` and `curve` are evaluated on a
     fixed subset of the test images of the tasks seen, the others on all test images of all tasks. Accuracies are in
-    percent.
+    percent. The line at the end of a stage may have a `summary` of its optimization.
 
     Args:
         config: Configuration of the run.
@@ -93,7 +93,7 @@ class Recorder(Callback):
         """Evaluate the model of the stage on all test images."""
         self.latest = self._evaluate(learner)
         epoch = stage.planner.epochs_done(stage.planner.num_rounds - 1)
-        self._write(learner, "end", stage.name, epoch, self.latest)
+        self._write(learner, "end", stage.name, epoch, self.latest, summary=stage.summary)
 
     def on_memory_update(self, learner: Learner, task: Task) -> None:
         """Discard the scores of methods whose model depends on the memory, such as nearest class means."""
@@ -192,6 +192,7 @@ class Recorder(Callback):
         epoch: int,
         scores: metrics.Scores,
         loss: float | None = None,
+        summary: Mapping[str, Any] | None = None,
     ) -> None:
         line: dict[str, Any] = {
             "kind": kind,
@@ -205,6 +206,8 @@ class Recorder(Callback):
             "class_il_tasks": [s.class_il for s in scores.per_task],
             "task_il_tasks": [s.task_il for s in scores.per_task],
         }
+        if summary:
+            line["summary"] = dict(summary)
         if kind == EXPERT:
             images_per_class = np.bincount(learner.memory.labels, minlength=self.stream.classes)
             line["memory"] = images_per_class.tolist()

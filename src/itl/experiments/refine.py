@@ -32,7 +32,7 @@ class GeneralistDiverged(UserError):
 
 # Settings that take effect after the specialist; a trailing dot stands for a whole group.
 REFINABLE_SETTINGS = (
-    *("generalist", "half_pipe", "project", "tangent.", "projection."),
+    *("generalist", "half_pipe", "half_pipe_scale", "project", "tangent.", "projection."),
     *("augment.memory", "precision", "exact", "capture"),
 )
 
@@ -88,7 +88,7 @@ def refine(
     Returns:
         `task`; `settings`, as given; `stages`, the Class-IL and Task-IL accuracy of the specialist, the generalist and
         the expert over the tasks seen; `class_il_tasks` and `task_il_tasks`, the expert's accuracy on each task seen;
-        and `seconds`.
+        `summaries` of the stages' optimization, where there are any; and `seconds`.
 
     Raises:
         GeneralistDiverged: If training diverges.
@@ -121,6 +121,7 @@ def refine(
         "stages": evaluator.stages,
         "class_il_tasks": [scores.class_il for scores in expert.per_task],
         "task_il_tasks": [scores.task_il for scores in expert.per_task],
+        **({"summaries": evaluator.summaries} if evaluator.summaries else {}),
         "seconds": {
             **{name: round(value, 3) for name, value in learner.timer.seconds.items()},
             "total": round(time.perf_counter() - started, 3),
@@ -144,8 +145,11 @@ class _StageEvaluator(Callback):
     def __init__(self, stream: Stream, task: int) -> None:
         self.tasks = stream.tasks[:task]
         self.stages: dict[str, dict[str, float]] = {}
+        self.summaries: dict[str, dict[str, Any]] = {}
 
     def on_stage_end(self, learner: Learner, stage: Stage) -> None:
+        if stage.summary:
+            self.summaries[stage.name] = stage.summary
         if stage.name != "projection":  # the projection's result is the expert, evaluated in on_task_end
             self.evaluate(stage.name, learner)
 

@@ -1,6 +1,7 @@
 """Learning at the end of a task: tangent learning, projection, and the fine-tuning of the ablation."""
 
-from itl.generalists.learning import FineTuning, Generalist, MemoryContext, TangentLearning, build, restore
+from itl.generalists.context import MemoryContext
+from itl.generalists.learning import FineTuning, Generalist, TangentLearning, build, half_pipe, restore
 from itl.generalists.projection import projection_stage
 from itl.generalists.reverse import TangentSpecialist
 from itl.generalists.tangent_model import TangentModel
@@ -13,6 +14,7 @@ __all__ = [
     "TangentModel",
     "TangentSpecialist",
     "build",
+    "half_pipe",
     "projection_stage",
     "restore",
 ]

@@ -4,48 +4,24 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
-from itl.augment import Augment
 from itl.engine.concurrency import side_stream
-from itl.engine.device import Engine
-from itl.engine.keyed_random import Key
+from itl.engine.keyed_random import torch_generator
 from itl.engine.stage import OptimizerConfig, Stage, StepInputs
+from itl.generalists.context import MemoryContext, MemoryTargets, memory_loss
 from itl.generalists.epochs import SampleRoundPlanner, concatenate, forward_in_chunks, split_in_chunks
+from itl.generalists.fixed_views import solve, solver_stage
 from itl.generalists.tangent_model import TangentModel
-from itl.memory import Memory
 from itl.nets import Net
-from itl.settings import GeneralistStageSettings, Settings, TangentSettings
-from itl.specialists.losses import cross_entropy, normalize_weights, squared_error
+from itl.settings import GeneralistStageSettings
 from itl.specialists.model_copies import frozen_copy
 
 CONV_OUTPUT = "conv_output."  # prefix of a convolution's name among a step's inputs
 MIN_PRECOMPUTED_STEPS = 8  # convolution outputs are precomputed only if so many steps fit in the engine's memory budget
-
-
-@dataclass(frozen=True)
-class MemoryContext:
-    """What a generalist learns from.
-
-    Attributes:
-        memory: The memory, after its update with the task.
-        augment: Augmentation of the memory's images.
-        normalize: Maps uint8 images, or references to their features, to the network's input.
-        engine: Device and precision.
-        key: (seed, task from 1), which begins the key of every random draw.
-        settings: All settings of the learner.
-    """
-
-    memory: Memory
-    augment: Augment
-    normalize: Callable[[Tensor], Tensor]
-    engine: Engine
-    key: Key
-    settings: Settings
 
 
 class Generalist(Protocol):
@@ -81,19 +57,10 @@ def memory_planner(
         bytes_per_sample: Approximate size of the prepared inputs.
     """
     memory, settings, engine = context.memory, context.settings.tangent, context.engine
-    labels = engine.send(torch.from_numpy(memory.slots.label.copy()))
-    widths = engine.send(torch.from_numpy(memory.slots.width.copy()))
-    weights = engine.send(torch.from_numpy(memory.slots.weight.copy()))
+    targets = MemoryTargets(context)
 
     def inputs(images: Tensor, rows: Tensor) -> StepInputs:
-        rows = engine.send(rows)
-        out = {**prepare(images), "y": labels.index_select(0, rows)}
-        if memory.logits is not None and settings.alpha:
-            out["logits"] = memory.logits.index_select(0, rows)
-            out["width"] = widths.index_select(0, rows)
-        if memory.weighted:
-            out["weight"] = weights.index_select(0, rows)
-        return out
+        return {**prepare(images), **targets(rows)}
 
     return SampleRoundPlanner(
         memory,
@@ -107,24 +74,6 @@ def memory_planner(
         bytes_per_sample,
         engine,
     )
-
-
-def memory_loss(logits: Tensor, batch: StepInputs, settings: TangentSettings) -> Tensor:
-    """β CE(g, y) + α ‖g − z‖², the second term if logits z are stored; the optimizer adds λ‖w‖².
-
-    Args:
-        logits: Predictions g, `[n, classes]`.
-        batch: Labels `y` `[n]`; optionally stored `logits` `[n, classes]` with their `width` `[n]`, and `weight` `[n]`.
-        settings: α, β and the reduction.
-    """
-    weights = normalize_weights(batch.get("weight"))
-    loss = cross_entropy(logits, batch["y"], settings.reduction, weights)
-    if settings.beta != 1.0:
-        loss = settings.beta * loss
-    if "logits" in batch:
-        error = squared_error(logits, batch["logits"], settings.reduction, batch["width"], weights)
-        loss = loss + settings.alpha * error
-    return loss
 
 
 def optimizer_config(settings: GeneralistStageSettings) -> OptimizerConfig:
@@ -175,9 +124,16 @@ class TangentLearning:
             self.w = reused.w
             with torch.no_grad():
                 torch._foreach_zero_(list(self.w.values()))
+        if settings.solver == "lbfgs":
+            self.stage = solver_stage("tangent", lambda: self.model, dict(self.w), context, self._set_w)
+            return
         planner = memory_planner(context, "tangent", self._prepare, self._plan_inputs())
         config = optimizer_config(settings)
         self.stage = Stage("tangent", dict(self.w), config, planner, self.loss, autocast=False, cache_key=settings)
+
+    def _set_w(self, w: dict[str, Tensor]) -> None:
+        for name, value in w.items():
+            self.w[name].copy_(value)
 
     def loss(self, batch: StepInputs) -> Tensor:
         """The objective: `memory_loss` of g(w; x), from the inputs that `_prepare` made."""
@@ -247,6 +203,10 @@ class FineTuning:
         self.net, self.is_copy, self.engine = net, context.settings.projects, context.engine
         name = "linear" if linear else "full"
         net.train(not linear and settings.batch_norm == "train")
+        if settings.solver == "lbfgs":  # the settings allow it for a linear model only
+            parameters = dict(net.classifier.named_parameters("classifier"))
+            self.stage = solver_stage(name, lambda: TangentModel(net, 1), parameters, context, self._move_classifier)
+            return
 
         def features(images: Tensor) -> StepInputs:
             with torch.no_grad(), context.engine.autocast():
@@ -264,6 +224,9 @@ class FineTuning:
         bf16_net = None if linear else net
         self.stage = Stage(name, dict(trained), optimizer_config(settings), planner, loss, changed, net=bf16_net)
 
+    def _move_classifier(self, w: dict[str, Tensor]) -> None:
+        move_classifier(self.net, w)
+
     @torch.no_grad()
     def logits(self, x: Tensor) -> Tensor:
         """Logits of the fine-tuned network in evaluation mode, in the precision of training."""
@@ -276,6 +239,25 @@ class FineTuning:
     def tensors(self) -> dict[str, Tensor]:
         """Tensors to checkpoint: the fine-tuned network, if it is a copy."""
         return {f"clone.{name}": t for name, t in self.net.state_dict().items()} if self.is_copy else {}
+
+
+def move_classifier(net: Net, w: dict[str, Tensor]) -> None:
+    """Add the parameters of a tangent model of the last layer to the classifier."""
+    for name, value in w.items():
+        net.classifier.get_parameter(name.rpartition(".")[2]).add_(value)
+
+
+@torch.no_grad()
+def half_pipe(net: Net, context: MemoryContext) -> None:
+    """Reinitialize the classifier, with the distribution of the settings; it is the point of linearization."""
+    settings = context.settings
+    net.reinitialize_classifier(torch_generator(*context.key, "half-pipe"))
+    if settings.half_pipe_scale != 1.0:
+        for parameter in net.classifier.parameters():
+            parameter.mul_(settings.half_pipe_scale)
+    if settings.half_pipe == "linear":
+        net.eval()
+        move_classifier(net, solve(TangentModel(net, 1), context, "half-pipe")[0])
 
 
 def build(net: Net, context: MemoryContext, previous: Generalist | None = None) -> Generalist:

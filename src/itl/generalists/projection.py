@@ -10,8 +10,9 @@ from torch import Tensor
 from itl.augment import Augment
 from itl.engine.pool import ImageSource
 from itl.engine.stage import Stage, StepInputs
+from itl.generalists.context import MemoryContext
 from itl.generalists.epochs import SampleRoundPlanner, forward_in_chunks
-from itl.generalists.learning import MemoryContext, optimizer_config
+from itl.generalists.learning import optimizer_config
 from itl.nets import Net
 from itl.specialists.losses import squared_error
 

@@ -71,13 +71,32 @@ class TangentModel:
             features: Output of `features`.
             conv_outputs: Output of `conv_outputs` for these features, if it was computed before.
         """
+        value, derivative = self._value_and_jvp(w, features, conv_outputs)
+        return value + derivative
+
+    def jvp(self, w: Vector, features: Tensor) -> Tensor:
+        """∇p(θ; x) w `[n, classes]`."""
+        return self._value_and_jvp(w, features)[1]
+
+    def vjp(self, cotangent: Tensor, features: Tensor) -> Vector:
+        """The transpose of `jvp`: ∇p(θ; x)ᵀ c, one tensor for each of the head's parameters.
+
+        Args:
+            cotangent: c, `[n, classes]`.
+            features: Output of `features`.
+        """
+        leaves = {name: p.detach().requires_grad_() for name, p in self.params.items()}
+        with torch.enable_grad():
+            logits = self.head_logits(leaves, features)
+        gradients = torch.autograd.grad(logits, list(leaves.values()), cotangent, materialize_grads=True)
+        return dict(zip(leaves, gradients, strict=True))
+
+    def _value_and_jvp(self, w: Vector, features: Tensor, conv_outputs: Vector | None = None) -> tuple[Tensor, Tensor]:
         if self.has_jvp_rules:
             side_stream = self.side_stream if torch.is_grad_enabled() else None
-            value, derivative = jvp_rules.jvp(self.head, features, w, conv_outputs, side_stream)
-            return value + derivative
+            return jvp_rules.jvp(self.head, features, w, conv_outputs, side_stream)
         with math_attention():
-            value, derivative = jvp(lambda p: self.head_logits(p, features), (self.params,), (w,))  # type: ignore[misc]
-        return value + derivative  # type: ignore[no-any-return]
+            return jvp(lambda p: self.head_logits(p, features), (self.params,), (w,))  # type: ignore[misc, return-value]
 
     def __call__(self, w: Vector, x: Tensor) -> Tensor:
         """g(w; x) `[n, classes]` for images `[n, c, h, w]`."""

@@ -196,10 +196,10 @@ class Learner:
             self.stage_state.before_half_pipe = {
                 name: tensor for name, tensor in before.items() if replaced or name.startswith(classifier)
             }
-        if self.settings.redraws_classifier:
-            self.net.reinitialize_classifier(torch_generator(*self._key(), "half-pipe"))
         with CAPTURE_GATE.eager():
             context = memory_context(self, task.traits)
+            if self.settings.redraws_classifier:
+                generalists.half_pipe(self.net, context)
             self._generalist = generalists.build(self.net, context, self._last_generalist)
 
     def _restore_generalist(self, traits: Traits) -> None:

@@ -44,7 +44,9 @@ def estimate_stages(settings: Settings, task: int, count: int, before: int, stor
     images = min(s.batch, count) + (s.replay * s.draws if replays else 0)
     stages = [StageEstimate(task, "specialist", min(steps, s.steps or steps), images)]
     if settings.generalist != "none":
-        stages.append(StageEstimate(task, GENERALIST, _steps(stored, g.batch, g.epochs, g.steps), min(g.batch, stored)))
+        epochs = (_steps(stored, g.batch, g.epochs, g.steps), min(g.batch, stored))
+        solve = (g.iterations, g.views * stored)
+        stages.append(StageEstimate(task, GENERALIST, *(epochs if g.solver == "sgd" else solve)))
     if settings.projects:
         size = stored if p.over == "memory" else count
         stages.append(StageEstimate(task, "projection", _steps(size, p.batch, p.epochs, p.steps), min(p.batch, size)))
