@@ -18,11 +18,9 @@ Count = Annotated[int, Field(strict=True, ge=1, le=1_000_000)]
 Reduction = Literal["mean", "sum", "classes"]
 Schedule = Literal["constant", "cosine", "warm"]
 OPTIONS = "specialist.options."  # prefix of the settings that a specialist declares itself
+HALF_PIPE_NAMES = {"own": False, "redrawn": True}
 HalfPipe = Annotated[
-    bool | Literal["linear"] | None,
-    BeforeValidator(
-        lambda given: {"own": False, "redrawn": True}.get(given, given) if isinstance(given, str) else given
-    ),
+    bool | Literal["linear"] | None, BeforeValidator(lambda given: HALF_PIPE_NAMES.get(str(given), given))
 ]
 # Accepts the word "none".
 Policy = Annotated[str | None, BeforeValidator(lambda given: None if given == "none" else given)]
@@ -89,6 +87,8 @@ class AugmentSettings(SettingsGroup):
     Attributes:
         task: AutoAugment policy for the task's images: a name, null for none, or "stream" for the stream's policy.
         memory: AutoAugment policy for the memory's images, likewise.
+        generalist: AutoAugment policy for the memory's images while the generalist learns and is projected, likewise;
+            "memory": that of `memory`.
         padding: Padding of the random crop; null: the stream's.
         flip: Whether to flip images horizontally; null: as the stream says.
         fill: Gray level of pixels that AutoAugment uncovers.
@@ -96,9 +96,15 @@ class AugmentSettings(SettingsGroup):
 
     task: Policy = "stream"
     memory: Policy = "stream"
+    generalist: Policy = "memory"
     padding: Annotated[int, Field(strict=True, ge=0, le=64)] | None = None
     flip: bool | None = None
     fill: Annotated[int, Field(strict=True, ge=0, le=255)] = 0
+
+    @property
+    def generalist_policy(self) -> str | None:
+        """Policy for the memory's images while the generalist learns."""
+        return self.memory if self.generalist == "memory" else self.generalist
 
 
 class SpecialistSettings(SettingsGroup):
@@ -198,10 +204,21 @@ class ProjectionSettings(GeneralistStageSettings):
         reduction: As for the specialist, or "relative": the mean squared error divided by the mean square of the
             teacher's logits, so that the learning rate does not depend on their size.
         over: Images to distill on: the "memory" or the "task".
+        loss: "mse", the squared error of the paper; or "kl": the cross-entropy of probabilities softened by
+            `temperature`, times its square (`reduction` has no effect).
+        temperature: Temperature of the kl loss.
+        teacher_rms: Scale the teacher's logits to this root mean square, after subtracting each image's mean, and the
+            network's classifier alike, so that their size does not depend on the generalist's settings; null: off.
+        monitor: Whether to compare the network with the generalist on held-out views of the memory after each round,
+            and to return to the best weights at a lower rate when accuracy is lost.
     """
 
     reduction: Literal["mean", "sum", "classes", "relative"] = "mean"
     over: Literal["memory", "task"] = "memory"
+    loss: Literal["mse", "kl"] = "mse"
+    temperature: Rate = 2.0
+    teacher_rms: Rate | None = None
+    monitor: bool = False
 
 
 class Settings(SettingsGroup):
@@ -368,9 +385,7 @@ def validate(group: type[Group], values: Mapping[str, Any], prefix: str = "", ow
 def _check(settings: Settings) -> Settings:
     """Reject meaningless combinations."""
     if settings.tangent.solver == "lbfgs" and (settings.generalist == "full" or settings.design == "reverse"):
-        raise UserError(
-            "tangent.solver=lbfgs solves convex problems: generalist=tangent or linear. Set tangent.solver=sgd."
-        )
+        raise UserError("tangent.solver=lbfgs solves convex problems: generalist=tangent or linear. Set it to sgd.")
     if settings.design == "reverse":
         if settings.half_pipe or settings.project:
             raise UserError(

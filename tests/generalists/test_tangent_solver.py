@@ -157,6 +157,7 @@ def test_share_of_the_classifier_is_that_of_the_dense_kernel() -> None:
     assert 0.05 < share < 0.95
 
 
+@pytest.mark.slow
 def test_features_beyond_the_budget_are_recomputed(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = learned()
     monkeypatch.setattr(fixed_views, "INFERENCE_BATCH", 5)
@@ -218,6 +219,7 @@ def test_interrupted_solve_gives_the_same_expert(tmp_path: Path, generalist: str
     assert not differing_keys(learner_snapshot(learner), learner_snapshot(loaded))
 
 
+@pytest.mark.slow
 def test_record_states_objective_gradient_and_share(tmp_path: Path) -> None:
     settings = {**TINY, "tangent.solver": "lbfgs", "tangent.views": 2, "tangent.l2": 1e-2}
     settings |= {"specialist.steps": 3, "projection.steps": 3}

@@ -5,6 +5,7 @@ A step reads its batch from tensors that hold many steps; meanwhile the host pla
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -17,7 +18,7 @@ from torch import Tensor
 from itl.engine.capture import CapturedStepper
 from itl.engine.concurrency import CAPTURE_GATE, engine_streams
 from itl.engine.device import Engine
-from itl.engine.stage import RoundPlanner, Stage, StepChunk
+from itl.engine.stage import Diverged, Monitor, RoundPlanner, Stage, StepChunk
 from itl.engine.stepper import Stepper
 
 __all__ = ["train"]
@@ -45,8 +46,8 @@ def train(
     Raises:
         Diverged: A loss or weight is not finite; raised at the end of that round.
     """
-    planner = stage.planner
-    if start >= planner.num_rounds:
+    planner, monitor = stage.planner, stage.monitor
+    if start >= planner.num_rounds or (monitor is not None and monitor.stopped):
         return
     if stage.solve is not None:
         with CAPTURE_GATE.eager():
@@ -65,12 +66,18 @@ def train(
         """Load a chunk with the learning rates of its steps; return the number of steps."""
         prefetcher.wait_for(chunk)
         rates = stage.optimizer.rates(steps_done, chunk.steps, planner.total_steps)
+        if monitor is not None:
+            rates = rates * monitor.rate
         stepper.load(chunk.with_learning_rates(rates, engine.send))
         return chunk.steps
 
-    plan = planner.plan(start)
-    chunks = prefetcher.chunks(plan)
-    loaded = load(next(chunks))
+    def load_round(index: int) -> tuple[Any, Iterator[StepChunk], int]:
+        """Plan a round and load its first chunk."""
+        plan = planner.plan(index)
+        chunks = prefetcher.chunks(plan)
+        return plan, chunks, load(next(chunks))
+
+    plan, chunks, loaded = load_round(start)
     for index in range(start, planner.num_rounds):
         if stage.round_seed is not None:
             torch.manual_seed(stage.round_seed(index))
@@ -84,19 +91,38 @@ def train(
             loaded = load(chunk)
         planner.commit(plan)
         stepper.end_round()
-        if index + 1 < planner.num_rounds:
+        is_last = index + 1 == planner.num_rounds
+        if not is_last and monitor is None:
             # The device is busy with this round: queue the beginning of the next one meanwhile.
-            plan = planner.plan(index + 1)
-            chunks = prefetcher.chunks(plan)
-            loaded = load(next(chunks))
-        loss = stepper.round_loss(planner.epochs_done(index), steps_done - planner.first_step(index))
+            plan, chunks, loaded = load_round(index + 1)
+        steps = steps_done - planner.first_step(index)
+        loss = _end_round(stepper, monitor, planner.epochs_done(index), steps, is_last)
         if on_round_end is not None:
             on_round_end(index, loss, stepper.momentum)
+        if monitor is not None and monitor.stopped:
+            break
+        if not is_last and monitor is not None:
+            plan, chunks, loaded = load_round(index + 1)
     if stage.cache_key is None:
         stepper.close()
     else:
         stepper.release_data()
         stepper_cache[stage.name] = stepper
+
+
+def _end_round(stepper: Stepper, monitor: Monitor | None, epoch: int, steps: int, is_last: bool) -> float:
+    """The mean loss of the ended round; NaN if it diverged and the monitor returned to earlier weights."""
+    if monitor is None:
+        return stepper.round_loss(epoch, steps)
+    with CAPTURE_GATE.eager():
+        try:
+            loss = stepper.round_loss(epoch, steps)
+        except Diverged:
+            monitor.go_back()
+            loss = math.nan
+        if math.isnan(loss) or monitor.after_round(is_last):
+            stepper.weights_changed()
+    return loss
 
 
 def _cached_stepper(stage: Stage, stepper_cache: dict[str, Stepper]) -> Stepper | None:

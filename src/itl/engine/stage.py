@@ -124,6 +124,34 @@ class RoundPlanner(Protocol):
         ...
 
 
+class Monitor(Protocol):
+    """Watches a stage after each round: may change the weights, lower the rate, or end the stage.
+
+    Attributes:
+        rate: Factor of the learning rate of the next round.
+        stopped: Whether the stage has ended early.
+    """
+
+    rate: float
+    stopped: bool
+
+    def after_round(self, is_last: bool) -> bool:
+        """Look at the weights after a round; returns whether it changed them."""
+        ...
+
+    def go_back(self) -> None:
+        """Return to earlier weights, because the loss or a weight is not finite."""
+        ...
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Tensors to checkpoint."""
+        ...
+
+    def load_tensors(self, tensors: dict[str, Tensor]) -> None:
+        """Restore them."""
+        ...
+
+
 @dataclass
 class Stage:
     """One optimization: which tensors, over which rounds, with which loss.
@@ -145,6 +173,7 @@ class Stage:
         cache_key: Everything the step depends on except its tensors. A later stage with the same name, tensors and key
             reuses this stage's captured graphs. None disables reuse.
         solve: Replaces all steps: solves for the parameters at once and returns the objective. The stage has one round.
+        monitor: Watches the stage after each round.
         summary: Figures about the finished stage, for the record.
     """
 
@@ -162,6 +191,7 @@ class Stage:
     round_seed: Callable[[int], int] | None = None
     cache_key: Any = None
     solve: Callable[[], float] | None = None
+    monitor: Monitor | None = None
     summary: dict[str, Any] = field(default_factory=dict)
 
     def mutable_tensors(self) -> list[Tensor]:
@@ -171,7 +201,7 @@ class Stage:
     def without_data(self) -> Stage:
         """A copy for comparison with later stages that keeps no training data alive."""
         unset: dict[str, Any] = {"planner": None, "loss": None}
-        return replace(self, **unset, transform_gradients=None, after_step=None, round_seed=None)
+        return replace(self, **unset, transform_gradients=None, after_step=None, round_seed=None, monitor=None)
 
 
 class Diverged(RuntimeError):

@@ -166,7 +166,12 @@ class Stepper:
     def restart(self, stage: Stage) -> None:
         """Begin `stage` with its current parameters and zero momentum."""
         self.stage = stage
-        for tensor in (*self.momentum.values(), self.total_loss, self.non_finite):
+        self.total_loss.zero_()
+        self.weights_changed()
+
+    def weights_changed(self) -> None:
+        """Continue from parameters that were changed from outside, with zero momentum."""
+        for tensor in (*self.momentum.values(), self.non_finite):
             tensor.zero_()
         if self.bf16_weights is not None:
             self.bf16_weights.refresh()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -75,7 +76,7 @@ class Recorder(Callback):
         done, rounds, points = learner.position[1], stage.planner.num_rounds, self._points(learner, stage)
         if points and (done % -(-rounds // points) == 0 or done == rounds):
             scores = self._evaluate(learner, self.subset[: len(learner.tasks)])
-            self._write(learner, "curve", stage.name, epoch, scores, loss)
+            self._write(learner, "curve", stage.name, epoch, scores, loss if math.isfinite(loss) else None)
             self.latest = scores
 
     def _points(self, learner: Learner, stage: Stage) -> int:

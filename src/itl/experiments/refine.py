@@ -33,7 +33,7 @@ class GeneralistDiverged(UserError):
 # Settings that take effect after the specialist; a trailing dot stands for a whole group.
 REFINABLE_SETTINGS = (
     *("generalist", "half_pipe", "half_pipe_scale", "project", "tangent.", "projection."),
-    *("augment.memory", "precision", "exact", "capture"),
+    *("augment.memory", "augment.generalist", "precision", "exact", "capture"),
 )
 
 

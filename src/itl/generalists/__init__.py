@@ -2,7 +2,7 @@
 
 from itl.generalists.context import MemoryContext
 from itl.generalists.learning import FineTuning, Generalist, TangentLearning, build, half_pipe, restore
-from itl.generalists.projection import projection_stage
+from itl.generalists.projection import projection_stage, teacher_scale
 from itl.generalists.reverse import TangentSpecialist
 from itl.generalists.tangent_model import TangentModel
 
@@ -17,4 +17,5 @@ __all__ = [
     "half_pipe",
     "projection_stage",
     "restore",
+    "teacher_scale",
 ]

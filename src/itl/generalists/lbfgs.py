@@ -92,9 +92,9 @@ def minimize(problem: LinearProblem, l2: float, iterations: int, tolerance: floa
         previous, gradient = gradient, problem.vjp(_loss_gradient(problem.loss, logits)) + 2 * l2 * w
         pairs.add(step * direction, gradient - previous)
         done += 1
-    objective = problem.loss(logits) + l2 * w.square().sum()
-    numbers = torch.stack([objective, gradient.square().sum().sqrt(), initial.sqrt()]).tolist()
-    return Solution(w, *numbers, iterations=done)
+    value = problem.loss(logits) + l2 * w.square().sum()
+    objective, norm, initial_norm = torch.stack([value, gradient.square().sum().sqrt(), initial.sqrt()]).tolist()
+    return Solution(w, objective, norm, initial_norm, done)
 
 
 class _InverseHessian:

@@ -13,8 +13,27 @@ from itl.engine.stage import Stage, StepInputs
 from itl.generalists.context import MemoryContext
 from itl.generalists.epochs import SampleRoundPlanner, forward_in_chunks
 from itl.generalists.learning import optimizer_config
+from itl.generalists.monitor import ProjectionMonitor
 from itl.nets import Net
-from itl.specialists.losses import squared_error
+from itl.specialists.losses import EPSILON, distillation, squared_error
+
+
+@torch.no_grad()
+def teacher_scale(net: Net, teacher: Callable[[Tensor], Tensor], context: MemoryContext) -> Tensor:
+    """Scale the classifier by the factor that gives the teacher's logits the root mean square of the settings.
+
+    Returns:
+        The factor, for `projection_stage`. The mean square is over the memory's images without augmentation, after
+        subtracting the mean logit of each image.
+    """
+    memory, wanted = context.memory, context.settings.projection.teacher_rms
+    assert wanted is not None
+    logits = forward_in_chunks(lambda images: teacher(context.normalize(images)), memory.pixels[: len(memory)])
+    rms = (logits - logits.mean(1, keepdim=True)).square().mean().sqrt()
+    factor = wanted / rms.clamp(min=EPSILON)
+    for parameter in net.classifier.parameters():
+        parameter.mul_(factor)
+    return factor
 
 
 def projection_stage(
@@ -23,8 +42,11 @@ def projection_stage(
     context: MemoryContext,
     data: tuple[ImageSource, int],
     augment: Augment,
+    scale: Tensor | None = None,
 ) -> Stage:
     """The stage that minimizes ‖p(θ'; x) − g(w; x)‖² + λ‖θ'‖² over θ', starting at the network's weights.
+
+    With `projection.loss=kl` it minimizes the cross-entropy of softened probabilities instead.
 
     Args:
         net: The network to train.
@@ -33,6 +55,7 @@ def projection_stage(
         context: What the generalist learned from.
         data: X, the images that define the projection: a source and its number of images.
         augment: Augmentation of these images.
+        scale: Factor of the teacher's logits; None for 1.
     """
     settings, normalize, engine = context.settings.projection, context.normalize, context.engine
     net.train(settings.batch_norm == "train")
@@ -42,10 +65,14 @@ def projection_stage(
     def prepare(images: Tensor, rows: Tensor) -> StepInputs:
         with torch.no_grad():
             x = normalize(images)
-            return {"x": engine.to_storage(x.to(dtype)), "target": forward_in_chunks(teacher, x)}
+            target = forward_in_chunks(teacher, x)
+            return {"x": engine.to_storage(x.to(dtype)), "target": target if scale is None else target * scale}
 
     def loss(batch: StepInputs) -> Tensor:
-        return squared_error(net(engine.from_storage(batch["x"])), batch["target"], settings.reduction)
+        logits = net(engine.from_storage(batch["x"]))
+        if settings.loss == "kl":
+            return settings.temperature**2 * distillation(logits, batch["target"], settings.temperature)
+        return squared_error(logits, batch["target"], settings.reduction)
 
     planner = SampleRoundPlanner(
         *data,
@@ -58,7 +85,7 @@ def projection_stage(
         8 * context.memory.pixels[0].numel(),
         engine,
     )
-    return Stage(
+    stage = Stage(
         "projection",
         dict(net.named_parameters()),
         optimizer_config(settings),
@@ -68,3 +95,6 @@ def projection_stage(
         net=net,
         cache_key=settings,
     )
+    if settings.monitor:
+        stage.monitor = ProjectionMonitor(net, teacher, context, stage.summary)
+    return stage

@@ -164,7 +164,7 @@ def build_components(
     memory = _build_memory(settings, configuration.buffer, memory_shape, outputs, specialist, engine)
     validation.check_settings(configuration.method, configuration.classes, settings, specialist, memory)
     net.split(settings.tangent.layers)  # raises if the network has fewer layers
-    for policy in (settings.augment.task, settings.augment.memory):
+    for policy in (settings.augment.task, settings.augment.memory, settings.augment.generalist_policy):
         build_augment(settings.augment, traits, policy)  # raises if the policy is unknown
     return Components(settings, specialist, engine, normalize, net, memory, backbone)
 

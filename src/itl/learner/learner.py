@@ -21,13 +21,14 @@ from itl.errors import UserError
 from itl.features import FeatureExtractor
 from itl.generalists import Generalist
 from itl.learner import validation
-from itl.learner.builder import Configuration, PretrainedBackbone, build_augment, build_components
+from itl.learner.builder import Configuration, PretrainedBackbone, build_components
 from itl.learner.inference import class_il_choices, compute_logits
 from itl.learner.inputs import ImageData, LabelData, task_from_arrays
 from itl.learner.stage_state import StageState
 from itl.learner.stages import (
     grow_for_task,
     image_pool,
+    make_projection_stage,
     make_specialist_stage,
     memory_context,
     run_stage,
@@ -222,12 +223,7 @@ class Learner:
             if self.settings.generalist == "tangent":  # a tangent model leaves no weights: restore the specialist's
                 self.net.load_state_dict(self.stage_state.before_half_pipe, strict=False)
             return
-        over = self.settings.projection.over
-        source, size = (self.memory, len(self.memory)) if over == "memory" else (self._pool(task), len(task.train))
-        policy = getattr(self.settings.augment, over)
-        augment = build_augment(self.settings.augment, task.traits, policy, self.extractor is not None)
-        context = memory_context(self, task.traits)
-        stage = generalists.projection_stage(self.net, self._generalist.logits, context, (source, size), augment)
+        stage = make_projection_stage(self, task, self._generalist)
         self._generalist = None  # from here on the network itself is evaluated
         run_stage(self, stage, "projection")
 

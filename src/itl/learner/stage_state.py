@@ -9,7 +9,12 @@ from torch import Tensor
 # Stages of a task, in order. A learner's position is one of them and the number of its completed rounds.
 STAGES = ("specialist", "closing", "memory", "generalist", "projection", "done")
 
-_PREFIXES = {"before_half_pipe": "before.", "momentum": "momentum.", "candidates": "candidates."}  # names on disk
+_PREFIXES = {  # names on disk
+    "before_half_pipe": "before.",
+    "momentum": "momentum.",
+    "candidates": "candidates.",
+    "monitor": "monitor.",
+}
 
 
 @dataclass
@@ -21,12 +26,14 @@ class StageState:
         generalist: Tensors of the generalist, by the names in `Generalist.tensors`.
         momentum: Momentum of the optimizer, by parameter name.
         candidates: Samples that the memory's policy collects during a task.
+        monitor: Tensors of the stage's monitor.
     """
 
     before_half_pipe: dict[str, Tensor] = field(default_factory=dict)
     generalist: dict[str, Tensor] = field(default_factory=dict)
     momentum: dict[str, Tensor] = field(default_factory=dict)
     candidates: dict[str, Tensor] = field(default_factory=dict)
+    monitor: dict[str, Tensor] = field(default_factory=dict)
 
     def tensors(self) -> dict[str, Tensor]:
         """Tensors to checkpoint, in one dictionary."""

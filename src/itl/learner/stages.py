@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from itl.engine.concurrency import CAPTURE_GATE
 from itl.engine.keyed_random import torch_generator
 from itl.engine.loop import train
-from itl.engine.pool import ImagePool
+from itl.engine.pool import ImagePool, ImageSource
 from itl.engine.stage import Stage
 from itl.errors import UserError
-from itl.generalists import MemoryContext
+from itl.generalists import Generalist, MemoryContext, projection_stage, teacher_scale
 from itl.learner.builder import build_augment
 from itl.replay import ReplayRoundPlanner, phase_data, specialist_stage
 from itl.specialists import Phase, TaskContext
@@ -19,6 +20,9 @@ from itl.streams import Images, Task, Traits
 
 if TYPE_CHECKING:
     from itl.learner.learner import Learner
+
+
+TEACHER_SCALE = "teacher_scale"  # name among the tensors of an unfinished stage
 
 
 def grow_for_task(learner: Learner, task: Task) -> None:
@@ -68,7 +72,9 @@ def memory_context(learner: Learner, traits: Traits) -> MemoryContext:
     settings = learner.settings
     return MemoryContext(
         memory=learner.memory,
-        augment=build_augment(settings.augment, traits, settings.augment.memory, learner.extractor is not None),
+        augment=build_augment(
+            settings.augment, traits, settings.augment.generalist_policy, learner.extractor is not None
+        ),
         normalize=learner.normalize,
         engine=learner.engine,
         key=learner._key(),
@@ -92,6 +98,26 @@ def make_specialist_stage(learner: Learner, phase: Phase) -> Stage:
     return specialist_stage(ReplayRoundPlanner(specialist, phase, *phase_data(phase, specialist, learner._past_data)))
 
 
+def make_projection_stage(learner: Learner, task: Task, generalist: Generalist) -> Stage:
+    """Build the stage that distills a generalist into the network.
+
+    The factor of the teacher's logits is kept with the unfinished stage, because the classifier is scaled only once.
+    """
+    settings, state = learner.settings, learner.stage_state.generalist
+    context = memory_context(learner, task.traits)
+    if settings.projection.over == "memory":
+        data: tuple[ImageSource, int] = (learner.memory, len(learner.memory))
+        augment = context.augment
+    else:
+        data = (learner._pool(task), len(task.train))
+        augment = build_augment(settings.augment, task.traits, settings.augment.task, learner.extractor is not None)
+    with CAPTURE_GATE.eager():
+        if settings.projection.teacher_rms is not None and TEACHER_SCALE not in state:
+            state[TEACHER_SCALE] = teacher_scale(learner.net, generalist.logits, context)
+        scale = state.get(TEACHER_SCALE)
+        return projection_stage(learner.net, generalist.logits, context, data, augment, scale)
+
+
 def run_stage(learner: Learner, stage: Stage, section: str) -> None:
     """Train a stage from the learner's position to its end, with callbacks; its time counts toward `section`."""
     state, timer = learner.stage_state, learner.timer
@@ -100,6 +126,8 @@ def run_stage(learner: Learner, stage: Stage, section: str) -> None:
     def after_round(index: int, loss: float, momentum: dict[str, Tensor]) -> None:
         learner.position = (learner.position[0], index + 1)
         state.momentum = momentum
+        if stage.monitor is not None:
+            state.monitor = stage.monitor.tensors()
         if learner._generalist is not None:
             state.generalist = learner._generalist.tensors()
         if learner.memory.candidates is not None:
@@ -111,6 +139,8 @@ def run_stage(learner: Learner, stage: Stage, section: str) -> None:
 
     if not learner.net.supports_fused_paths:
         _adapt_to_module(learner, stage)
+    if stage.monitor is not None and state.monitor:
+        stage.monitor.load_tensors(state.monitor)
     with timer.section(section):
         learner._inside_round = True
         start, steppers = learner.position[1], learner._stepper_cache
@@ -123,7 +153,7 @@ def run_stage(learner: Learner, stage: Stage, section: str) -> None:
             stepper_cache=steppers,
         )
         learner._inside_round = False
-    state.momentum = {}
+    state.momentum, state.monitor = {}, {}
     with timer.section("evaluation"):
         learner.callback.on_stage_end(learner, stage)
 
