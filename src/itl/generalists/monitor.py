@@ -97,7 +97,8 @@ class ProjectionMonitor:
         self._update_summary()
 
     def _logits(self, x: Tensor) -> Tensor:
-        logits: Tensor = self.net(x)
+        with self.context.engine.autocast():  # a teacher chooses its precision itself
+            logits: Tensor = self.net(x)
         return logits
 
     @torch.no_grad()
@@ -105,8 +106,7 @@ class ProjectionMonitor:
         """Accuracy on the held-out views in percent, with the network in evaluation mode."""
         training = self.net.training
         self.net.eval()
-        with self.context.engine.autocast():
-            logits = forward_in_chunks(lambda images: model(self.context.normalize(images)), self.images)
+        logits = forward_in_chunks(lambda images: model(self.context.normalize(images)), self.images)
         self.net.train(training)
         return 100 * float((logits.argmax(1) == self.labels).double().mean())
 
