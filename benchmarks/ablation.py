@@ -1,7 +1,7 @@
 """The ablation with a search of equal size for every rung, from the same kept specialists, on validation images.
 
 python benchmarks/ablation.py --out runs/ablation --data data --runs-per-gpu 4          on a GPU, Seq-CIFAR-10
-python benchmarks/ablation.py --out runs/ablation --data data --until 1500              start nothing that ends later
+python benchmarks/ablation.py --out runs/ablation --data data --until 1500              start no trial later
 python benchmarks/ablation.py --out runs/ablation --report                              the tables of what is recorded
 python benchmarks/ablation.py --out /tmp/a --stream seq-digits --buffer 20 --device cpu --tasks 1,5 --quick   rehearsal
 
@@ -23,6 +23,7 @@ import argparse
 import itertools
 import json
 import sys
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -32,9 +33,9 @@ HOME = Path(__file__).parents[1]
 sys.path[:0] = [str(HOME), str(HOME / "src")]
 
 from benchmarks.choices import SettingValues, Trial, score  # noqa: E402
-from benchmarks.jobs import Job, run_jobs  # noqa: E402
-from benchmarks.runs import run_and_record  # noqa: E402
+from benchmarks.runs import run_all  # noqa: E402
 from itl.experiments.config import Config  # noqa: E402
+from itl.experiments.search.local_backend import LocalBackend  # noqa: E402
 from itl.results import RunFolder  # noqa: E402
 from itl.results.seed_groups import MeanStd  # noqa: E402
 
@@ -110,23 +111,30 @@ class Ablation:
 
     # ------------------------------------------------------------------ work
 
-    def jobs(self) -> list[Job]:
-        """Runs and trials that are not recorded yet; the last task first."""
-        out = []
-        for config in self.configs.values():
-            folder = self.out / "runs" / config.name
-            if not (folder / "result.json").exists():
-                work = partial(run_and_record, config, folder, self.args.data, self.args.device)
-                out.append(Job(config.name, work, estimate=340.0))
-        recorded = {job.name for job in out}
-        for task, rung in itertools.product(sorted(self.tasks, reverse=True), RUNGS):
-            for index, seed in itertools.product(range(CANDIDATES_PER_RUNG), self.seeds):
-                if not self.path(rung, index, seed, task).exists():
-                    needs = tuple({self.configs[seed].name} & recorded)
-                    name = f"{rung} candidate {index}, seed {seed}, task {task}"
-                    work = partial(self.try_candidate, rung, index, seed, task)
-                    out.append(Job(name, work, kind="trial", estimate=9.0, needs=needs))
-        return out
+    def run(self) -> None:
+        """Train the specialists, then try every candidate; what is recorded is not repeated."""
+        from itl.engine.concurrency import run_concurrently
+        from itl.engine.device import choose_engine
+
+        started, folder = time.monotonic(), self.out / "runs"
+        missing = [c for c in self.configs.values() if not (folder / c.name / "result.json").exists()]
+        if missing:
+            backend = LocalBackend(runs_per_gpu=self.args.runs_per_gpu, device=self.args.device)
+            run_all(missing, folder, self.args.data, backend)
+        trials = [
+            (rung, index, seed, task)
+            for task in sorted(self.tasks, reverse=True)
+            for rung, index, seed in itertools.product(RUNGS, range(CANDIDATES_PER_RUNG), self.seeds)
+            if not self.path(rung, index, seed, task).exists()
+        ]
+
+        def attempt(trial: tuple[str, int, int, int]) -> None:
+            if time.monotonic() - started < self.args.until:
+                rung, index, seed, task = trial
+                print(f"{rung} candidate {index}, seed {seed}, task {task}: {self.try_candidate(*trial)}", flush=True)
+
+        device = choose_engine(self.args.device).device
+        run_concurrently([partial(attempt, trial) for trial in trials], self.args.runs_per_gpu, device)
 
     def try_candidate(self, rung: str, index: int, seed: int, task: int) -> str:
         """Learn one candidate again from a kept specialist."""
@@ -244,7 +252,7 @@ def options(arguments: Iterable[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--data", default="data")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--runs-per-gpu", type=int, default=4)
-    parser.add_argument("--until", type=float, default=float("inf"), help="seconds after which nothing may end")
+    parser.add_argument("--until", type=float, default=float("inf"), help="seconds after which no trial is started")
     parser.add_argument("--quick", action="store_true", help="few epochs and a narrow network: a rehearsal, no result")
     parser.add_argument("--report", action="store_true", help="print the tables of what is recorded, run nothing")
     return parser.parse_args(None if arguments is None else list(arguments))
@@ -254,8 +262,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     args = options(arguments)
     ablation = Ablation(args)
     if not args.report:
-        (ablation.out / "runs").mkdir(parents=True, exist_ok=True)
-        run_jobs(ablation.jobs(), args.runs_per_gpu, args.device, args.until)
+        ablation.run()
     print(ablation.report())
 
 
