@@ -8,13 +8,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from itl.callbacks.base import Callback
+from itl.callbacks.scalars import scalars
 from itl.errors import UserError
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
 EVENT_FOLDER = "tensorboard"  # in the folder of a run
-METRIC_TITLES = {"class_il": "Class-IL", "task_il": "Task-IL"}
 
 
 class TensorBoardCallback(Callback):
@@ -58,26 +58,3 @@ class TensorBoardCallback(Callback):
             self.writer.add_scalar(tag, value, step)  # type: ignore[no-untyped-call]
         self.writer.flush()  # type: ignore[no-untyped-call]  # shows the curves without delay
         self.line_count += 1
-
-
-def scalars(line: dict[str, Any], number: int) -> list[tuple[str, float, int]]:
-    """TensorBoard scalars of a line of metrics.jsonl.
-
-    Args:
-        line: The line.
-        number: Index of the line, from 0.
-
-    Returns:
-        (tag, value, step) triples.
-    """
-    task, stage, kind = line["task"], line["stage"], line["kind"]
-    if kind in ("end", "expert"):
-        return [(f"{title} after each task/{stage}", line[key], task) for key, title in METRIC_TITLES.items()]
-    triples = []
-    for key, title in METRIC_TITLES.items():
-        triples.append((f"{title}/tasks seen", line[key], number))
-        accuracies = line[f"{key}_tasks"][:task]
-        triples += [(f"{title}/task {k + 1:02d}", value, number) for k, value in enumerate(accuracies)]
-    if line.get("loss") is not None:
-        triples.append((f"loss/{stage}", line["loss"], number))
-    return triples
