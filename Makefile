@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 CONSTRAINTS ?= constraints.txt
-PACKAGES ?= -e '.[dev,report,onnx,backbones,tensorboard,search,serve]'
+PACKAGES ?= -e '.[dev,docs,report,onnx,backbones,tensorboard,search,serve]'
 PIP_INSTALL = $(VENV)/bin/pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS)
 BIN = $(VENV)/bin
 STAMP = $(VENV)/.installed
@@ -11,7 +11,7 @@ STAMP = $(VENV)/.installed
 OLDEST = VENV=.venv-oldest CONSTRAINTS=constraints-oldest.txt PACKAGES='-e . pytest pytest-xdist torchvision'
 CORE = augment nets engine memory gradients replay specialists generalists learner
 
-.PHONY: demo test slow oldest lint setup clean
+.PHONY: demo test slow oldest lint docs setup clean
 
 demo: setup
 	$(BIN)/itl run --curves 16
@@ -29,9 +29,14 @@ oldest:
 	OMP_NUM_THREADS=1 .venv-oldest/bin/python -m pytest -n 2 --dist loadfile $(CORE:%=tests/%)
 
 lint: setup
-	$(BIN)/ruff check src tests benchmarks
-	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/ruff check src tests benchmarks examples docs/conf.py
+	$(BIN)/ruff format --check src tests benchmarks examples docs/conf.py
 	$(BIN)/mypy
+
+# Warnings, which include broken internal links, are errors.
+docs: setup
+	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -c docs . build/docs
+	@echo "wrote build/docs/index.html"
 
 setup: $(STAMP)
 

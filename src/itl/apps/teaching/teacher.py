@@ -44,7 +44,7 @@ class Teacher:
 
     The teacher chooses a network and the number of epochs, holds out test images, skips folders that were learned
     before, resumes an interrupted lesson and evaluates the model after every lesson. The caller holds the model
-    folder's lock:
+    folder's lock::
 
         with lock("model"):
             teacher = Teacher("model", ["monday"], TeachingOptions())
