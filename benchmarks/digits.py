@@ -1,7 +1,7 @@
 """The tables of results on seq-digits, from the records.
 
 python benchmarks/digits.py            print them
-python benchmarks/digits.py --write    put them into README.md and docs/digits.md
+python benchmarks/digits.py --write    put them into docs/digits.md
 """
 
 import statistics
@@ -68,14 +68,14 @@ def validation_table() -> str:
 
 def main() -> None:
     if "--write" in sys.argv:
-        put(HOME / "README.md", "digits", f"{CAPTION}\n\n{table()}\n\n{comparison()}")
+        put(HOME / "docs" / "digits.md", "digits", f"{CAPTION}\n\n{table()}\n\n{comparison()}")
         put(HOME / "docs" / "digits.md", "validation", validation_table())
     print(table(), validation_table(), sep="\n\n")
 
 
 CAPTION = """`seq-digits`: scikit-learn's 8x8 digits in five tasks of two, 20 images in memory; percent on the test
 images after the last task, mean ± standard deviation over ten seeds, on one CPU thread. Raw records are in
-[`results/seq-digits`](results/seq-digits), and [docs/digits.md](docs/digits.md) says how the settings were chosen.
+[`results/seq-digits`](../results/seq-digits).
 `itl run --method er --seeds 0,1,2,3,4,5,6,7,8,9` repeats a row: exactly on the same machine with the same number of
 threads, and within the noise of seeds elsewhere, because other processors round sums differently."""
 

@@ -155,6 +155,10 @@ def test_readme_lists_all_methods_streams_and_commands() -> None:
     assert sorted(listed("Commands")) == sorted(cli.commands)
 
 
+def test_readme_is_short() -> None:
+    assert len(README.read_text().splitlines()) <= 130
+
+
 def test_readme_lists_nothing_that_exists_as_missing() -> None:
     existing = {*presets.METHODS, *cli.commands, *policy_names()} & set(listed("Not yet"))
     assert not existing, f"README.md lists {existing} under 'Not yet', but they exist"
@@ -191,16 +195,17 @@ def use_tiny_learners(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(itl, "Learner", partial(itl.Learner, settings=TINY, device="cpu"), raising=False)
 
 
-def test_readme_python_code_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_python_code_of_readme_and_arrays_page_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     use_tiny_learners(monkeypatch)
     images, labels = tiny_images(classes=2)
     names: dict[str, Any] = {"images": images, "labels": labels, "more_images": images, "more_labels": labels + 2}
-    first, second = code_blocks(README, "python")
-    exec(first, names)
+    (code,) = code_blocks(README, "python")
+    exec(code, names)
     assert names["predicted"].shape == (len(names["stream"].tasks[0].test),)
     assert names["probabilities"].shape[1] == 10
     assert 0 <= names["scores"].class_il <= names["scores"].task_il <= 100
-    exec(second, names)
+    (code,) = code_blocks(ROOT / "docs" / "howto" / "arrays.md", "python")
+    exec(code, names)
     assert names["probabilities"].shape == (len(images), 4)
     assert len(names["stream"]) == 2

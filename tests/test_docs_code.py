@@ -21,6 +21,7 @@ from test_docs import PAGES, ROOT, code_blocks, use_tiny_learners
 # Test files that execute a page's Python, YAML and TOML blocks, or parse its shell commands.
 PYTHON = {
     "README.md": "tests/test_docs.py",
+    "docs/howto/arrays.md": "tests/test_docs.py",
     "CONTRIBUTING.md": "tests/test_contributing.py",
     "docs/own-data.md": "tests/apps/teaching/test_own_data_page.py",
     "docs/model-folder.md": "tests/test_docs_code.py",

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from itl.learner import Learner
 
 __all__ = ["Learner", "Model", "UserError", "load", "streams"]
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _deprecated.install()
 
