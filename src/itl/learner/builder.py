@@ -22,6 +22,13 @@ from itl.specialists import Specialist
 from itl.streams import Traits
 
 
+def backbone_overrides(backbone: str | None, net: nets.ModuleAdapter | None) -> Mapping[str, Any]:
+    """Settings that suit a backbone; none if it is not given."""
+    if net is not None and backbone is not None:
+        raise UserError("give either net or backbone, not both")
+    return {} if backbone is None else nets.backbone_settings(backbone)
+
+
 @dataclass(frozen=True)
 class Configuration:
     """Arguments of a learner that determine its components."""

@@ -13,7 +13,7 @@ from itl import generalists, metrics, nets, presets
 from itl.callbacks.base import Callback
 from itl.checkpoint.learner_state import LearnerState
 from itl.engine.concurrency import CAPTURE_GATE
-from itl.engine.keyed_random import generator, torch_generator
+from itl.engine.keyed_random import torch_generator
 from itl.engine.pool import ImagePool
 from itl.engine.stage import Diverged
 from itl.engine.stepper import Stepper
@@ -21,7 +21,7 @@ from itl.errors import UserError
 from itl.features import FeatureExtractor
 from itl.generalists import Generalist
 from itl.learner import validation
-from itl.learner.builder import Configuration, PretrainedBackbone, build_components
+from itl.learner.builder import Configuration, PretrainedBackbone, backbone_overrides, build_components
 from itl.learner.inference import class_il_choices, compute_logits
 from itl.learner.inputs import ImageData, LabelData, task_from_arrays
 from itl.learner.stage_state import StageState
@@ -32,7 +32,9 @@ from itl.learner.stages import (
     make_specialist_stage,
     memory_context,
     run_stage,
+    select_memory,
     task_context,
+    weights_before_half_pipe,
 )
 from itl.learner.state import get_state
 from itl.learner.timer import SectionTimer
@@ -92,10 +94,7 @@ class Learner:
         if buffer < 0:
             raise UserError(f"the buffer's size must not be negative, not {buffer}")
         self.method, self.buffer, self.seed, self.classes = method, buffer, seed, classes
-        if net is not None and backbone is not None:
-            raise UserError("give either net or backbone, not both")
-        chosen = {} if backbone is None else nets.backbone_settings(backbone)
-        self.overrides = {**chosen, **flatten(settings or {})}
+        self.overrides = {**backbone_overrides(backbone, net), **flatten(settings or {})}
         self.device, self.own_net = device, net
         self.settings: Settings = self.configuration.default_settings()
         self.callback = callback or Callback()
@@ -169,17 +168,10 @@ class Learner:
             return
         with self.timer.section("memory"), CAPTURE_GATE.eager():
             if self.specialist.data != "memory":
-                self._select_memory()
+                select_memory(self)
             self.specialist.on_task_end()
         self.position = ("generalist", 0)
         self.callback.on_memory_update(self, task)
-
-    def _select_memory(self) -> None:
-        """Update the memory by a policy that selects samples at the end of a task."""
-        rng, context = generator(*self._key(), "memory"), self.specialist.context
-        outputs = self.net.classifier.out_features
-        self.memory.end_task(context.pool, context.labels, context.task, outputs, rng, context.model_outputs())
-        self.stage_state.candidates = {}
 
     def _half_pipe(self, task: Task) -> None:
         """Redraw the classifier and build the generalist at that point, or restore an interrupted one."""
@@ -188,16 +180,9 @@ class Learner:
         if self.position != ("generalist", 0):
             self._restore_generalist(task.traits)
             return
-        # They are already saved if the learner was interrupted after the half-pipe.
-        if not self.stage_state.before_half_pipe:
-            before = {name: tensor.clone() for name, tensor in self.net.state_dict().items()}
-            with CAPTURE_GATE.eager():
-                replaced = self.specialist.on_generalist_start(self.net)
-            classifier = f"{self.net.classifier_name}."
-            self.stage_state.before_half_pipe = {
-                name: tensor for name, tensor in before.items() if replaced or name.startswith(classifier)
-            }
         with CAPTURE_GATE.eager():
+            if not self.stage_state.before_half_pipe:  # already saved if interrupted after the half-pipe
+                self.stage_state.before_half_pipe = weights_before_half_pipe(self)
             context = memory_context(self, task.traits)
             if self.settings.redraws_classifier:
                 generalists.half_pipe(self.net, context)
@@ -205,8 +190,7 @@ class Learner:
 
     def _restore_generalist(self, traits: Traits) -> None:
         with CAPTURE_GATE.eager():
-            context = memory_context(self, traits)
-            self._generalist = generalists.restore(self.net, context, self.stage_state.generalist)
+            self._generalist = generalists.restore(self.net, memory_context(self, traits), self.stage_state.generalist)
 
     def _learn_generalist(self) -> None:
         if self._generalist is None or self.position[0] != "generalist":
@@ -393,7 +377,7 @@ class Learner:
                 self.net.reinitialize(torch_generator(*self._key(), "network"))
             with CAPTURE_GATE.eager():
                 if self.specialist.data == "memory":
-                    self._select_memory()
+                    select_memory(self)
                 self.specialist.on_task_start()
 
     def _finish_task(self) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from itl.engine.concurrency import CAPTURE_GATE
-from itl.engine.keyed_random import torch_generator
+from itl.engine.keyed_random import generator, torch_generator
 from itl.engine.loop import train
 from itl.engine.pool import ImagePool, ImageSource
 from itl.engine.stage import Stage
@@ -163,3 +163,19 @@ def _adapt_to_module(learner: Learner, stage: Stage) -> None:
     stage.capturable, stage.net = False, None
     stage.parameters = {name: p for name, p in stage.parameters.items() if p.requires_grad}
     stage.round_seed = lambda index: torch_generator(*learner._key(), stage.name, index, "network").initial_seed()
+
+
+def select_memory(learner: Learner) -> None:
+    """Update the memory by a policy that selects samples at the end of a task."""
+    rng, context = generator(learner.seed, len(learner.tasks), "memory"), learner.specialist.context
+    outputs = learner.net.classifier.out_features
+    learner.memory.end_task(context.pool, context.labels, context.task, outputs, rng, context.model_outputs())
+    learner.stage_state.candidates = {}
+
+
+def weights_before_half_pipe(learner: Learner) -> dict[str, Tensor]:
+    """Copies of the tensors that the half-pipe or a method's `on_generalist_start` replaces; calls the latter."""
+    before = {name: tensor.clone() for name, tensor in learner.net.state_dict().items()}
+    replaced = learner.specialist.on_generalist_start(learner.net)
+    classifier = f"{learner.net.classifier_name}."
+    return {name: tensor for name, tensor in before.items() if replaced or name.startswith(classifier)}
