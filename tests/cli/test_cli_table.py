@@ -71,7 +71,9 @@ def test_table_of_the_committed_records(itl):
     digits = [s for s in done.json["sections"] if s["stream"] == "seq-digits"]
     assert {row["method"] for row in digits[0]["rows"]} >= {"itl", "b", "er", "sgd"}
     ours = next(row["ours"] for row in digits[0]["rows"] if row["method"] == "itl")
-    assert f"{ours['class_il']['mean']:.1f} ± {ours['class_il']['std']:.1f}" in (HOME / "README.md").read_text()
+    assert (
+        f"{ours['class_il']['mean']:.1f} ± {ours['class_il']['std']:.1f}" in (HOME / "docs" / "digits.md").read_text()
+    )
 
 
 def test_rows_in_the_docs_equal_the_output(itl):

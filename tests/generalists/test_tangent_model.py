@@ -138,9 +138,9 @@ def test_gradient_in_w_agrees_with_finite_differences(net: ResNet, x: Tensor, la
 
 @pytest.mark.parametrize("layers", LAYERS)
 @pytest.mark.parametrize("strided", [False, True])
-@pytest.mark.parametrize("name", nets.names())
+@pytest.mark.parametrize("name", [name for name in nets.names() if name.startswith("resnet")])
 def test_jvp_rules_agree_with_forward_mode(name: str, strided: bool, layers: int | None) -> None:
-    """For every backbone: logits and gradient with respect to w, with and without precomputed convolutions."""
+    """For every ResNet: logits and gradient with respect to w, with and without precomputed convolutions."""
     net = nets.build(name, 3, channels=1, width=2, strided=strided).train()
     size = 32 if strided else 8
     with torch.no_grad():

@@ -295,10 +295,11 @@ def test_latex_is_balanced_and_escaped(tmp_path: Path) -> None:
 
 
 def test_json_has_unrounded_numbers(tmp_path: Path) -> None:
-    fake_run(tmp_path / "run", level=1 / 3)
+    for seed in (0, 1):
+        fake_run(tmp_path / f"run{seed}", level=1 / 3, seed=seed)
     value = json.loads(render.as_json(table(tmp_path, missing=False)))
     row = value["sections"][0]["rows"][0]
-    assert row["ours"]["class_il"] == {"mean": 1 / 3, "std": None}
+    assert row["ours"]["class_il"] == {"mean": pytest.approx(1 / 3), "std": pytest.approx(0)}
     assert row["difference"]["class_il"]["published_stds"] == pytest.approx((1 / 3 - 66.05) / 0.64)
     assert row["ours"]["generalist_share"] == pytest.approx(0.09)
-    assert row["ours"]["folders"] == [str(tmp_path / "run")]
+    assert row["ours"]["folders"] == [str(tmp_path / f"run{seed}") for seed in (0, 1)]

@@ -27,17 +27,18 @@ LOCK_FILE = ".lock"  # not config.json: a file that is replaced loses its lock
 
 @dataclass(frozen=True)
 class _Claim:
-    """The lock of a run folder (None on a file system without locks), and whether the folder was created for it."""
+    """The lock of a run folder (None on a file system without locks), and the folders that were created for it."""
 
     lock: FileLock | None
-    is_new: bool
+    created: tuple[Path, ...]  # innermost first
 
     def release(self, path: Path) -> None:
-        """Release the lock, and remove the folder if nothing was written to it."""
+        """Release the lock, and remove the folders if nothing was written to them."""
         with suppress(OSError):
-            if self.is_new and set(os.listdir(path)) <= {LOCK_FILE}:
+            if self.created and set(os.listdir(path)) <= {LOCK_FILE}:
                 (path / LOCK_FILE).unlink(missing_ok=True)
-                path.rmdir()
+                for folder in self.created:
+                    folder.rmdir()
         if self.lock is not None:
             self.lock.release()
 
@@ -101,7 +102,7 @@ class RunFolder:
         """
         if self.path.resolve() in _reserved:
             return False
-        is_new = not self.path.exists()
+        created = tuple(folder for folder in (self.path, *self.path.parents) if not folder.exists())
         try:
             make_folder(self.path)
         except OSError as error:
@@ -113,7 +114,7 @@ class RunFolder:
         else:
             if lock is None:
                 return False
-        _reserved[self.path.resolve()] = _Claim(lock, is_new)
+        _reserved[self.path.resolve()] = _Claim(lock, created)
         return True
 
     def cancel_reservation(self) -> None:

@@ -37,10 +37,11 @@ def find_damage(root: Path) -> UserError | None:
 
 
 def earlier_finished(root: Path) -> Iterator[str]:
-    """Yield the finished generations before the current one, newest first."""
+    """Yield the finished generations before the current one, newest first; all of them if none is current."""
     names = store.generations(root)
     current = store.current_unchecked(root)
-    for name in reversed(names[: names.index(current)] if current in names else []):
+    earlier = names if current is None else names[: names.index(current)] if current in names else []
+    for name in reversed(earlier):
         if is_finished(root / name):
             yield name
 
