@@ -62,9 +62,10 @@ def result(folder: Path) -> dict[str, Any]:
 
 
 def without_times(value: Any) -> Any:
-    """The value without seconds, dates and hardware."""
+    """The value without seconds, dates, hardware, and names of generations, whose numbers a kill may skip."""
     if isinstance(value, dict):
-        return {key: without_times(part) for key, part in value.items() if key not in ("seconds", "date", "hardware")}
+        left_out = ("seconds", "date", "hardware", "generations")
+        return {key: without_times(part) for key, part in value.items() if key not in left_out}
     return [without_times(part) for part in value] if isinstance(value, list) else value
 
 
