@@ -25,6 +25,7 @@ from itl.errors import UserError
 from itl.experiments.config import Config
 from itl.experiments.run import run
 from itl.experiments.search import plots, study
+from itl.experiments.search.jobs import JobContext
 from itl.experiments.search.space import Dimension, Space
 from itl.experiments.search.trials import LatestValueMedianPruner, TrialJob
 
@@ -125,12 +126,15 @@ def test_interrupted_search_continues_with_the_same_trials(finished, tmp_path):
         job, lock = trials.claim()
         with lock:
             trials.finish(
-                job, job.run(trials.out, RecordingRunner(trials, trials.out).streams, [], "cpu", trials.reporter(job))
+                job,
+                job.run(
+                    JobContext(trials.out, RecordingRunner(trials, trials.out).streams, [], "cpu", trials.reporter(job))
+                ),
             )
     job, lock = trials.claim()
     streams = RecordingRunner(trials, trials.out).streams
     with lock, pytest.raises(KeyboardInterrupt):
-        job.run(trials.out, streams, [Interrupt()], "cpu", trials.reporter(job))
+        job.run(JobContext(trials.out, streams, [Interrupt()], "cpu", trials.reporter(job)))
     opened = (trials.out / job.folder / "seed0" / "config.json").stat().st_mtime_ns
     assert trials.study.get_trials()[2].state is TrialState.RUNNING
     assert summary(search(trials.out, plan())) == summary(finished)
@@ -254,7 +258,8 @@ def test_pruned_trial_stops_after_the_reported_task(tmp_path):
         steps.append(step)
         return True
 
-    assert job.run(tmp_path, RecordingRunner(None, tmp_path).streams, [], "cpu", report) == {"state": "pruned"}
+    context = JobContext(tmp_path, RecordingRunner(None, tmp_path).streams, [], "cpu", report)
+    assert job.run(context) == {"state": "pruned"}
     assert steps == [1]
     assert not (tmp_path / job.folder / "seed0" / "result.json").exists()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from typing import Any, Protocol
@@ -19,6 +20,27 @@ JobEvent = dict[str, Any]
 """Progress message: `kind` (started, metrics, measured, requeued, done, failed or workers), `job` (name), details."""
 ReportValue = Callable[[int, float], bool]
 """Reports a trial's value at a step, as `report(step, value)`; returns whether the trial should be pruned."""
+
+
+@dataclass(frozen=True)
+class JobContext:
+    """What a process provides to the job that it runs.
+
+    Args:
+        root: Folder under which the job writes.
+        streams: Streams of the job's runs.
+        callbacks: Called during training.
+        device: "cpu", "cuda" or "cuda:N".
+        report: Reports intermediate values.
+        stop: Whether a run should stop at its next checkpoint; None if there is no time limit.
+    """
+
+    root: Path
+    streams: StreamCache
+    callbacks: Sequence[Callback]
+    device: str
+    report: ReportValue
+    stop: Callable[[], bool] | None = None
 
 
 class Job(Protocol):
@@ -43,16 +65,8 @@ class Job(Protocol):
     def relocate(self, root: Path) -> Job:
         """Copy of the job that reads its required folders from copies under `root`."""
 
-    def run(
-        self,
-        root: Path,
-        streams: StreamCache,
-        callbacks: Sequence[Callback],
-        device: str,
-        report: ReportValue,
-        stop: Callable[[], bool] | None = None,
-    ) -> JobEvent:
-        """Run or resume the job and return the details of its "done" event; `stop` is that of `run`."""
+    def run(self, context: JobContext) -> JobEvent:
+        """Run or resume the job and return the details of its "done" event."""
 
 
 class JobSource(Protocol):

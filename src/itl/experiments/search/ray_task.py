@@ -18,7 +18,7 @@ from itl import __version__
 from itl.callbacks.base import Callback
 from itl.experiments.config import Config
 from itl.experiments.search.file_sync import pack, unpack
-from itl.experiments.search.jobs import Job, JobEvent, StreamCache, describe_error, is_disk_full, stream_key
+from itl.experiments.search.jobs import Job, JobContext, JobEvent, StreamCache, describe_error, is_disk_full, stream_key
 from itl.experiments.search.resources import resident_memory
 from itl.experiments.search.worker import REPORTED_KEYS
 
@@ -136,7 +136,7 @@ def run_ray_job(
             for folder in (job.folder, *job.required_folders):
                 unpack(root / folder.lstrip("/"), call_driver("read_files", folder))
             loaded = _LoadedStreams(dict(zip(keys, streams, strict=True)))
-            details = job.relocate(root).run(root, loaded, [callback], device, report)
+            details = job.relocate(root).run(JobContext(root, loaded, [callback], device, report))
             callback.send()
         except Exception as error:
             with suppress(OSError):

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from itl.callbacks.base import Callback
 from itl.errors import UserError
 from itl.experiments.config import Config
 from itl.experiments.search.job_locks import acquire_job_lock
-from itl.experiments.search.jobs import Job, JobEvent, ReportValue, StreamCache
+from itl.experiments.search.jobs import Job, JobContext, JobEvent, ReportValue
 from itl.locks import FileLock
 from itl.results import RunFolder, read_config
 
@@ -42,21 +41,19 @@ class SweepJob:
         """The job itself: it reads no other folders."""
         return self
 
-    def run(
-        self,
-        root: Path,
-        streams: StreamCache,
-        callbacks: Sequence[Callback],
-        device: str,
-        report: ReportValue,
-        stop: Callable[[], bool] | None = None,
-    ) -> JobEvent:
+    def run(self, context: JobContext) -> JobEvent:
         """Start or resume the run."""
         from itl.experiments.run import run
 
-        stream = streams.load(self.config)
-        out = root / self.folder
-        result = run(self.config, stream, out, device=device, callbacks=callbacks, resume=True, stop=stop)
+        result = run(
+            self.config,
+            context.streams.load(self.config),
+            context.root / self.folder,
+            device=context.device,
+            callbacks=context.callbacks,
+            resume=True,
+            stop=context.stop,
+        )
         return {"class_il": result["class_il"], "task_il": result["task_il"], "seconds": result["seconds"]["total"]}
 
 

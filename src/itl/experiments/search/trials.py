@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean, median
@@ -19,7 +19,7 @@ from itl.engine.stage import Diverged
 from itl.errors import UserError
 from itl.experiments.config import Config
 from itl.experiments.search.job_locks import acquire_job_lock
-from itl.experiments.search.jobs import Job, JobEvent, ReportValue, StreamCache
+from itl.experiments.search.jobs import Job, JobContext, JobEvent, ReportValue
 from itl.experiments.search.space import Dimension, Space
 from itl.locks import FileLock
 from itl.results import RunFolder, read_config
@@ -68,23 +68,12 @@ class TrialJob:
         """Copy of the trial that reads the specialists from copies under `root`."""
         return replace(self, specialist_runs=[str(root / folder.lstrip("/")) for folder in self.specialist_runs])
 
-    def run(
-        self,
-        root: Path,
-        streams: StreamCache,
-        callbacks: Sequence[Callback],
-        device: str,
-        report: ReportValue,
-        stop: Callable[[], bool] | None = None,
-    ) -> JobEvent:
+    def run(self, context: JobContext) -> JobEvent:
         """Run the trial; returns its state and, if it is complete, its value. A trial has no time limit (`stop`)."""
         from itl.experiments.refine import GeneralistDiverged
 
         try:
-            if self.specialist_runs:
-                values = self._refine(streams, callbacks, device, report)
-            else:
-                values = self._run_seeds(root / self.folder, streams, callbacks, device, report)
+            values = self._refine(context) if self.specialist_runs else self._run_seeds(context)
         except PrunedTrial:
             return {"state": "pruned"}
         except UserError as error:
@@ -93,32 +82,29 @@ class TrialJob:
             raise
         return {"state": "complete", "class_il": fmean(values), "values": values}
 
-    def _run_seeds(
-        self, folder: Path, streams: StreamCache, callbacks: Sequence[Callback], device: str, report: ReportValue
-    ) -> list[float]:
+    def _run_seeds(self, context: JobContext) -> list[float]:
         """Class-IL accuracy of a run for each seed; only the first run can be pruned."""
         from itl.experiments.run import run
 
         values: list[float] = []
         for config in self.configs:
-            used = callbacks if values else [*callbacks, PruningCallback(report)]
-            out = folder / f"seed{config.seed}"
-            result = run(config, streams.load(config), out, device=device, callbacks=used, resume=True)
+            used = context.callbacks if values else [*context.callbacks, PruningCallback(context.report)]
+            out, stream = context.root / self.folder / f"seed{config.seed}", context.streams.load(config)
+            result = run(config, stream, out, device=context.device, callbacks=used, resume=True)
             values.append(float(result["class_il"]))
         return values
 
-    def _refine(
-        self, streams: StreamCache, callbacks: Sequence[Callback], device: str, report: ReportValue
-    ) -> list[float]:
+    def _refine(self, context: JobContext) -> list[float]:
         """Class-IL accuracy of the expert after each task with a saved specialist."""
         from itl.experiments.refine import refine, saved_specialists
 
         values: list[float] = []
         for config, run in zip(self.configs, self.specialist_runs, strict=True):
             for task in saved_specialists(RunFolder(run)):
-                result = refine(run, streams.load(config), task, self.settings, device=device, callbacks=callbacks)
+                stream, device = context.streams.load(config), context.device
+                result = refine(run, stream, task, self.settings, device=device, callbacks=context.callbacks)
                 values.append(float(result["stages"]["expert"]["class_il"]))
-                if report(len(values), fmean(values)):
+                if context.report(len(values), fmean(values)):
                     raise PrunedTrial
         return values
 

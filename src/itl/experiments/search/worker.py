@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from itl.callbacks.base import Callback
 from itl.callbacks.checkpointing import RunStopped
-from itl.experiments.search.jobs import Job, JobEvent, JobSource, StreamCache, describe_error, is_disk_full
+from itl.experiments.search.jobs import Job, JobContext, JobEvent, JobSource, StreamCache, describe_error, is_disk_full
 from itl.experiments.search.time_limit import TimeLimit
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class JobRunner:
         callback = WorkerCallback(job, self.emit, self.measure_memory, self.stop)
         device, report, stop = str(self.device), self.source.reporter(job), self.time_limit.start_run()
         try:
-            details = job.run(self.root, self.streams, [callback], device, report, stop)
+            details = job.run(JobContext(self.root, self.streams, [callback], device, report, stop))
             self.source.finish(job, details)
             self.emit({"kind": "done", "job": job.name, **details})
         except RunStopped:
