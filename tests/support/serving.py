@@ -21,7 +21,7 @@ EPOCHS = {"specialist.epochs": 60, "tangent.epochs": 20, "projection.epochs": 20
 
 
 class Served:
-    """An `itl serve` in a process of its own."""
+    """An `itl serve` in a separate process."""
 
     def __init__(self, path: Path, *args: str, settings: dict[str, Any] | None = None) -> None:
         chosen = EPOCHS if settings is None else settings

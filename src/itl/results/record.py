@@ -95,7 +95,7 @@ class RunFolder:
             claim.release(self.path)
 
     def reserve(self) -> bool:
-        """Lock the folder for a later `lock` of this process; return whether nobody has locked or reserved it.
+        """Lock the folder for a later `lock` of this process; return False if it is already locked or reserved.
 
         Raises:
             UserError: The folder cannot be created.

@@ -11,7 +11,7 @@ from itl.specialists.feature_statistics import FeatureStatistics
 
 
 class RidgeOptions(Options):
-    """`ridge`: λ in units of the features' mean variance: as strong as so many samples."""
+    """`ridge`: λ in units of the features' mean variance, so its strength is that of this number of samples."""
 
     ridge: Weight = 3000.0
 

@@ -61,7 +61,7 @@ def pictures_zip(session: Session) -> Path:
 def onnx_file(folder: Path) -> Path:
     """Write the last finished state of a model folder into a temporary ONNX file.
 
-    This takes seconds, so it uses a model of its own: the loaded one keeps predicting.
+    The export takes seconds. It opens the model again, so that the loaded one can keep predicting.
     """
     model, path = Model.open(folder, device="cpu", last_finished=True, memory=False), Path(_temporary(".onnx"))
     try:

@@ -16,7 +16,7 @@ STOP_SECONDS = 20.0  # to finish the current round and save, when the server end
 
 
 class LessonRunner:
-    """Teaches lessons in a process of its own, which is started ahead of the first lesson.
+    """Teaches lessons in a separate process, which is started before the first lesson.
 
     Args:
         device: `auto`, `cpu` or `cuda`.
