@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import secrets
 import stat
 from collections.abc import Iterator
@@ -61,6 +62,16 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
             os.unlink(temporary)
         raise
     flush_to_disk(target.parent)
+
+
+def remove_leftovers(path: str | os.PathLike[str]) -> None:
+    """Remove the temporary files of `path` that killed processes left behind. No other process may be writing it."""
+    target = Path(path)
+    name = re.compile(re.escape(f".{target.stem}.") + r"[0-9a-f]{16}" + re.escape(f".tmp{target.suffix}"))
+    with suppress(OSError):
+        for entry in os.listdir(target.parent):
+            if name.fullmatch(entry):
+                os.unlink(target.with_name(entry))
 
 
 def write_text_atomic(path: str | os.PathLike[str], text: str) -> None:

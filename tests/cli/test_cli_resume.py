@@ -110,3 +110,12 @@ def test_resume_refuses_a_run_that_is_in_progress(itl, tmp_path, interrupted):
         f"itl: another process is writing to runs/{NAME}; wait until it has finished\n",
     )
     assert before == after
+
+
+def test_a_finished_run_keeps_no_temporary_files_of_killed_processes(itl, tmp_path, interrupted):
+    shutil.copytree(interrupted[0] / "runs", tmp_path / "runs")
+    place = tmp_path / "runs" / NAME
+    for name in (".predictions.0123456789abcdef.tmp.npz", ".result.0123456789abcdef.tmp.json"):
+        (place / name).write_bytes(b"half a file")
+    assert itl("run", *tiny("tangent.steps=400"), "--resume", "--quiet").code == 0
+    assert {path.name for path in place.iterdir() if path.name.startswith(".")} <= {".lock"}

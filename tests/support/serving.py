@@ -8,7 +8,8 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,19 @@ class Served:
     def client(self) -> httpx.Client:
         """A client that sends the token."""
         return httpx.Client(base_url=self.base, headers={"Authorization": f"Bearer {self.token}"}, timeout=120)
+
+    @contextmanager
+    def lessons_paused(self) -> Iterator[None]:
+        """Suspend the process that teaches, so that a lesson cannot make progress inside the context."""
+        import psutil
+
+        children = psutil.Process(self.process.pid).children(recursive=True)
+        (worker,) = [child for child in children if "itl.apps.server.worker" in child.cmdline()]
+        worker.suspend()
+        try:
+            yield
+        finally:
+            worker.resume()
 
     def kill(self) -> None:
         """Kill the server with SIGKILL; it cannot clean up."""

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from itl.atomic import append, atomic_write, make_folder, write_text_atomic
+from itl.atomic import append, atomic_write, make_folder, remove_leftovers, write_text_atomic
 from itl.errors import UserError
 from itl.json_text import parse_json, read_json
 from itl.locks import FileLock, acquire_lock
@@ -22,6 +22,7 @@ from itl.locks import FileLock, acquire_lock
 # 2 added lines of kind `start` and pictures.npz. Records of format 1 stay readable.
 RECORD_FORMAT = 2
 
+RECORD_FILES = ("config.json", "metrics.jsonl", "result.json", "predictions.npz", "pictures.npz")
 LOCK_FILE = ".lock"  # not config.json: a file that is replaced loses its lock
 
 
@@ -81,7 +82,7 @@ class RunFolder:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Keep other processes from writing to this run.
+        """Keep other processes from writing to this run, and remove what killed ones left behind.
 
         The folder is created if it does not exist, and removed at the end if it is still empty. On a file system
         without locks the run continues unlocked.
@@ -90,6 +91,9 @@ class RunFolder:
             raise UserError(f"another process is writing to {self.path}; wait until it has finished")
         claim = _reserved.pop(self.path.resolve())
         try:
+            if claim.lock is not None:
+                for name in RECORD_FILES:
+                    remove_leftovers(self.path / name)
             yield
         finally:
             claim.release(self.path)

@@ -14,13 +14,11 @@ from rich.text import Text
 
 from itl.cli.display.formatting import format_percent, plural
 from itl.cli.display.tables import plain_table
+from itl.results.record import RECORD_FILES
 from itl.results.seed_groups import MeanStd
 
 SUMMARY_KEYS = {"class_il": "Class-IL", "task_il": "Task-IL", "forgetting": "forgetting"}
-RUN_FILES = (
-    *("config.json", "metrics.jsonl", "result.json", "predictions.npz", "pictures.npz"),
-    *("model", "specialists", "tensorboard"),
-)
+RUN_FILES = (*RECORD_FILES, "model", "specialists", "tensorboard")
 Stages = dict[str, dict[str, float]]  # by stage: class_il and task_il in percent
 SeedGroup = tuple[list[dict[str, Any]], list[Path]]  # results and folders of runs that differ only in their seed
 
