@@ -8,8 +8,9 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -48,16 +49,25 @@ class Served:
 
     @contextmanager
     def lessons_paused(self) -> Iterator[None]:
-        """Suspend the process that teaches, so that a lesson cannot make progress inside the context."""
-        import psutil
-
-        children = psutil.Process(self.process.pid).children(recursive=True)
-        (worker,) = [child for child in children if "itl.apps.server.worker" in child.cmdline()]
+        """Suspend the process that teaches: a lesson can be started and cancelled inside the context, but not end."""
+        worker = self._worker()
         worker.suspend()
         try:
             yield
         finally:
             worker.resume()
+
+    def _worker(self) -> Any:
+        """The process that teaches, which the server starts soon after it has printed its address."""
+        import psutil
+
+        while self.process.poll() is None:
+            for child in psutil.Process(self.process.pid).children():
+                with suppress(psutil.NoSuchProcess):
+                    if "itl.apps.server.worker" in child.cmdline():
+                        return child
+            time.sleep(0.05)
+        raise AssertionError("the server has ended")
 
     def kill(self) -> None:
         """Kill the server with SIGKILL; it cannot clean up."""

@@ -17,6 +17,7 @@ from itl import nets
 from itl.apps.images import scan_folder
 from itl.apps.images.picture_list import LIST_FILE
 from itl.apps.model import Model, lock
+from itl.apps.model.memory_images import MemoryImageFiles
 from itl.apps.server.backbones import AUTOMATIC, SCRATCH, backbone_choices, new_model_options
 from itl.apps.server.predictor import Predictor, describe_prediction
 from itl.apps.server.sessions import Sessions
@@ -114,6 +115,20 @@ def test_new_state_is_used_after_another_process_has_saved(model: Path) -> None:
         other.output_names[0] = "tiger"
         other.save()
         assert client.get("/api/model").json()["classes"][0] == "tiger"
+
+
+def test_memory_is_read_when_its_pictures_are_shown(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = Model.open(model, device="cpu").learner.memory.pixels.numpy()
+    monkeypatch.setattr(MemoryImageFiles, "read_memory", None)  # a prediction needs no picture of the memory
+    with client_for(model) as client:
+        assert client.post("/api/predict", files=[("image", pixels_as_files("cat")[0][0])]).status_code == 200
+        shown = Image.open(io.BytesIO(client.get("/api/memory/3").content))
+        np.testing.assert_array_equal(np.asarray(shown).transpose(2, 0, 1), expected[3])
+        for file in model.glob("generation-*/memory/*/*.png"):  # also its copies in earlier states
+            if np.array_equal(np.asarray(Image.open(file)), np.asarray(shown)):
+                file.unlink()
+        assert client.get("/api/memory/3").status_code == 404
+        assert len(zipped(client, "memory.zip")) == len(expected) - 2  # without the lost picture and the unused slot
 
 
 def test_read_only_offers_predictions_only(model: Path) -> None:
@@ -219,6 +234,16 @@ def test_lesson_needs_two_classes(client: TestClient) -> None:
 def test_second_server_of_the_same_folder_is_refused(tmp_path: Path) -> None:
     with client_for(tmp_path / "new"), pytest.raises(UserError, match="already served by process"):
         Sessions(tmp_path / "new", "cpu", LIMITS).lock()
+
+
+@pytest.mark.parametrize(("served", "second"), [("models", "models/pets"), ("models/pets", "models")])
+def test_model_is_not_served_alone_and_with_its_folder(tmp_path: Path, served: str, second: str) -> None:
+    (tmp_path / "models" / "pets" / "pictures").mkdir(parents=True)
+    with client_for(tmp_path / served), pytest.raises(UserError, match=f"{served} is already served by process"):
+        Sessions(tmp_path / second, "cpu", LIMITS).lock()
+    Sessions(tmp_path / second, "cpu", LIMITS).lock().release()
+    with client_for(tmp_path / "models" / "pets"):  # beside another model of the folder
+        Sessions(tmp_path / "models" / "birds", "cpu", LIMITS).lock().release()
 
 
 # ------------------------------------------------------------------------------------- lessons, review and corrections

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -12,15 +13,24 @@ from support.browser import TIMEOUT_MS, ReportPage, browser, needs_browser
 from support.serving import Served, shapes
 
 pytestmark = pytest.mark.slow
-TABS = ("Teach", "Try", "Results", "Correct", "Manage")
+# Each tab with something that it shows when it is complete.
+TABS = {
+    "Teach": "#add-class",
+    "Try": "#try-camera",
+    "Results": ".matrix button.count",
+    "Correct": ".uncertain-row",
+    "Manage": "#undo",
+}
 FAKE_CAMERA = ("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream")
+LOADED_WIDTH = "async (image) => { await image.decode(); return image.naturalWidth; }"
 HOSTILE = '<img src=x onerror="document.title=1">'
 
 
 class ServedPage(ReportPage):
     """The page of a server, with its console messages and requests."""
 
-    def __init__(self, browser: Any, url: str, width: int = 1100, theme: str = "light", **options: Any) -> None:
+    def __init__(self, browser: Any, served: Served, width: int = 1100, theme: str = "light", **options: Any) -> None:
+        self.served = served
         self.context = browser.new_context(
             viewport={"width": width, "height": 850}, color_scheme=theme, permissions=["camera"], **options
         )
@@ -31,7 +41,7 @@ class ServedPage(ReportPage):
         self.page.on("console", lambda message: self.messages.append(f"{message.type}: {message.text}"))
         self.page.on("pageerror", lambda error: self.messages.append(f"error: {error}"))
         self.page.on("request", lambda request: self.requests.append(request.url))
-        self.page.goto(url)
+        self.page.goto(served.url)
         self.page.wait_for_selector("html[data-ready]")
 
     def tab(self, name: str) -> None:
@@ -51,6 +61,11 @@ class ServedPage(ReportPage):
         self.card(name).locator(".thumb").nth(len(files) - 1).wait_for()
 
     def teach(self) -> None:
+        """Start a lesson and see it on the page; it cannot end before that."""
+        with self.served.lessons_paused():
+            self.start_lesson()
+
+    def start_lesson(self) -> None:
         self.page.locator("#start").click()
         self.page.locator("#lesson .stages").wait_for()
 
@@ -90,7 +105,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     served = Served(folder / "models" / "shapes")
     try:
         with browser(*FAKE_CAMERA) as chromium:
-            page = ServedPage(chromium, served.url)
+            page = ServedPage(chromium, served)
             for index, kind in enumerate(("circle", "square")):
                 name = page.page.locator(".card .name").nth(index)
                 name.fill(kind)
@@ -125,11 +140,10 @@ def test_from_the_empty_page_to_a_correct_prediction(site: Site) -> None:
 def test_results_show_accuracy_confusion_and_memory(page: ServedPage) -> None:
     page.tab("Results")
     page.page.locator(".matrix button.count").first.click()
-    assert page.page.locator(".cell-pictures img").count() > 0
+    page.page.locator(".cell-pictures img").first.wait_for()
     assert page.page.locator(".memory img").count() >= 15
     page.page.locator(".memory img").first.scroll_into_view_if_needed()
-    page.page.wait_for_timeout(1000)
-    assert page.page.locator(".memory img").first.evaluate("(image) => image.naturalWidth") == 16
+    assert page.page.locator(".memory img").first.evaluate(LOADED_WIDTH) == 16
     assert page.messages == []
 
 
@@ -140,7 +154,7 @@ def test_camera_records_a_burst_and_predicts_live(page: ServedPage) -> None:
     record = card.locator(".record:enabled")
     record.hover()
     page.page.mouse.down()
-    card.get_by_role("button", name="3 pictures").wait_for()
+    card.get_by_role("button", name=re.compile(r"^\d+ pictures$")).wait_for()  # two or more
     page.page.mouse.up()
     card.locator(".thumb").first.wait_for()
     page.tab("Try")
@@ -148,7 +162,7 @@ def test_camera_records_a_burst_and_predicts_live(page: ServedPage) -> None:
     page.page.locator("#live .answer").wait_for()
     assert page.page.locator("#live .bars li").count() == 2
     page.page.locator("#try-camera").click()
-    assert page.page.locator("#live video").count() == 0
+    page.page.locator("#live video").wait_for(state="detached")
     assert page.messages == []
 
 
@@ -174,25 +188,28 @@ def test_correction_second_lesson_and_undo(page: ServedPage, site: Site) -> None
     page.page.locator("dialog").get_by_role("button", name="Undo").click()
     page.page.locator("#summary", has_text="2 classes, 1 lesson").wait_for()
     page.tab("Teach")
+    page.card("cross").locator(".thumb").nth(12).wait_for()
     assert page.card("cross").locator(".thumb").count() == 13
     assert page.messages == []
 
 
 def test_cancel_returns_the_pictures(page: ServedPage, site: Site) -> None:
     page.add("cross", site.files["cross"][:10])
-    page.teach()
-    page.page.get_by_role("button", name="Cancel").click()
+    with site.served.lessons_paused():
+        page.start_lesson()
+        page.page.get_by_role("button", name="Cancel").click()
+        page.page.locator("#lesson .stage", has_text="Stopping…").wait_for()
     page.wait_until_taught()
     page.card("cross").locator(".thumb").nth(9).wait_for()
     assert page.page.locator("#summary").inner_text() == "2 classes, 1 lesson"
 
 
 def test_reload_in_the_middle_of_a_lesson_and_second_tab(page: ServedPage, site: Site) -> None:
-    other = ServedPage(site.chromium, site.served.url)
+    other = ServedPage(site.chromium, site.served)
     page.add("cross", site.files["cross"][:10])
     other.card("cross").locator(".thumb").nth(9).wait_for()  # the other tab sees the pictures
     with site.served.lessons_paused():  # a lesson could end before a page asks for the state again
-        page.teach()
+        page.start_lesson()
         page.page.reload()
         page.page.locator("#lesson .stages").wait_for()
         other.page.locator("#lesson .stages").wait_for()
@@ -270,7 +287,7 @@ def test_class_names_are_shown_as_text(page: ServedPage, site: Site) -> None:
     name = page.card("cross").locator(".name")
     name.fill(HOSTILE)
     name.press("Enter")
-    page.page.wait_for_timeout(500)
+    page.page.get_by_role("article", name=f"Class {HOSTILE}", exact=True).wait_for()
     with site.served.client() as client:
         assert [one["name"] for one in client.get("/api/state").json()["draft"]] == [HOSTILE]
     assert page.page.locator("img[src=x]").count() == 0
@@ -285,11 +302,12 @@ def test_class_names_are_shown_as_text(page: ServedPage, site: Site) -> None:
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_narrow_screens_and_contrast(site: Site, theme: str) -> None:
-    narrow = ServedPage(site.chromium, site.served.url, width=390, theme=theme, bypass_csp=True)
+    narrow = ServedPage(site.chromium, site.served, width=390, theme=theme, bypass_csp=True)
     narrow.page.add_style_tag(content=".start { position: static !important }")  # it would cover other texts
-    for tab in TABS:
+    for tab, content in TABS.items():
         narrow.tab(tab)
-        narrow.page.wait_for_timeout(300)
+        narrow.page.locator(content).first.wait_for()  # comes from the server
+        narrow.page.wait_for_load_state("networkidle")
         assert narrow.overflow() == [], tab
         assert narrow.low_contrast() == [], tab
     narrow.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import pytest
 from support.serving import Served, shapes
 
 pytestmark = pytest.mark.slow
-LONG = {"specialist.epochs": 3000, "tangent.epochs": 5, "projection.epochs": 5}
+LONG = {"specialist.epochs": 1_000_000, "tangent.epochs": 5, "projection.epochs": 5}
 
 
 def wait_for(condition: Callable[[], Any], seconds: float = 240) -> Any:
@@ -72,7 +73,9 @@ def test_kill_in_the_middle_of_a_lesson(tmp_path: Path, monkeypatch: pytest.Monk
         # While a lesson is being taught, the last complete state answers.
         during = client.post("/api/predict", files=[("image", shapes("circle", [77], 16)[0])]).json()
         assert during == before
+        worker = json.loads((path / "LOCK.json").read_text())["pid"]
     served.kill()
+    wait_for(lambda: not _is_alive(worker))  # until then it holds the lock
 
     served = Served(path)
     with served.client() as client:
@@ -111,7 +114,7 @@ def test_no_process_is_left_behind(tmp_path: Path) -> None:
         client.post("/api/lesson", json={})
         holder = tmp_path / "model" / "LOCK.json"
         wait_for(holder.exists)
-        worker = int(holder.read_text().partition('"pid": ')[2].split(",")[0])
+        worker = json.loads(holder.read_text())["pid"]
         assert worker != served.process.pid
     served.kill()
     wait_for(lambda: not _is_alive(worker))
@@ -120,6 +123,6 @@ def test_no_process_is_left_behind(tmp_path: Path) -> None:
 def _is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (ProcessLookupError, FileNotFoundError):
         return False
-    return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"

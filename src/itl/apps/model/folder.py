@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from itl import __version__
 from itl.apps.model.generations import is_finished, newest_finished, with_undo_hint
-from itl.apps.model.memory_images import PILLOW_MODES, MemoryImageFiles, memory_shape
+from itl.apps.model.memory_images import PILLOW_MODES, MemoryImageFiles, memory_shape, read_image
 from itl.apps.model.metadata import DEFAULT_UNDO, METADATA_FORMAT, METADATA_KEY, ImageSpec, ModelMetadata, read_metadata
 from itl.apps.next_task import next_task
 from itl.callbacks.base import Callback, CallbackList
@@ -206,6 +206,21 @@ class Model:
     def damaged_images(self) -> list[str]:
         """Files of the memory that were damaged or missing when the model was opened. The memory has lost them."""
         return list(self._memory_images.damaged.values())
+
+    def memory_image(self, slot: int) -> np.ndarray | None:
+        """Return the image in a memory slot, also if the model was opened without its memory.
+
+        Args:
+            slot: Slot of an image, below `len(model.learner.memory)`.
+
+        Returns:
+            Pixels, uint8 `[c, h, w]`; None if the image file is damaged or missing.
+        """
+        memory = self.learner.memory
+        if self._has_memory or self.generation is None:
+            return memory.pixels[slot].cpu().numpy()
+        label, shape = int(memory.labels[slot]), memory.pixels.shape[1:]
+        return read_image(self.path / self.generation, label, slot, self.output_names, shape)
 
     # ------------------------------------------------------------------ saving
 

@@ -141,6 +141,28 @@ class MemoryImageFiles:
         return entry
 
 
+def read_image(
+    generation: Path, label: int, slot: int, names: Sequence[str], shape: Sequence[int]
+) -> np.ndarray | None:
+    """Read the image of class `label` in one slot of a generation; None if it is damaged or missing.
+
+    Args:
+        generation: The generation folder.
+        label: Label of the image.
+        slot: Its memory slot.
+        names: Class name of each label.
+        shape: Shape of an image, `[c, h, w]`.
+
+    Returns:
+        Pixels, uint8 `[c, h, w]`.
+    """
+    file = image_path(class_folder_names(names), label, slot)
+    try:
+        return _read_verified(generation, file, store.read_checksums(generation)[file], tuple(shape))
+    except (OSError, UserError, KeyError):
+        return None
+
+
 def memory_shape(generation: Path, tensors: dict[str, Tensor], state: dict[str, Any]) -> tuple[int, int, list[int]]:
     """Number of slots, number of images and shape of an image of a saved memory.
 

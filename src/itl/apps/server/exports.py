@@ -19,11 +19,13 @@ from itl.apps.server.sessions import Session
 
 
 def memory_png(model: Model, slot: int) -> bytes | None:
-    """Return the picture in a memory slot as a PNG file; None if the slot is empty or not a gray or color image."""
+    """Return the picture in a memory slot as a PNG file; None if there is no intact gray or color image in it."""
     memory = model.learner.memory
     if not 0 <= slot < len(memory) or model.image["channels"] not in (1, 3):
         return None
-    pixels = memory.pixels[slot].cpu().numpy()
+    pixels = model.memory_image(slot)
+    if pixels is None:
+        return None
     image = Image.fromarray(np.ascontiguousarray(pixels[0] if len(pixels) == 1 else pixels.transpose(1, 2, 0)))
     out = io.BytesIO()
     image.save(out, format="PNG")

@@ -66,7 +66,7 @@ class Predictor:
             if state[0] is None:
                 self._model = None
                 raise UserError("this model has not learned anything yet; teach it two classes first")
-            self._model = Model.open(self.folder, device=self.device, last_finished=True)
+            self._model = Model.open(self.folder, device=self.device, last_finished=True, memory=False)
             self._state = state
         return self._model
 

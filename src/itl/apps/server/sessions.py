@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -130,13 +131,17 @@ class Sessions:
         """Take the lock that keeps a second server from changing the same pictures.
 
         Raises:
-            UserError: If another server holds it.
+            UserError: If another server serves the path, a model in it, or the folder of models that contains it.
         """
         self.path.mkdir(parents=True, exist_ok=True)
         held = acquire_lock(self.path / SERVER_LOCK)
         if held is None:
-            holder = describe_holder(self.path / SERVER_LOCK)
-            raise UserError(f"{self.path} is already served by {holder}; use its page, or end it first")
+            raise _already_served(self.path)
+        inside = [file.parent for file in self.path.glob(f"*/{SERVER_LOCK}")] if self.several else []
+        for folder in (*inside, self.path.resolve().parent):
+            if _is_served(folder):
+                held.release()
+                raise _already_served(folder)
         write_holder(self.path / SERVER_LOCK)
         return held
 
@@ -144,3 +149,20 @@ class Sessions:
         """End all predictors."""
         for session in self._open.values():
             session.predictor.close()
+
+
+def _is_served(folder: Path) -> bool:
+    """Return whether a server holds the lock of a folder, without creating a lock file."""
+    if not (folder / SERVER_LOCK).exists():
+        return False
+    with suppress(OSError):  # a file that this user cannot open
+        held = acquire_lock(folder / SERVER_LOCK)
+        if held is not None:
+            held.release()
+        return held is None
+    return False
+
+
+def _already_served(folder: Path) -> UserError:
+    holder = describe_holder(folder / SERVER_LOCK)
+    return UserError(f"{folder} is already served by {holder}; use its page, or end it first")
