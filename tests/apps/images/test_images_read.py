@@ -13,7 +13,7 @@ import pytest
 from PIL import Image, ImageOps
 
 from itl.apps.images import MAX_PIXELS, UnreadableImage, image_dimensions, printable_path, read_image
-from itl.apps.images.read import EXIF_TRANSPOSES
+from itl.streams.pillow_images import EXIF_TRANSPOSES
 
 
 def photo(width: int = 40, height: int = 30, seed: int = 0) -> Image.Image:
@@ -29,9 +29,9 @@ def written(path: Path, image: Image.Image, **options) -> Path:
     return path
 
 
-def expected(image: Image.Image, size: int) -> np.ndarray:
+def expected(image: Image.Image, size: int, method: Image.Resampling = Image.Resampling.BILINEAR) -> np.ndarray:
     """What Pillow's own fitting gives."""
-    return np.asarray(ImageOps.fit(image, (size, size), Image.Resampling.BILINEAR)).transpose(2, 0, 1).astype(int)
+    return np.asarray(ImageOps.fit(image, (size, size), method)).transpose(2, 0, 1).astype(int)
 
 
 def png_16_bit_rgb(values: np.ndarray) -> bytes:
@@ -62,6 +62,15 @@ def test_image_is_cropped_to_its_central_square_and_resized(tmp_path: Path, shap
     pixels = read_image(written(tmp_path / "a.png", image), size)
     assert pixels.shape == (3, size, size)
     assert np.abs(pixels - expected(image, size)).max() <= 1
+
+
+@pytest.mark.parametrize(("shape", "size"), [((41, 30), 8), ((300, 31), 64), ((7, 500), 32)])
+def test_bicubic_reading_agrees_with_pillow(tmp_path: Path, shape: tuple[int, int], size: int) -> None:
+    image = photo(*shape)
+    pixels = read_image(written(tmp_path / "a.png", image), size, "bicubic")
+    assert np.abs(pixels - expected(image, size, Image.Resampling.BICUBIC)).max() <= 1
+    if shape == (41, 30):
+        assert np.abs(pixels - expected(image, size)).max() > 1  # the filters differ
 
 
 def test_large_jpeg_is_decoded_at_reduced_scale(tmp_path: Path) -> None:

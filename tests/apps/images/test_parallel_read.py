@@ -42,9 +42,9 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     seen: list[Path] = []
     real = parallel_read.decode
 
-    def decode(path: Path, size: int) -> np.ndarray:
+    def decode(path: Path, size: int, *options: str) -> np.ndarray:
         seen.append(path)
-        return real(path, size)
+        return real(path, size, *options)
 
     monkeypatch.setattr(parallel_read, "decode", decode)
     return seen

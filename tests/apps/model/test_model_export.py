@@ -5,6 +5,9 @@ from __future__ import annotations
 import errno
 import io
 import json
+import re
+import runpy
+import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -12,11 +15,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from itl import UserError
 from itl.apps.model import Model
+from itl.apps.model.channels import read_model_images
 from itl.apps.model.edit import rename
-from itl.apps.model.export import to_onnx, to_torch
+from itl.apps.model.export import to_onnx, to_torch, write_script
 from support.tiny import TINY
 from support.tiny_model import tiny_model, tiny_task, trained_model
 
@@ -53,6 +58,40 @@ def test_onnx_file_gives_the_same_probabilities_for_any_batch_size(model: Model,
     about = session.get_modelmeta().custom_metadata_map
     assert json.loads(about["labels"]) == LABELS == model.classes
     assert json.loads(about["itl"])["input"]["shape"] == ["batch", 3, 8, 8]
+
+
+@pytest.mark.parametrize("kind", ["jpg", "png"])
+def test_script_beside_an_onnx_file_agrees_with_predict_on_wide_pictures(
+    kind: str, model: Model, onnx_file: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("onnxruntime")
+    script, pictures = write_script(tmp_path), [tmp_path / f"{k}.{kind}" for k in range(40)]
+    tiles = [Image.fromarray(tile.permute(1, 2, 0).numpy()) for tile in tiny_task("cat", "dog", "eel", "fox")[0]]
+    for k, picture in enumerate(pictures):  # an image in the central square, and another one behind it
+        size = (400, 256) if k % 2 else (256, 400)
+        image = tiles[(k + 11) % len(tiles)].resize(size)
+        corner = (72, 0) if k % 2 else (0, 72)
+        image.paste(tiles[k % len(tiles)].resize((256, 256), Image.Resampling.NEAREST), corner)
+        exif = Image.Exif()
+        exif[0x0112] = 1 + k % 8
+        image.save(picture, exif=exif)
+    expected = model.predict_proba(read_model_images(model, pictures).pixels)
+    labels, probabilities = runpy.run_path(str(script))["classify"](str(onnx_file), [str(path) for path in pictures])
+    squashed = [np.asarray(Image.open(path).convert("RGB").resize((8, 8))).transpose(2, 0, 1) for path in pictures]
+    assert np.abs(model.predict_proba(np.stack(squashed)) - expected).max() > 0.01  # preparation matters
+    assert [labels[row.argmax()] for row in probabilities] == [model.classes[row.argmax()] for row in expected]
+    np.testing.assert_allclose(probabilities, expected, atol=1e-3)
+
+
+def test_script_runs_without_itl(model: Model, onnx_file: Path, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    Image.new("L", (40, 20), 99).save(tmp_path / "gray.png")
+    script = write_script(tmp_path)
+    assert not re.search(r"^\s*(import|from) itl", script.read_text(), re.MULTILINE)
+    command = [sys.executable, "-I", str(script), str(onnx_file), str(tmp_path / "gray.png")]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    (row,) = model.predict_proba(read_model_images(model, [tmp_path / "gray.png"]).pixels)
+    assert printed == f"{tmp_path / 'gray.png'}  {model.classes[row.argmax()]}  {100 * row.max():.1f} %\n"
 
 
 @pytest.mark.parametrize(("method", "size"), [("itl", 32), ("itl", 28), ("icarl", 16)])

@@ -25,9 +25,10 @@ def cache_folder() -> Path | None:
     return user_cache("images")
 
 
-def cache_key(paths: Sequence[Path], size: int) -> str | None:
+def cache_key(paths: Sequence[Path], size: int, interpolation: str = "bilinear") -> str | None:
     """Return a key for these files in their present state at this image size; None if one is inaccessible."""
-    digest = hashlib.sha256(f"{DECODER_VERSION}/{size}/{len(paths)}".encode())
+    resize = str(size) if interpolation == "bilinear" else f"{size} {interpolation}"
+    digest = hashlib.sha256(f"{DECODER_VERSION}/{resize}/{len(paths)}".encode())
     for path in paths:
         try:
             info = os.stat(path)

@@ -42,6 +42,7 @@ def read_images(
     size: int,
     workers: int | None = None,
     progress: Progress | None = None,
+    interpolation: str = "bilinear",
 ) -> DecodedImages:
     """Read image files as `read_image` does, in parallel.
 
@@ -52,19 +53,21 @@ def read_images(
         size: Width and height of the result in pixels.
         workers: Number of threads; by default, one per available CPU.
         progress: Called as `progress(done, total)` after every image.
+        interpolation: "bilinear" or "bicubic".
 
     Returns:
         The pixels of the readable images, their indices in `paths`, and the skipped files.
     """
     files = [Path(path) for path in paths]
     folder = decoded_cache.cache_folder()
-    key = decoded_cache.cache_key(files, size) if folder is not None and len(files) >= MIN_CACHED_IMAGES else None
+    cacheable = folder is not None and len(files) >= MIN_CACHED_IMAGES
+    key = decoded_cache.cache_key(files, size, interpolation) if cacheable else None
+    decoder = _Decoder(files, size, workers, progress, interpolation)
     if folder is not None and key is not None:
-        cached = _load(folder, key, files, size)
-        cached = cached or _decode_into_cache(folder, key, _Decoder(files, size, workers, progress))
+        cached = _load(folder, key, decoder) or _decode_into_cache(folder, key, decoder)
         if cached is not None:
             return cached
-    decoder = _Decoder(files, size, workers, progress)
+        decoder = decoder.restarted()
     images = list(decoder)
     pixels = np.stack(images) if images else np.zeros((0, 3, size, size), np.uint8)
     return DecodedImages(pixels, np.array(decoder.indices, np.int64), decoder.skipped)
@@ -73,18 +76,25 @@ def read_images(
 class _Decoder:
     """Iterates over the readable images of `files` in order; collects their indices and the skipped files."""
 
-    def __init__(self, files: Sequence[Path], size: int, workers: int | None, progress: Progress | None) -> None:
-        self.files, self.size, self.progress = files, size, progress
+    def __init__(
+        self, files: Sequence[Path], size: int, workers: int | None, progress: Progress | None, interpolation: str
+    ) -> None:
+        self.files, self.size, self.progress, self.interpolation = files, size, progress, interpolation
         self.workers = max(1, workers if workers is not None else available_cpus())
         self.indices: list[int] = []
         self.skipped: list[SkippedPath] = []
+
+    def restarted(self, files: Sequence[Path] | None = None) -> _Decoder:
+        """Return a new decoder with the same options for the same or other files, which reports no progress if so."""
+        progress = self.progress if files is None else None
+        return _Decoder(self.files if files is None else files, self.size, self.workers, progress, self.interpolation)
 
     def __iter__(self) -> Iterator[Pixels]:
         with ignore_warnings(), ThreadPoolExecutor(self.workers) as pool:
             queue: deque[Future[Pixels]] = deque()  # bounded, so that decoded images do not pile up in memory
             try:
                 for file in self.files:
-                    queue.append(pool.submit(decode, file, self.size))
+                    queue.append(pool.submit(decode, file, self.size, self.interpolation))
                     if len(queue) == 4 * self.workers:
                         yield from self._result(queue.popleft())
                 while queue:
@@ -111,18 +121,19 @@ def available_cpus() -> int:
     return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
 
 
-def _load(folder: Path, key: str, files: Sequence[Path], size: int) -> DecodedImages | None:
+def _load(folder: Path, key: str, decoder: _Decoder) -> DecodedImages | None:
     """Load a cache entry; None if there is none.
 
     Files that were skipped are decoded again, because the reason may have been temporary (such as a lack of memory).
     If one of them is readable now, the entry is not used.
     """
+    files = decoder.files
     found = array_cache.load(folder, key, {"images": len(files)})
     if found is None:
         return None
     arrays, notes = found
     indices = np.array(notes["kept"], np.int64)
-    skipped = _Decoder([files[i] for i in np.setdiff1d(np.arange(len(files)), indices)], size, None, None)
+    skipped = decoder.restarted([files[i] for i in np.setdiff1d(np.arange(len(files)), indices)])
     for _ in skipped:
         return None
     decoded_cache.mark_used(folder, key)
@@ -150,4 +161,4 @@ def _decode_into_cache(folder: Path, key: str, decoder: _Decoder) -> DecodedImag
     except UserError:
         return None
     decoded_cache.evict(folder, key)
-    return _load(folder, key, files, size)
+    return _load(folder, key, decoder)

@@ -7,7 +7,6 @@ checked before decoding, and every exception of a decoder becomes an `Unreadable
 from __future__ import annotations
 
 import io
-import math
 import os
 import stat
 import threading
@@ -23,7 +22,7 @@ import numpy.typing as npt
 from PIL import Image, TiffImagePlugin, UnidentifiedImageError, WebPImagePlugin
 
 from itl.errors import UserError
-from itl.streams.pillow_images import as_rgb
+from itl.streams.pillow_images import as_rgb, central_square, exif_transpose
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -32,16 +31,6 @@ PILLOW_FORMATS = tuple(name.upper() for name in FORMAT_NAMES)
 MAX_PIXELS = 1 << 27  # allows a 100-megapixel camera, rejects a decompression bomb
 LARGE_IMAGE_PIXELS = 1 << 24  # larger images are decoded one at a time, so that threads do not exhaust memory
 
-EXIF_ORIENTATION_TAG = 0x0112
-EXIF_TRANSPOSES = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
 _PLUGINS = (TiffImagePlugin, WebPImagePlugin)  # Pillow registers these formats when the modules are imported
 _large_image_lock = threading.Lock()
 
@@ -76,7 +65,7 @@ def printable_path(path: str | os.PathLike[str]) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def read_image(path: str | os.PathLike[str], size: int) -> Pixels:
+def read_image(path: str | os.PathLike[str], size: int, interpolation: str = "bilinear") -> Pixels:
     """Read an image file, rotate it upright, crop the largest central square and resize it.
 
     Gray, palette and CMYK images are converted to RGB, 16-bit images are reduced to their upper 8 bits, transparent
@@ -85,6 +74,7 @@ def read_image(path: str | os.PathLike[str], size: int) -> Pixels:
     Args:
         path: The image file.
         size: Width and height of the result in pixels.
+        interpolation: "bilinear" or "bicubic".
 
     Returns:
         RGB pixels, uint8 `[3, size, size]`.
@@ -93,7 +83,7 @@ def read_image(path: str | os.PathLike[str], size: int) -> Pixels:
         UnreadableImage: If the file is missing, empty, damaged, too large or not an image.
     """
     with ignore_warnings():
-        return decode(path, size)
+        return decode(path, size, interpolation)
 
 
 @contextmanager
@@ -104,13 +94,13 @@ def ignore_warnings() -> Iterator[None]:
         yield
 
 
-def decode(path: str | os.PathLike[str], size: int) -> Pixels:
+def decode(path: str | os.PathLike[str], size: int, interpolation: str = "bilinear") -> Pixels:
     """Do what `read_image` does, for use in threads inside `ignore_warnings`."""
     with _opened(path) as image:
         if image.width * image.height > LARGE_IMAGE_PIXELS:
             with _large_image_lock:
-                return _central_square(image, size)
-        return _central_square(image, size)
+                return central_square(image, size, interpolation)
+        return central_square(image, size, interpolation)
 
 
 def image_dimensions(path: str | os.PathLike[str]) -> tuple[int, int]:
@@ -136,17 +126,17 @@ def open_bytes(data: bytes, max_pixels: int = MAX_PIXELS) -> Iterator[Image.Imag
         yield _identified(file, "picture", max_pixels)
 
 
-def decode_bytes(data: bytes, size: int, max_pixels: int = MAX_PIXELS) -> Pixels:
+def decode_bytes(data: bytes, size: int, max_pixels: int = MAX_PIXELS, interpolation: str = "bilinear") -> Pixels:
     """Decode the content of an image file as `read_image` does, for use inside `ignore_warnings`."""
     with open_bytes(data, max_pixels) as image:
-        return _central_square(image, size)
+        return central_square(image, size, interpolation)
 
 
 def upright(image: Image.Image) -> Image.Image:
     """Return a copy of an opened image as 8-bit RGB, rotated as EXIF demands."""
     if image.format == "TIFF":
         image.load()  # Pillow applies the orientation of TIFF files itself and removes the tag
-    transpose, rgb = _exif_transpose(image), as_rgb(image)
+    transpose, rgb = exif_transpose(image), as_rgb(image)
     return rgb.copy() if transpose is None else rgb.transpose(transpose)
 
 
@@ -205,32 +195,3 @@ def _one_line(error: Exception) -> str:
     """Return an exception's message as one line of at most 120 characters."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= 120 else text[:119] + "…"
-
-
-def _central_square(image: Image.Image, size: int) -> Pixels:
-    """Return the largest central square, upright and resized, as `[3, size, size]`."""
-    short_side = min(image.size)
-    if short_side > 2 * size:
-        # JPEG can be decoded at 1/2, 1/4 or 1/8 scale; twice the target size keeps all visible detail.
-        image.draft(None, (image.width * 2 * size // short_side, image.height * 2 * size // short_side))
-    if image.format == "TIFF":
-        image.load()  # Pillow applies the orientation of TIFF files itself and removes the tag
-    transpose = _exif_transpose(image)
-    # Crop to the square plus the filter support before converting: a 20,000 x 1 image must not be enlarged as a whole.
-    side = min(image.size)
-    margin = -(-side // size) + 1
-    left, top = ((length - side) / 2 for length in image.size)
-    x, y = max(0, math.floor(left) - margin), max(0, math.floor(top) - margin)
-    cropped = as_rgb(image.crop((x, y, image.width - x, image.height - y)))
-    box = (left - x, top - y, left - x + side, top - y + side)
-    square = cropped.resize((size, size), Image.Resampling.BILINEAR, box=box)
-    upright = square if transpose is None else square.transpose(transpose)
-    return np.ascontiguousarray(np.asarray(upright).transpose(2, 0, 1))
-
-
-def _exif_transpose(image: Image.Image) -> Image.Transpose | None:
-    """Return the operation that makes the image upright, or None if EXIF names none or is unreadable."""
-    try:
-        return EXIF_TRANSPOSES.get(image.getexif().get(EXIF_ORIENTATION_TAG, 1))
-    except Exception:  # a damaged tag does not make the image unusable
-        return None

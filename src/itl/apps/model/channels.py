@@ -1,11 +1,48 @@
-"""Convert the pixels of image files to the number of channels of a model."""
+"""Read image files as a model takes them: its image size, interpolation and number of channels."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
 from torch import Tensor
 
+from itl.apps.images import SkippedPath, read_images
 from itl.apps.model.folder import Model
 from itl.errors import UserError
+
+
+class ModelImages(NamedTuple):
+    """Images for a model.
+
+    Attributes:
+        pixels: The readable images, uint8 `[n, channels, size, size]`.
+        indices: The index into the paths of each of them.
+        skipped: The other files, with reasons.
+    """
+
+    pixels: Tensor
+    indices: list[int]
+    skipped: list[SkippedPath]
+
+
+def read_model_images(model: Model, paths: Sequence[str | os.PathLike[str]]) -> ModelImages:
+    """Read image files as a model takes them.
+
+    Raises:
+        UserError: If image files do not have the model's number of channels.
+    """
+    decoded = read_images(paths, model.image["size"], interpolation=interpolation(model))
+    pixels = match_channels(torch.from_numpy(decoded.pixels), model)
+    return ModelImages(pixels, decoded.indices.tolist(), decoded.skipped)
+
+
+def interpolation(model: Model) -> str:
+    """How pictures are resized for a model: as its pre-trained backbone expects, or "bilinear"."""
+    backbone = model.learner.backbone
+    return "bilinear" if backbone is None else backbone.preprocessing.interpolation
 
 
 def match_channels(pixels: Tensor, model: Model) -> Tensor:

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import json
 import logging
 import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor, nn
 
 from itl import __version__
+from itl.apps.model import classify_onnx
+from itl.apps.model.channels import interpolation
 from itl.apps.model.folder import Model
 from itl.atomic import atomic_write
 from itl.checkpoint.store import error_summary
 from itl.errors import UserError
 from itl.nets import Net
+from itl.streams import pillow_images
 
 METADATA_FILE = "itl.json"  # extra file with the metadata in a torch.export program
+SCRIPT_NAME = "classify_onnx.py"
 INPUT_NAME, OUTPUT_NAME = "pixels", "probabilities"
 
 
@@ -61,12 +67,14 @@ def _cpu_copy(net: Net) -> Net:
 def export_metadata(model: Model) -> dict[str, Any]:
     """Return what a program must know to use the exported file: labels, input, preprocessing and output."""
     size, channels = model.image["size"], model.image["channels"]
+    steps = f"rotate upright, crop the largest central square, resize to {size} x {size} ({interpolation(model)})"
     order = {1: "grey", 3: "RGB"}.get(channels, f"{channels} channels")
     return {
         "made_by": f"itl {__version__}",
         "labels": model.classes,
         "input": {"name": INPUT_NAME, "type": "uint8", "shape": ["batch", channels, size, size], "order": order},
-        "preprocessing": f"rotate upright, crop the largest central square, resize to {size} x {size}, values 0 to 255",
+        "preprocessing": f"{steps}, values 0 to 255",
+        "interpolation": interpolation(model),
         "inside": "scaling, normalization, network, softmax",
         "output": {"name": OUTPUT_NAME, "type": "float32", "shape": ["batch", len(model.classes)]},
     }
@@ -110,6 +118,26 @@ def to_onnx(model: Model, path: str | os.PathLike[str]) -> None:
         proto = _with_metadata(program.model_proto, export_metadata(model))
         onnx.checker.check_model(proto)
         draft.write(proto.SerializeToString())
+
+
+def write_script(folder: str | os.PathLike[str]) -> Path:
+    """Write a script that classifies pictures with an ONNX file, without itl, and return its path.
+
+    Args:
+        folder: The folder to write it into. A script there is replaced.
+
+    Raises:
+        UserError: If the file cannot be written.
+    """
+    future = "from __future__ import annotations\n"
+    preparation = inspect.getsource(pillow_images).partition(future)[2]
+    script = inspect.getsource(classify_onnx).replace(
+        f"from {pillow_images.__name__} import central_square\n", preparation
+    )
+    path = Path(folder) / SCRIPT_NAME
+    with _draft_of(path) as draft:
+        draft.write(script.encode())
+    return path
 
 
 def _with_metadata(proto: Any, metadata: dict[str, Any]) -> Any:

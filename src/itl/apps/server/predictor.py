@@ -15,7 +15,7 @@ import torch
 from itl.apps.images.parallel_read import available_cpus
 from itl.apps.images.read import Pixels, decode_bytes, ignore_warnings
 from itl.apps.model import Model
-from itl.apps.model.channels import match_channels
+from itl.apps.model.channels import interpolation, match_channels
 from itl.apps.server.limits import Limits
 from itl.apps.server.unknown import is_unknown
 from itl.checkpoint import store
@@ -79,8 +79,9 @@ class Predictor:
             UserError: If no lesson is finished, or the image cannot be read.
         """
         loop = asyncio.get_running_loop()
-        size = (await self.run(lambda model: model)).image["size"] if self._model is None else self._model.image["size"]
-        pixels = await loop.run_in_executor(self._decode, _decode, data, size, self.limits.pixels)
+        model = await self.run(lambda model: model) if self._model is None else self._model
+        arguments = (data, model.image["size"], self.limits.pixels, interpolation(model))
+        pixels = await loop.run_in_executor(self._decode, _decode, *arguments)
         future: asyncio.Future[tuple[Model, np.ndarray]] = loop.create_future()
         self._waiting.append((pixels, future))
         if self._running is None:
@@ -106,9 +107,9 @@ class Predictor:
             self._running = None
 
 
-def _decode(data: bytes, size: int, max_pixels: int) -> Pixels:
+def _decode(data: bytes, size: int, max_pixels: int, interpolation: str) -> Pixels:
     with ignore_warnings():
-        return decode_bytes(data, size, max_pixels)
+        return decode_bytes(data, size, max_pixels, interpolation)
 
 
 def _probabilities(batch: list[tuple[Pixels, Any]], model: Model) -> tuple[Model, np.ndarray]:

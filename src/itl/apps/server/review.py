@@ -12,11 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
-from itl.apps.images import read_images
 from itl.apps.model import Model, evaluate_predictions
-from itl.apps.model.channels import match_channels
+from itl.apps.model.channels import read_model_images
 from itl.apps.server.sessions import Session
 from itl.apps.server.unknown import is_unknown
 from itl.apps.teaching.held_out_evaluation import (
@@ -142,11 +140,10 @@ def review_model(session: Session, model: Model) -> Review:
     pictures = []
     for start in range(0, len(rows), CHUNK):
         chunk = rows[start : start + CHUNK]
-        decoded = read_images([path for path, *_ in chunk], model.image["size"])
-        if not len(decoded.indices):
+        decoded = read_model_images(model, [path for path, *_ in chunk])
+        if not decoded.indices:
             continue
-        probabilities = model.predict_proba(match_channels(torch.from_numpy(decoded.pixels), model))
-        for index, row in zip(decoded.indices.tolist(), probabilities, strict=True):
+        for index, row in zip(decoded.indices, model.predict_proba(decoded.pixels), strict=True):
             path, label, lesson, movable = chunk[index]
             pictures.append(ReviewedPicture(_picture_id(path, movable), path, label, lesson, movable, row))
     session.outside_files = {picture.id: picture.path for picture in pictures if not picture.movable}

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from itl.apps.model import Model
+from itl.apps.model.channels import interpolation
 from itl.apps.teaching.lesson import LabeledImages, Lesson
 from itl.errors import UserError
 
@@ -132,7 +133,7 @@ class HeldOutEvaluation:
                 with suppress(UserError):  # the folder was moved, or is on another machine
                     train_only = recorded_train_only_hashes(model, folder)
                     lesson = Lesson.from_folder(model.path / folder, train_only=train_only)
-                    self.test_images[folder] = lesson.read_test(model.image["size"])
+                    self.test_images[folder] = lesson.read_test(model.image["size"], interpolation(model))
         images = self.test_images[folder]
         if images is None:
             return None

@@ -115,14 +115,14 @@ class Lesson:
                 continue
         return int(np.median(sides)) if sides else None
 
-    def read(self, size: int, progress: Progress | None = None) -> LessonImages:
+    def read(self, size: int, progress: Progress | None = None, interpolation: str = "bilinear") -> LessonImages:
         """Decode all images to `size` x `size` pixels; unreadable files are skipped.
 
         Raises:
             UserError: If no training image can be read.
         """
         skipped = list(self.files.skipped)
-        train, unreadable = _read(self.files.train, size, progress)
+        train, unreadable = _read(self.files.train, size, interpolation, progress)
         skipped += unreadable
         for name in self.files.train.keys() - set(train.labels):
             skipped.append(SkippedPath(self.folder / name, "no image of this class can be read"))
@@ -130,18 +130,18 @@ class Lesson:
             raise UserError(
                 f"{printable_path(self.folder)} contains no readable image; the first problem is {skipped[0]}"
             )
-        test, unreadable = _read(self.files.test, size, progress)
+        test, unreadable = _read(self.files.test, size, interpolation, progress)
         return LessonImages(train, test, skipped + unreadable)
 
-    def read_test(self, size: int) -> LabeledImages:
+    def read_test(self, size: int, interpolation: str = "bilinear") -> LabeledImages:
         """Decode the test images only."""
-        return _read(self.files.test, size, None)[0]
+        return _read(self.files.test, size, interpolation, None)[0]
 
 
 def _read(
-    classes: dict[str, list[Path]], size: int, progress: Progress | None
+    classes: dict[str, list[Path]], size: int, interpolation: str, progress: Progress | None
 ) -> tuple[LabeledImages, list[SkippedPath]]:
     """Decode the images of some classes, one class after another; return them and the skipped files."""
     pairs = [(name, file) for name, files in classes.items() for file in files]
-    decoded = read_images([file for _, file in pairs], size, progress=progress)
+    decoded = read_images([file for _, file in pairs], size, progress=progress, interpolation=interpolation)
     return LabeledImages(torch.from_numpy(decoded.pixels), [pairs[k][0] for k in decoded.indices]), decoded.skipped

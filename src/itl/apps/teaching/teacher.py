@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from itl.apps.images import SkippedPath, printable_path
 from itl.apps.model import Model
+from itl.apps.model.channels import interpolation
 from itl.apps.model.folder import fingerprint
 from itl.apps.teaching.default_settings import USER_SETTINGS_NOTE, lesson_settings, new_model_settings, user_settings
 from itl.apps.teaching.held_out_evaluation import (
@@ -30,6 +31,7 @@ from itl.apps.teaching.options import (
 from itl.callbacks.base import Callback, CallbackList
 from itl.engine.device import choose_engine
 from itl.errors import UserError
+from itl.nets import find as find_backbone
 from itl.nets.weights import load_backbone_weights
 from itl.presets import settings_for
 from itl.streams import Progress
@@ -109,6 +111,16 @@ class Teacher:
             return f"new model: {options.method_or_default}, a network trained from scratch, {pixels}"
         return f"new model: {options.method_or_default} on the backbone {options.backbone}, {pixels}"
 
+    def _interpolation(self) -> str:
+        """How images are resized: as the model's, or a new model's, pre-trained backbone expects."""
+        if self.model is not None:
+            return interpolation(self.model)
+        settings = self.options.settings
+        named = settings.get("net.name") if settings.get("net.pretrained") else None
+        name = self.options.backbone or named
+        preprocessing = None if name is None else find_backbone(str(name)).preprocessing
+        return "bilinear" if preprocessing is None else preprocessing.interpolation
+
     def _default_image_size(self) -> int:
         """Return the smallest default size that loses little detail of the first folder's images, or the largest."""
         side = self._median_side() or DEFAULT_IMAGE_SIZES[0]
@@ -173,7 +185,7 @@ class Teacher:
             if progress is not None:
                 progress(done, total)
 
-        images = lesson.read(self.image_size, on_image)
+        images = lesson.read(self.image_size, on_image, self._interpolation())
         result.skipped = images.skipped
         result.train_counts, result.test_counts = images.train.class_counts(), images.test.class_counts()
         pixels, labels = images.train.pixels, images.train.labels

@@ -90,13 +90,13 @@ def forget(model: str, images: tuple[str, ...], classes: tuple[str, ...]) -> Non
 
 
 def _read_pixels(model: Model, paths: tuple[str, ...]) -> Tensor:
-    import numpy as np
-    import torch
+    from itl.apps.model.channels import read_model_images
+    from itl.errors import UserError
 
-    from itl.apps.images import read_image
-    from itl.apps.model.channels import match_channels
-
-    return match_channels(torch.from_numpy(np.stack([read_image(path, model.image["size"]) for path in paths])), model)
+    images = read_model_images(model, paths)
+    if images.skipped:
+        raise UserError(str(images.skipped[0]))
+    return images.pixels
 
 
 @click.command()

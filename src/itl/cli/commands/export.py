@@ -18,18 +18,21 @@ FORMATS = {".onnx": "onnx", ".pt2": "torch"}  # by suffix
     "--to", "file_format", metavar="FORMAT", help="onnx or torch. [default: from the suffix of --out, else onnx]"
 )
 @click.option("--out", metavar="FILE", help="File to write. [default: MODEL.onnx or MODEL.pt2]")
-def export(model: str, file_format: str | None, out: str | None) -> None:
+@click.option("--script", is_flag=True, help="Also write classify_onnx.py, which classifies pictures without itl.")
+def export(model: str, file_format: str | None, out: str | None, script: bool) -> None:
     """Export a model to ONNX or torch.export.
 
     The file maps pixels to class probabilities and contains the class names. It contains no image of the memory.
     """
     from itl.apps.model import Model
-    from itl.apps.model.export import to_onnx, to_torch
+    from itl.apps.model.export import to_onnx, to_torch, write_script
 
     if file_format is None:
         file_format = FORMATS.get(Path(out).suffix.lower(), "onnx") if out else "onnx"
     if file_format not in FORMATS.values():
         raise unknown("export format", file_format, FORMATS.values())
+    if script and file_format != "onnx":
+        raise UserError("--script is for ONNX files. Use --to onnx.")
     suffix = next(suffix for suffix, name in FORMATS.items() if name == file_format)
     target = Path(out) if out else Path(Path(model).resolve().name + suffix)
     if target.is_dir():
@@ -39,3 +42,5 @@ def export(model: str, file_format: str | None, out: str | None) -> None:
     size, channels = opened.image["size"], opened.image["channels"]
     shape = f"uint8 [batch, {channels}, {size}, {size}]"
     echo(f"wrote {target}: {shape} to probabilities of {len(opened.classes)} classes")
+    if script:
+        echo(f"next: python {write_script(target.parent)} {target} PICTURE")

@@ -100,17 +100,13 @@ def predict_batches(
     Yields:
         Indices into `files` and probabilities `[len(indices), classes]` of the images that can be read.
     """
-    import torch
-
-    from itl.apps.images import read_images
-    from itl.apps.model.channels import match_channels
+    from itl.apps.model.channels import read_model_images
 
     for start in range(0, len(files), BATCH_SIZE):
-        pixels, readable, unreadable = read_images(files[start : start + BATCH_SIZE], model.image["size"])
+        pixels, readable, unreadable = read_model_images(model, files[start : start + BATCH_SIZE])
         problems += unreadable
-        if len(readable):
-            probabilities = model.predict_proba(match_channels(torch.from_numpy(pixels), model))
-            yield [start + index for index in readable.tolist()], probabilities
+        if readable:
+            yield [start + index for index in readable], model.predict_proba(pixels)
 
 
 def predict_files(model: Model, files: Sequence[Path], problems: list[SkippedPath], top: int) -> list[dict[str, Any]]:
