@@ -65,6 +65,14 @@ def test_record_of_an_earlier_version_is_read(name: str, tmp_path: Path) -> None
     draw(old, str(tmp_path / "bench.png"))
 
 
+def test_size_of_the_images_is_chosen_and_recorded() -> None:
+    small, large = Workload.for_device("cpu", quick=True), Workload.for_device("cpu", quick=True, side=64)
+    assert (small.side, large.side) == (16, 64)
+    assert large.describe()["side"] == 64
+    assert large.stream().tasks[0].train.pixels.shape[1:] == (3, 64, 64)
+    assert (small.stream().policy, large.stream().policy) == ("cifar10", "imagenet")
+
+
 def test_baseline_reservoir_holds_offered_samples() -> None:
     stream = TINY.stream()
     buffer = baseline_loop.Buffer(16, baseline_loop.Transform(stream))
@@ -100,7 +108,7 @@ def test_baseline_run_completes_every_stage_with_a_balanced_memory() -> None:
 
 
 def test_method_step_factor_relates_time_to_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench_methods.Workload, "for_device", lambda device, quick: TINY)
+    monkeypatch.setattr(bench_methods.Workload, "for_device", lambda device, quick, side: TINY)
     record = bench_methods.measure_methods("cpu", bench_methods.parse_names("derpp,gdumb,co2l"))
     rows = {row["method"]: row for row in record["methods"]}
     assert list(rows) == ["er", "derpp", "gdumb", "co2l"]

@@ -50,15 +50,20 @@ def parse_names(text: str) -> list[str]:
 
 
 def measure_methods(
-    device: str, which: Sequence[str], *, quick: bool = False, on_progress: Callable[[str], None] = lambda line: None
+    device: str,
+    which: Sequence[str],
+    *,
+    quick: bool = False,
+    side: int | None = None,
+    on_progress: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
-    """Measure the step time of several methods.
+    """Measure the step time of several methods, on images of `side` pixels as `measure` does.
 
     Returns:
         A record whose `methods` hold, for each method, milliseconds per step on the second task (`ms`), the `ratio` to
         `er`, the ratio `explained` by forward and backward passes, and `factor` = ratio / explained (1: no overhead).
     """
-    workload = Workload.for_device(device, quick)
+    workload = Workload.for_device(device, quick, side)
     stream = workload.stream()
     rows: list[dict[str, Any]] = []
     for name in which:

@@ -41,18 +41,19 @@ class Workload:
     settings: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def for_device(cls, device: str, quick: bool = False) -> Workload:
-        """The workload for a device; smaller if `quick`."""
+    def for_device(cls, device: str, quick: bool = False, side: int | None = None) -> Workload:
+        """The workload for a device; smaller if `quick`. Images have 32 pixels on CUDA and 16 on a CPU by default."""
         if device == "cuda":
             sizes: tuple[int, ...] = (200, 1000) if quick else (200, 500, 1000, 2000, 5120)
-            return cls(device, 10_000, 32, {}, 4, 60, 4, sizes, (1, 4) if quick else (1, 2, 3, 4, 6))
+            return cls(device, 10_000, side or 32, {}, 4, 60, 4, sizes, (1, 4) if quick else (1, 2, 3, 4, 6))
         small = {"net.name": "resnet8", "net.width": 8}
         sizes = (100, 200) if quick else (200, 500, 1000)
-        return cls(device, 320 if quick else 1_280, 16, small, 3, 10 if quick else 30, 1, sizes, (1,))
+        return cls(device, 320 if quick else 1_280, side or 16, small, 3, 10 if quick else 30, 1, sizes, (1,))
 
     def describe(self) -> dict[str, Any]:
-        """Start of a record: format, network, images per task, hardware and versions."""
-        facts = {"format": 1, "network": self.net.get("net.name", "resnet18"), "images": self.images}
+        """Start of a record: format, network, number and size of a task's images, hardware and versions."""
+        network = self.net.get("net.name", "resnet18")
+        facts = {"format": 1, "network": network, "images": self.images, "side": self.side}
         return facts | environment(torch.device(self.device))
 
     def stream(self) -> Stream:
@@ -62,6 +63,5 @@ class Workload:
         pixels = rng.integers(0, 64, (2 * self.images, 3, self.side, self.side), dtype=np.uint8)
         pixels += (labels * 45).astype(np.uint8)[:, None, None, None]
         test = slice(None, None, self.images // 50)
-        return from_arrays(
-            pixels, labels, pixels[test], labels[test], tasks=2, policy="cifar10", name="seq-cifar10", layout="NCHW"
-        )
+        name, policy = ("seq-tinyimagenet", "imagenet") if self.side >= 64 else ("seq-cifar10", "cifar10")
+        return from_arrays(pixels, labels, pixels[test], labels[test], tasks=2, policy=policy, name=name, layout="NCHW")

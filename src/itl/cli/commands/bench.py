@@ -19,11 +19,19 @@ if TYPE_CHECKING:
 @click.command()
 @options.device_option
 @click.option("--method", metavar="NAME,…|all", help="Compare the training steps of these methods with er's instead.")
+@click.option(
+    "--size",
+    metavar="PIXELS",
+    type=click.IntRange(8, 256),
+    help="Height and width of the images.  [default: 32 on a GPU, 16 on a CPU]",
+)
 @click.option("--quick", is_flag=True, help="Measure fewer sizes and steps.")
 @click.option("--out", metavar="FILE", help="Also write the measurements to this file, as JSON.")
 @click.option("--plot", metavar="FILE", help="Also plot them to this file (.png, .pdf or .svg).")
 @options.json_option("the measurements")
-def bench(device: str, method: str | None, quick: bool, out: str | None, plot: str | None, as_json: bool) -> None:
+def bench(
+    device: str, method: str | None, size: int | None, quick: bool, out: str | None, plot: str | None, as_json: bool
+) -> None:
     """Measure the training speed on this machine.
 
     Compares this library's training steps with a plain PyTorch loop, and shows how speed depends on the memory size
@@ -41,9 +49,9 @@ def bench(device: str, method: str | None, quick: bool, out: str | None, plot: s
         click.echo(f"{line} …", err=True)
 
     if method is None:
-        record = measure(kind, quick=quick, on_progress=log)
+        record = measure(kind, quick=quick, side=size, on_progress=log)
     else:
-        record = measure_methods(kind, parse_names(method), quick=quick, on_progress=log)
+        record = measure_methods(kind, parse_names(method), quick=quick, side=size, on_progress=log)
     if out is not None:
         write_text(out, json.dumps(record, indent=1) + "\n")
     if plot is not None:
@@ -63,7 +71,8 @@ def _table(record: dict[str, Any], *headings: str) -> Table:
     from itl.cli.display.tables import plain_table
 
     hardware = record["hardware"]
-    title = f"{record['network']} on {hardware.get('gpu', hardware['device'])}"
+    images = f"{record['side']}x{record['side']} images, " if "side" in record else ""
+    title = f"{record['network']}, {images}on {hardware.get('gpu', hardware['device'])}"
     return plain_table(*headings, left=1, title=title, title_justify="left")
 
 
