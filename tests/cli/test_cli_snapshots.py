@@ -6,17 +6,15 @@ the difference.
 
 from __future__ import annotations
 
-import os
-import sys
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from itl.cli.app import cli
 from itl.cli.commands import doctor, listing
 from itl.cli.display import tables
 from support.run_records import fake_run
+from support.snapshots import compare_with_snapshot, terminal
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 DOCTOR_FACTS = {
@@ -74,21 +72,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_output_equals_its_snapshot(
     name: str, width: int, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def terminal(piped_width: int | None = None) -> Console:
-        return Console(file=sys.stdout, width=width, force_terminal=True, color_system=None, highlight=False)
-
     monkeypatch.chdir(folder)
-    monkeypatch.setattr(tables, "open_console", terminal)
+    monkeypatch.setattr(tables, "open_console", lambda piped_width=None: terminal(width))
     monkeypatch.setattr(doctor, "describe", lambda device: dict(DOCTOR_FACTS))
     monkeypatch.setattr(doctor, "self_test", lambda device: DOCTOR_FACTS["self_test"])
     monkeypatch.setattr(listing, "describe", lambda method: dict(METHOD_FACTS))
     monkeypatch.setattr(listing, "settings_by_stream", lambda method: STREAM_SETTINGS)
     monkeypatch.setattr("itl.presets.all_methods", lambda: [None] * 2)
     cli.main(COMMANDS[name], standalone_mode=False)
-    lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
-    path = SNAPSHOTS / f"{name}-{width}.txt"
-    if os.environ.get("ITL_UPDATE_SNAPSHOTS"):
-        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    assert lines == path.read_text(encoding="utf-8").splitlines()
+    lines = compare_with_snapshot(capsys.readouterr().out, SNAPSHOTS / f"{name}-{width}.txt")
     copied = ("  itl run", "would write")  # never wrapped
     assert all(len(line) <= width for line in lines if not line.startswith(copied))
