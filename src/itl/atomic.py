@@ -30,7 +30,7 @@ def create_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """
     handle = os.open(path, _CREATE_NEW, 0o666)
     try:
-        with os.fdopen(handle, "wb") as file:
+        with _named_errors(path), os.fdopen(handle, "wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -53,15 +53,16 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     target = Path(path)
     _check_replaceable(target)
     temporary = target.with_name(f".{target.stem}.{secrets.token_hex(8)}.tmp{target.suffix}")
-    with create_file(temporary) as file:
-        yield file
-    try:
-        os.replace(temporary, target)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(temporary)
-        raise
-    flush_to_disk(target.parent)
+    with _named_errors(target, temporary):
+        with create_file(temporary) as file:
+            yield file
+        try:
+            os.replace(temporary, target)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(temporary)
+            raise
+        flush_to_disk(target.parent)
 
 
 def remove_leftovers(path: str | os.PathLike[str]) -> None:
@@ -86,7 +87,7 @@ def append(path: str | os.PathLike[str], data: bytes) -> None:
     Raises:
         OSError: The file cannot be written, or is a link.
     """
-    with open_without_links(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND) as file:
+    with _named_errors(path), open_without_links(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND) as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
@@ -98,7 +99,7 @@ def overwrite(path: str | os.PathLike[str], data: bytes) -> None:
     Raises:
         OSError: The file cannot be written, or is a link.
     """
-    with open_without_links(path, os.O_WRONLY) as file:
+    with _named_errors(path), open_without_links(path, os.O_WRONLY) as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
@@ -126,9 +127,21 @@ def flush_to_disk(path: Path) -> None:
     """Flush a file or a folder (the names in it) to disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(handle)
+        with _named_errors(path):
+            os.fsync(handle)
     finally:
         os.close(handle)
+
+
+@contextmanager
+def _named_errors(path: str | os.PathLike[str], temporary: Path | None = None) -> Iterator[None]:
+    """Name the file in errors of the operating system, which names none or a temporary one."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None and error.filename in (None, temporary, os.fspath(temporary or path)):
+            error.filename, error.filename2 = os.fspath(path), None
+        raise
 
 
 def _check_replaceable(target: Path) -> None:

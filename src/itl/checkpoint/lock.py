@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
+from itl.atomic import make_folder
 from itl.errors import UserError
 from itl.locks import FileLock, acquire_lock, describe_holder, holder_file, is_unsupported, write_holder
 
@@ -61,7 +62,7 @@ def _create(root: Path) -> bool:
     """Create the folder if necessary and return whether it is new."""
     try:
         is_new = not root.exists()
-        root.mkdir(parents=True, exist_ok=True)
+        make_folder(root)
     except OSError as error:
         raise UserError(f"cannot make the model folder {root}: {error.strerror or error}") from None
     return is_new

@@ -40,6 +40,11 @@ SYSTEM_ERRORS = {
     for name in ("EACCES", "EPERM", "ENAMETOOLONG", "ELOOP", "ENOTDIR", "EROFS", "ENOSPC", "EDQUOT", "EIO", "EMFILE")
     if hasattr(errno, name)
 }
+_REPEAT = "and repeat the command; --resume continues a run."
+_ADVICE = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), f" Free some space {_REPEAT}"),
+    errno.EIO: f" Check the disk {_REPEAT}",
+}
 SECTIONS = {
     "Experiments": (run, refine, sweep, search, table, report, bench),
     "Lists and checks": (methods, streams, backbones, doctor),
@@ -155,10 +160,11 @@ def _system_message(error: Exception) -> str | None:
         return "The GPU is out of memory. Use --device cpu, a smaller batch or a smaller network."
     if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "can't allocate memory" in str(error)):
         return "Out of memory. Use a smaller --buffer, batch or network."
-    if not isinstance(error, OSError) or error.errno not in SYSTEM_ERRORS:
+    if not isinstance(error, OSError) or error.errno is None or error.errno not in SYSTEM_ERRORS:
         return None
     if error.filename is not None:
-        return f"Cannot use {str(error.filename)[:200]}: {error.strerror}."
+        advice = _ADVICE.get(error.errno, "")
+        return f"Cannot use {str(error.filename)[:200]}: {error.strerror}.{advice}"
     _discard_output()
     return f"Cannot write the output: {error.strerror}. Everything finished before is saved."
 

@@ -265,13 +265,14 @@ def pack(folder: str | os.PathLike[str]) -> list[str]:
         different = [name for name, run in all_runs.items() if not written.run(name).content().equals(run)]
         if different or list(written.records) != list(all_runs):
             raise RuntimeError(f"the packed records differ from the runs: {different}")
-        for name in (RECORDS, METRICS):
-            (experiment / name).unlink(missing_ok=True)
-        for path in (path for name in (*ARRAY_FILES, MEMORY) for path in _archives(experiment, name)):
-            path.unlink()
-        for path in sorted(draft.iterdir()):
+        older = [experiment / RECORDS, experiment / METRICS]
+        older += [path for name in (*ARRAY_FILES, MEMORY) for path in _archives(experiment, name)]
+        new = sorted(draft.iterdir(), key=lambda path: path.name == RECORDS)  # last: it names runs in the other files
+        for path in new:
             os.replace(path, experiment / path.name)
         flush_to_disk(experiment)
+        for path in {path for path in older if path.name not in {other.name for other in new}}:
+            path.unlink(missing_ok=True)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     for path in folders:

@@ -13,7 +13,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
-from itl.atomic import write_text_atomic
+from itl.atomic import make_folder, write_text_atomic
 from itl.errors import UserError
 
 LIST_FILE, FILES_FOLDER = "itl-pictures.json", "files"
@@ -89,7 +89,7 @@ def write_list(folder: Path, pictures: PictureList) -> None:
         UserError: If the file cannot be written.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         write_text_atomic(folder / LIST_FILE, pictures.model_dump_json(indent=1))
     except OSError as error:
         raise UserError(f"cannot write {folder / LIST_FILE}: {error.strerror or error}; it is unchanged") from None

@@ -33,7 +33,7 @@ from itl.apps.images.picture_list import (
 )
 from itl.apps.images.read import ignore_warnings, open_bytes, upright
 from itl.apps.server.limits import Limits
-from itl.atomic import atomic_write, write_text_atomic
+from itl.atomic import atomic_write, make_folder, write_text_atomic
 from itl.errors import UserError
 
 DRAFT, LESSON, TRIED = "draft", "lesson-", "tried.json"
@@ -77,7 +77,7 @@ class PictureStore:
         target = self.folder / FILES_FOLDER / f"{picture}.{suffix}"
         if not target.exists():
             try:
-                target.parent.mkdir(parents=True, exist_ok=True)
+                make_folder(target.parent)
                 with atomic_write(target) as file:
                     file.write(content)
             except OSError as error:
@@ -232,7 +232,7 @@ class PictureStore:
         """Replace the list of tried pictures; only the newest are kept."""
         with self._lock:
             kept = list(dict.fromkeys(pictures))[-self.limits.tried :]
-            self.folder.mkdir(parents=True, exist_ok=True)
+            make_folder(self.folder)
             write_text_atomic(self.folder / TRIED, json.dumps(kept))
 
     def correct(self, picture: str, name: str) -> None:

@@ -13,6 +13,7 @@ from itl.apps.server.limits import Limits
 from itl.apps.server.pictures import PictureStore
 from itl.apps.server.predictor import Predictor
 from itl.apps.teaching.options import PICTURES_FOLDER
+from itl.atomic import make_folder
 from itl.checkpoint import store
 from itl.checkpoint.lock import lock
 from itl.errors import UserError, unknown
@@ -133,7 +134,7 @@ class Sessions:
         Raises:
             UserError: If another server serves the path, a model in it, or the folder of models that contains it.
         """
-        self.path.mkdir(parents=True, exist_ok=True)
+        make_folder(self.path)
         held = acquire_lock(self.path / SERVER_LOCK)
         if held is None:
             raise _already_served(self.path)

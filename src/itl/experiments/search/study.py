@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from itl.atomic import make_folder
 from itl.errors import UserError
 from itl.experiments.config import Config
 from itl.experiments.search.space import Space
@@ -144,7 +145,7 @@ def _open(plan: SearchPlan, out: Path) -> TrialJobs:
             folder.write("search.json", {**saved, "trials": record["trials"]})
         return _open_trials(out)
     try:
-        out.mkdir(parents=True, exist_ok=True)
+        make_folder(out)
         folder.write("search.json", record)
     except OSError as error:
         raise UserError(f"Cannot write to {out}: {error.strerror or error}. Choose another --out.") from error

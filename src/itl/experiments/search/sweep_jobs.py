@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from itl.atomic import make_folder
 from itl.errors import UserError
 from itl.experiments.config import Config
 from itl.experiments.search.job_locks import acquire_job_lock
@@ -109,7 +110,7 @@ class SweepJobs:
     def fail(self, name: str, message: str) -> None:
         """Record the error in the cell's folder; the next sweep removes it and tries again."""
         try:
-            (self.out / name).mkdir(parents=True, exist_ok=True)
+            make_folder(self.out / name)
             RunFolder(self.out / name).write(FAILED_FILE, {"error": message})
         except OSError:
             self.unrecorded_failures.add(name)
