@@ -20,12 +20,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import torch
 from PIL import Image
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import TimeoutError, sync_playwright
 from sklearn.datasets import load_digits, load_sample_images
 
 from itl.results.environment import environment
@@ -33,6 +34,7 @@ from itl.results.environment import environment
 WIDTH, HEIGHT, ANIMATION_WIDTH = 1000, 700, 760
 EACH, SIDE = 12, 128
 CLASSES = ("flower", "temple")
+PAINT_MS, SHORT_MS = 350, 5000
 FRAMES = {"teach": 1800, "progress": 1500, "try": 2300, "correct": 2200, "results": 2600}  # milliseconds
 
 
@@ -63,10 +65,14 @@ class Film:
     def __init__(self, page, out: Path | None) -> None:
         self.page, self.out = page, out
 
-    def shot(self, name: str) -> None:
+    def shot(self, name: str, shown: str | None = None) -> None:
+        """Take a screenshot, if possible when the element `shown` is there."""
         if self.out is None:
             return
-        self.page.wait_for_timeout(350)
+        if shown is not None:
+            with suppress(TimeoutError):
+                self.page.locator(shown).wait_for(timeout=SHORT_MS)
+        self.page.wait_for_timeout(PAINT_MS)
         self.page.evaluate("() => document.querySelectorAll('.message').forEach((message) => message.remove())")
         image = Image.open(io.BytesIO(self.page.screenshot())).convert("RGB")
         image.quantize(200, dither=Image.Dither.NONE).save(self.out / f"serve-{name}.png", optimize=True)
@@ -96,7 +102,7 @@ def teach_two_classes(page, film: Film, files: dict[str, list[str]]) -> float:
     film.shot("teach")
     page.locator("#start").click()
     page.locator("#lesson .stages").wait_for()
-    film.shot("progress")
+    film.shot("progress", "#lesson .stages li.now")
     page.locator("#lesson").wait_for(state="hidden")
     page.get_by_role("tab", name="Try").click()
     page.locator("#try input").set_input_files([files[kind][EACH] for kind in CLASSES])
@@ -132,7 +138,8 @@ def correct_and_teach_again(page, film: Film, files: dict[str, list[str]]) -> No
     film.shot("results")
 
 
-def run(folder: Path, out: Path | None, options: list[str]) -> float:
+def run(folder: Path, out: Path | None, options: list[str]) -> tuple[float, str]:
+    """Return the seconds to the first correct predictions, and the name of the network."""
     folder.mkdir()
     files = make_pictures(folder)
     command = [sys.executable, "-m", "itl", "serve", str(folder / "photos"), "--no-open", "--port", "0", *options]
@@ -149,6 +156,7 @@ def run(folder: Path, out: Path | None, options: list[str]) -> float:
             page.wait_for_selector("html[data-ready]")
             film = Film(page, out)
             seconds = teach_two_classes(page, film, files)
+            network = page.evaluate("async () => (await (await fetch('/api/model')).json()).network")
             if out is not None:
                 correct_and_teach_again(page, film, files)
                 phone = browser.new_page(viewport={"width": 390, "height": 760}, color_scheme="dark")
@@ -161,7 +169,7 @@ def run(folder: Path, out: Path | None, options: list[str]) -> float:
     finally:
         server.send_signal(signal.SIGINT)
         server.wait()
-    return seconds
+    return seconds, network
 
 
 def main() -> None:
@@ -175,14 +183,20 @@ def main() -> None:
         animate(args.animate)
         return
     with tempfile.TemporaryDirectory() as folder:
-        seconds = run(Path(folder) / "timed", None, args.options)
+        seconds, network = run(Path(folder) / "timed", None, args.options)
         print(f"{seconds:.1f} s from the empty page to correct predictions", flush=True)
         if args.out is not None:
             run(Path(folder) / "filmed", args.out, args.options)
             animate(args.out)
     command = " ".join(["python", "benchmarks/serve_pictures.py", *sys.argv[1:]])
     about = "seconds from the empty page to correct predictions of two classes, by a script without pauses"
-    record = {"about": about, "command": command, "seconds": round(seconds, 1), "pictures": 2 * EACH}
+    record = {
+        "about": about,
+        "command": command,
+        "seconds": round(seconds, 1),
+        "pictures": 2 * EACH,
+        "network": network,
+    }
     text = json.dumps({**record, **environment(torch.device("cpu"))}, indent=1)
     print(text)
     if args.json:

@@ -26,6 +26,7 @@ class Served:
     """An `itl serve` in a separate process."""
 
     def __init__(self, path: Path, *args: str, settings: dict[str, Any] | None = None) -> None:
+        self.path = path
         chosen = EPOCHS if settings is None else settings
         pairs = [word for key, value in chosen.items() for word in ("--set", f"{key}={value}")]
         env = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -220,6 +222,26 @@ def test_reload_in_the_middle_of_a_lesson_and_second_tab(page: ServedPage, site:
         assert client.post("/api/undo", json={}).status_code == 200
     assert page.messages == other.messages == []
     other.close()
+
+
+def test_unfinished_lesson_of_a_killed_server_can_be_continued(page: ServedPage, site: Site, tmp_path: Path) -> None:
+    page.add("cross", site.files["cross"][:10])
+    with site.served.lessons_paused():
+        page.start_lesson()
+        shutil.copytree(site.served.path, tmp_path / "shapes")  # what a server that is killed now leaves behind
+        page.page.get_by_role("button", name="Cancel").click()
+        page.page.locator("#lesson .stage", has_text="Stopping…").wait_for()
+    page.wait_until_taught()
+    served = Served(tmp_path / "shapes")
+    try:
+        other = ServedPage(site.chromium, served)
+        assert "The model still answers" in other.page.locator("#lesson").inner_text()
+        other.page.get_by_role("button", name="Continue the lesson").click()
+        other.page.locator("#summary", has_text="3 classes, 2 lessons").wait_for()
+        assert other.messages == []
+        other.close()
+    finally:
+        served.close()
 
 
 def test_pictures_are_moved_and_removed(page: ServedPage, site: Site) -> None:
