@@ -112,6 +112,8 @@ def weights_available(name: str) -> bool:
 
 
 TRAINED_LAYERS = 1  # of a pre-trained backbone: the classifier
+# Logits on features of any scale; the squared difference of logits diverges on those of EfficientNet-Lite.
+SAFE_PROJECTION = {"projection.loss": "kl", "projection.monitor": True}
 
 
 def backbone_settings(name: str) -> dict[str, Any]:
@@ -129,6 +131,7 @@ def backbone_settings(name: str) -> dict[str, Any]:
         "net.pretrained": True,
         "net.trained": TRAINED_LAYERS,
         "tangent.layers": TRAINED_LAYERS,
+        **SAFE_PROJECTION,
         **size,
     }
 

@@ -49,6 +49,22 @@ def test_photographs_are_learned_on_the_backbone_and_the_choice_is_stated(tmp_pa
 
 
 @pytest.mark.parametrize(
+    ("options", "method"),
+    [
+        ({}, "ridge"),
+        ({"method": "itl"}, "itl"),
+        ({"settings": {"net.trained": 2}}, "itl"),
+        ({"settings": {"precision": "fp32"}}, "ridge"),
+    ],
+)
+def test_a_given_backbone_gets_the_method_that_suits_it_unless_training_is_configured(options, method, tmp_path):
+    chosen = TeachingOptions(backbone="efficientnet-lite0", device="cpu", **options).with_default_backbone(32)
+    assert (chosen.backbone, chosen.method_or_default) == ("efficientnet-lite0", method)
+    plain = TeachingOptions(backbone="resnet8", device="cpu", **options).with_default_backbone(32)
+    assert plain.method_or_default == options.get("method", "itl")
+
+
+@pytest.mark.parametrize(
     ("side", "options"), [(32, {}), (80, {"method": "er"}), (80, {"size": 16}), (80, {"settings": {"net.width": 4}})]
 )
 def test_small_images_and_the_users_own_choices_are_learned_from_scratch(side, options, tmp_path):

@@ -71,8 +71,15 @@ class TeachingOptions:
         given = (self.backbone, self.weights, self.method, self.size)
         return not any(name.startswith("net.") for name in self.settings) and given == (None,) * len(given)
 
+    @property
+    def leaves_method_open(self) -> bool:
+        """Whether a backbone is given, but neither a method nor a setting of training."""
+        groups = ("net.", "specialist.", "tangent.", "projection.", "generalist")
+        chosen = any(name.startswith(groups) for name in self.settings)
+        return self.backbone is not None and self.method is None and not chosen
+
     def with_default_backbone(self, side: int | None) -> TeachingOptions:
-        """These options with a pre-trained backbone and the method that suits it, if they leave the model open.
+        """These options with a pre-trained backbone and the method that suits it, if they leave these open.
 
         Small images, such as icons or digits, are learned from scratch: a backbone that was trained on photographs
         knows little about them.
@@ -83,6 +90,8 @@ class TeachingOptions:
         photographs = side is not None and side >= MIN_PHOTOGRAPH_SIDE
         if self.leaves_model_open and photographs and weights_available(DEFAULT_BACKBONE):
             return replace(self, backbone=DEFAULT_BACKBONE, method=BACKBONE_METHOD)
+        if self.leaves_method_open and weights_available(self.backbone or ""):
+            return replace(self, method=BACKBONE_METHOD)
         return self
 
     @property

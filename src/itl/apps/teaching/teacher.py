@@ -82,7 +82,7 @@ class Teacher:
         else:  # report invalid settings before reading anything
             settings_for(options.method_or_default, None, options.buffer_or_default, options.settings)
         self.lessons = [self._scan(folder) for folder in folders]
-        self.chooses_model = self.model is None and options.leaves_model_open
+        self.chooses_model = self.model is None and (options.leaves_model_open or options.leaves_method_open)
         if self.model is None:
             self.options = options.with_default_backbone(self._median_side())
         self.image_size = options.size or (self.model.image["size"] if self.model else self._default_image_size())
