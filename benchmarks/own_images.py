@@ -153,10 +153,10 @@ def backbone_features(model: Path) -> Features:
     """Features of the frozen backbone of a model, from images read as the model reads them."""
 
     def compute(files: list[Path]) -> np.ndarray:
-        from itl.apps.model import load
+        from itl.apps.model import Model
         from itl.apps.model.channels import read_model_images
 
-        opened = load(model, device="cpu")
+        opened = Model.open(model, device="cpu")
         extractor = opened.learner.extractor
         assert extractor is not None, "the backbone is not frozen"
         batches = [read_model_images(opened, files[first : first + 64])[0] for first in range(0, len(files), 64)]
