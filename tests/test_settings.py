@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from itl import Learner, UserError
-from itl.settings import build, flatten, names, parse
+from itl.settings import build, check_name, flatten, names, parse
 
 
 @pytest.mark.parametrize("name", names())
@@ -134,3 +136,12 @@ def test_learner_refuses_invalid_arguments_at_construction() -> None:
         Learner("itl", settings={"specialist.lr": -1})
     with pytest.raises(UserError, match="must not be negative"):
         Learner("itl", buffer=-1)
+
+
+def test_unknown_setting_names_the_nearest_three() -> None:
+    for name, nearest in (("lr", "specialist.lr"), ("epochs", "specialist.epochs"), ("net.nam", "net.name")):
+        with pytest.raises(UserError) as error:
+            check_name(name)
+        listed = re.findall(r"'([\w.]+)'", str(error.value))[1:]
+        assert len(listed) == 3
+        assert nearest in listed

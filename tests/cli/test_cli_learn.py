@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -63,6 +64,42 @@ def test_learn_prints_a_row_for_every_task_and_class(itl):
 
 def test_learn_quiet_prints_only_the_folder(itl):
     assert itl("learn", "m", "monday", "--quiet", *NEW).out == "m\n"
+
+
+def test_learn_prints_one_plain_line_per_stage_if_the_output_is_not_a_terminal(itl):
+    lines = [line for line in itl("learn", "m", "monday", *NEW).out.splitlines() if line.startswith("monday:")]
+    stages = ["learning the new images", "learning from the memory", "combining old and new"]
+    assert [line.split(": ")[1].partition(",")[0] for line in lines[:-1]] == stages
+    assert all(re.fullmatch(r"monday: [a-z ]+, \d+ epochs?, \d:\d\d", line) for line in lines[:-1])
+    quiet = itl("learn", "m", "tuesday", "--quiet", *QUICK)
+    assert quiet.out == "m\n"
+
+
+@pytest.mark.parametrize("command", ["learn", "predict", "eval", "info"])
+def test_help_of_folder_commands_has_no_terms_of_the_benchmark(itl, command):
+    text = itl(command, "--help").out.lower()
+    assert not re.findall("specialist|generalist|half-pipe|tangent|class-il|expert", text)
+
+
+def test_dry_run_refuses_what_learn_refuses(itl, tmp_path):
+    write_images(tmp_path / "broken", "eel")
+    for file in (tmp_path / "broken/eel").iterdir():
+        file.write_bytes(b"no image")
+    for words in (["broken"], ["monday", "--set", "memory.outgrown=refuse", "--buffer", "1"]):
+        options = [*words, "--size", "8", *QUICK]
+        refused, planned = itl("learn", "m", *options), itl("learn", "m", *options, "--dry-run")
+        assert (refused.code, planned.code, planned.out) == (2, 2, "")
+        assert planned.err == refused.err
+        assert not (tmp_path / "m" / "CURRENT").exists()
+
+
+def test_dry_run_decodes_a_sample_and_shows_epochs(itl, tmp_path):
+    (tmp_path / "monday/ant/0000.png").write_bytes(b"no image")
+    done = itl("learn", "m", "monday", "--dry-run", *NEW)
+    epochs = IMAGE_SETTINGS["specialist.epochs"]
+    assert f"images to learn; {epochs} epoch" in done.out
+    assert "skipped: monday/ant/0000.png: not an image in a supported format" in done.out
+    assert not (tmp_path / "m").exists()
 
 
 def test_learn_dry_run_learns_nothing(itl, tmp_path):
@@ -148,7 +185,7 @@ def test_learn_continues_after_ctrl_c_and_ends_with_the_same_weights(itl, tmp_pa
     interrupt_when(process, lambda: is_learning(tmp_path / "m", "tuesday"))
     out, err = process.communicate()
     assert process.returncode == 130
-    assert [line.partition(":")[0] for line in out.splitlines()] == ["monday"]
+    assert [line.partition(":")[0] for line in out.splitlines() if " images of " in line] == ["monday"]
     assert err == "itl: Interrupted. m keeps what it has learned. To continue, repeat the command.\n"
     done = itl(*command, "--json")
     assert done.code == 0, done.err

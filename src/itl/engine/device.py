@@ -153,3 +153,20 @@ def choose_engine(
         return Engine(torch_device, precision, exact=exact)
     input_bytes = max(MIN_INPUT_BYTES, torch.cuda.get_device_properties(torch_device).total_memory // INPUT_SHARE)
     return Engine(torch_device, precision, capture, exact, input_bytes)
+
+
+def available_cores() -> int:
+    """Number of CPU cores that this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
+
+
+def use_idle_cores() -> None:
+    """Compute with as many CPU threads as there are idle cores, at least half of all; `OMP_NUM_THREADS` has priority.
+
+    More threads than idle cores wait for each other and can slow training down many times.
+    """
+    if "OMP_NUM_THREADS" in os.environ:
+        return
+    cores = available_cores()
+    torch.set_num_threads(max(1, (cores + 1) // 2, cores - round(os.getloadavg()[0])))

@@ -13,6 +13,7 @@ import pytest
 from PIL import Image, ImageOps
 
 from itl.apps.images import MAX_PIXELS, UnreadableImage, image_dimensions, printable_path, read_image
+from itl.apps.images.read import format_names
 from itl.streams.pillow_images import EXIF_TRANSPOSES
 
 
@@ -77,6 +78,15 @@ def test_large_jpeg_is_decoded_at_reduced_scale(tmp_path: Path) -> None:
     image = photo(1600, 1200)
     pixels = read_image(written(tmp_path / "a.jpg", image, quality=95), 32)
     assert np.abs(pixels - expected(image, 32)).mean() < 1.5
+
+
+@pytest.mark.parametrize("kind", ["heic", "avif"])
+def test_heic_and_avif_are_read_where_pillow_supports_them(tmp_path: Path, kind: str) -> None:
+    if kind.upper() not in format_names():
+        pytest.skip(f"this Pillow has no plug-in for {kind}")
+    image = photo(64, 64)
+    pixels = read_image(written(tmp_path / f"a.{kind}", image, quality=90), 32)
+    assert np.abs(pixels - expected(image, 32)).mean() < 4
 
 
 def test_file_suffix_does_not_matter(tmp_path: Path) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from itl import UserError
 from itl.apps.model.edit import undo
@@ -59,6 +61,26 @@ def interrupted_in_second_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(Interrupted):
         teach(tmp_path / "m", *folders, callback=interrupt_at((2, "specialist", 1)))
     return folders
+
+
+def test_resuming_with_another_number_of_threads_works_and_is_announced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = interrupted_in_second_folder(tmp_path, monkeypatch)
+    changed = replace(TINY_OPTIONS, buffer=None, threads=2)
+    remark = Teacher(tmp_path / "m", folders, changed).thread_remark()
+    assert remark is not None
+    assert remark.startswith("continuing with 2 instead of 1 threads: the result will not be bit-identical")
+    assert Teacher(tmp_path / "m", folders, replace(changed, threads=1)).thread_remark() is None
+    try:
+        _, results = teach(tmp_path / "m", *folders, threads=2)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(1)
+    assert results[1].learned
+    assert model(tmp_path / "m").learner.threads == 2
+    with pytest.raises(UserError, match="--threads must be 1 to 1024, not 0"):
+        replace(TINY_OPTIONS, threads=0)
 
 
 def test_changed_unfinished_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from itl.apps.images import decoded_cache
 from itl.apps.images.read import Pixels, SkippedPath, UnreadableImage, decode, ignore_warnings
+from itl.engine.device import available_cores
 from itl.errors import UserError
 from itl.streams import Progress, array_cache
 
@@ -80,7 +81,7 @@ class _Decoder:
         self, files: Sequence[Path], size: int, workers: int | None, progress: Progress | None, interpolation: str
     ) -> None:
         self.files, self.size, self.progress, self.interpolation = files, size, progress, interpolation
-        self.workers = max(1, workers if workers is not None else available_cpus())
+        self.workers = max(1, workers if workers is not None else available_cores())
         self.indices: list[int] = []
         self.skipped: list[SkippedPath] = []
 
@@ -113,12 +114,6 @@ class _Decoder:
             yield pixels
         if self.progress is not None:
             self.progress(index + 1, len(self.files))
-
-
-def available_cpus() -> int:
-    """Return the number of CPUs that this process may use."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
 
 
 def _load(folder: Path, key: str, decoder: _Decoder) -> DecodedImages | None:

@@ -6,20 +6,22 @@ checked before decoding, and every exception of a decoder becomes an `Unreadable
 
 from __future__ import annotations
 
+import importlib
 import io
 import os
 import stat
 import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, TiffImagePlugin, UnidentifiedImageError, WebPImagePlugin
+from PIL import Image, TiffImagePlugin, UnidentifiedImageError, WebPImagePlugin, features
 
 from itl.errors import UserError
 from itl.streams.pillow_images import as_rgb, central_square, exif_transpose
@@ -27,12 +29,32 @@ from itl.streams.pillow_images import as_rgb, central_square, exif_transpose
 Pixels = npt.NDArray[np.uint8]
 
 FORMAT_NAMES = ("JPEG", "PNG", "WebP", "BMP", "GIF", "TIFF", "PPM")  # for messages and documentation
-PILLOW_FORMATS = tuple(name.upper() for name in FORMAT_NAMES)
 MAX_PIXELS = 1 << 27  # allows a 100-megapixel camera, rejects a decompression bomb
 LARGE_IMAGE_PIXELS = 1 << 24  # larger images are decoded one at a time, so that threads do not exhaust memory
 
 _PLUGINS = (TiffImagePlugin, WebPImagePlugin)  # Pillow registers these formats when the modules are imported
 _large_image_lock = threading.Lock()
+
+
+@cache
+def format_names() -> tuple[str, ...]:
+    """Names of the image formats that can be read: HEIC and AVIF only where Pillow or a plug-in supports them."""
+    names = list(FORMAT_NAMES)
+    with suppress(ImportError):
+        import pillow_heif
+
+        pillow_heif.register_heif_opener()
+        names.append("HEIC")
+    if not features.check("avif"):  # part of Pillow since 11.3
+        with suppress(ImportError):
+            importlib.import_module("pillow_avif")  # registers the format
+    with suppress(ImportError):
+        from PIL import AvifImagePlugin  # noqa: F401  # registers the format
+    return (*names, "AVIF") if "AVIF" in Image.OPEN else tuple(names)
+
+
+def _pillow_formats() -> list[str]:
+    return ["HEIF" if name == "HEIC" else name.upper() for name in format_names()]
 
 
 @dataclass(frozen=True)
@@ -155,7 +177,7 @@ def _opened(path: str | os.PathLike[str]) -> Iterator[Image.Image]:
 
 def _identified(file: BinaryIO, path: str | os.PathLike[str], max_pixels: int) -> Image.Image:
     """Return an image whose format and dimensions are checked, and which is not decoded yet."""
-    image = Image.open(file, formats=PILLOW_FORMATS)
+    image = Image.open(file, formats=_pillow_formats())
     if image.width * image.height > max_pixels:
         raise UnreadableImage(path, _too_large(f"{image.width} x {image.height} pixels", max_pixels))
     if image.width < 1 or image.height < 1:
@@ -163,7 +185,7 @@ def _identified(file: BinaryIO, path: str | os.PathLike[str], max_pixels: int) -
     if image.format == "PNG":  # decoding does not verify PNG checksums
         image.verify()
         file.seek(0)
-        image = Image.open(file, formats=PILLOW_FORMATS)
+        image = Image.open(file, formats=_pillow_formats())
     return image
 
 
@@ -177,7 +199,7 @@ def _decoder_errors(path: str | os.PathLike[str]) -> Iterator[None]:
     except Image.DecompressionBombError:
         raise UnreadableImage(path, _too_large("the image", MAX_PIXELS)) from None
     except UnidentifiedImageError:
-        formats = ", ".join(FORMAT_NAMES)
+        formats = ", ".join(format_names())
         raise UnreadableImage(path, f"not an image in a supported format ({formats})") from None
     except OSError as error:
         raise UnreadableImage(path, error.strerror or f"the file is damaged ({_one_line(error)})") from None

@@ -329,6 +329,7 @@ class Model:
         *,
         callback: Callback | None = None,
         save_interval: float | None = None,
+        threads: int | None = None,
     ) -> None:
         """Learn images as one task, or resume learning the same images after an interruption.
 
@@ -341,6 +342,8 @@ class Model:
             notes: JSON-serializable metadata, kept in `pending` until `finish`.
             callback: Receives the learner's events.
             save_interval: Seconds between saves of the unfinished state; by default `ITL_SAVE_EVERY` or 30.
+            threads: Number of CPU threads. None: PyTorch's number; an unfinished task continues with its own number,
+                and any other number makes its result differ in the last bits.
 
         Raises:
             UserError: If other images are unfinished, or the images do not fit the model.
@@ -355,8 +358,10 @@ class Model:
             )
         if self.pending is None:
             self.pending = {**(notes or {}), "fingerprint": digest}
-        else:
+        elif threads is None:
             use_saved_threads(self.learner)
+        if threads is not None:
+            torch.set_num_threads(threads)
         self.output_names = self._extended_names(labels)
         checkpointing = CheckpointCallback(lambda _: self.save(), save_interval, at_task_end=False)
         self.learner.callback = CallbackList([checkpointing, *([callback] if callback else [])])

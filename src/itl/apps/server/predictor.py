@@ -12,13 +12,13 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from itl.apps.images.parallel_read import available_cpus
 from itl.apps.images.read import Pixels, decode_bytes, ignore_warnings
 from itl.apps.model import Model
 from itl.apps.model.channels import interpolation, match_channels
 from itl.apps.server.limits import Limits
 from itl.apps.server.unknown import is_unknown
 from itl.checkpoint import store
+from itl.engine.device import available_cores
 from itl.errors import UserError
 
 BATCH = 64  # pictures in one forward pass
@@ -40,7 +40,7 @@ class Predictor:
     def __init__(self, folder: Path, device: str, limits: Limits) -> None:
         self.folder, self.device, self.limits = folder, device, limits
         self._compute = ThreadPoolExecutor(1, "inference")
-        self._decode = ThreadPoolExecutor(available_cpus(), "decode")
+        self._decode = ThreadPoolExecutor(available_cores(), "decode")
         self._waiting: list[tuple[Pixels, asyncio.Future[tuple[Model, np.ndarray]]]] = []
         self._running: asyncio.Task[None] | None = None
         self._model: Model | None = None

@@ -133,6 +133,21 @@ class Lesson:
         test, unreadable = _read(self.files.test, size, interpolation, progress)
         return LessonImages(train, test, skipped + unreadable)
 
+    def sample(self, size: int, count: int, interpolation: str = "bilinear") -> LessonImages:
+        """Decode about `count` training images, spread over the classes; all of them if none of these can be read.
+
+        Raises:
+            UserError: If no training image can be read.
+        """
+        pairs = [(name, file) for name, files in self.files.train.items() for file in files]
+        chosen: dict[str, list[Path]] = {}
+        for index in np.linspace(0, len(pairs) - 1, min(count, len(pairs))).round().astype(int):
+            chosen.setdefault(pairs[index][0], []).append(pairs[index][1])
+        images, unreadable = _read(chosen, size, interpolation, None)
+        if not len(images):
+            return self.read(size, interpolation=interpolation)
+        return LessonImages(images, LabeledImages(images.pixels[:0], []), [*self.files.skipped, *unreadable])
+
     def read_test(self, size: int, interpolation: str = "bilinear") -> LabeledImages:
         """Decode the test images only."""
         return _read(self.files.test, size, interpolation, None)[0]

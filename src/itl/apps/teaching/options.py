@@ -23,6 +23,7 @@ DEFAULT_BACKBONE = "efficientnet-lite0"  # for photographs, if its weights are i
 BACKBONE_METHOD = "ridge"  # the best one for its features, see docs/backbones.md
 MIN_PHOTOGRAPH_SIDE = 64  # pixels: smaller images are learned from scratch
 DEFAULT_METHOD, DEFAULT_BUFFER = "itl", 200
+MAX_THREADS = 1024
 PICTURES_FOLDER = "pictures"  # in a model folder: the pictures that were added in the browser
 FIXED_SETTINGS = ("net.", "memory.policy", "memory.logits", "specialist.name")  # prefixes of settings fixed for life
 
@@ -43,6 +44,7 @@ class TeachingOptions:
         test: Use a folder's `test/`, or hold out test images; otherwise learn from all images.
         again: Learn a folder again whose images were learned before.
         device: `auto`, `cpu` or `cuda`.
+        threads: Number of CPU threads. None: PyTorch's number, or that of an interrupted lesson.
 
     Raises:
         UserError: If a value is out of range or `weights` does not exist.
@@ -59,6 +61,7 @@ class TeachingOptions:
     test: bool = True
     again: bool = False
     device: str = "auto"
+    threads: int | None = None
 
     @property
     def method_or_default(self) -> str:
@@ -106,6 +109,8 @@ class TeachingOptions:
             raise UserError(f"--buffer must be at least 1 image, not {self.buffer}")
         if self.seed is not None and self.seed < 0:
             raise UserError(f"--seed must be 0 or more, not {self.seed}")
+        if self.threads is not None and not 1 <= self.threads <= MAX_THREADS:
+            raise UserError(f"--threads must be 1 to {MAX_THREADS}, not {self.threads}")
         if self.weights is not None and not Path(self.weights).is_file():
             raise UserError(f"cannot read --weights {self.weights}: No such file or directory")
         if self.backbone is not None:

@@ -111,7 +111,7 @@ class Teacher:
             return f"new model: {options.method_or_default}, a network trained from scratch, {pixels}"
         return f"new model: {options.method_or_default} on the backbone {options.backbone}, {pixels}"
 
-    def _interpolation(self) -> str:
+    def interpolation(self) -> str:
         """How images are resized: as the model's, or a new model's, pre-trained backbone expects."""
         if self.model is not None:
             return interpolation(self.model)
@@ -155,6 +155,18 @@ class Teacher:
             f"(itl learn {self.path} {pending.get('given', pending.get('what'))}), or undo it: itl undo {self.path}"
         )
 
+    def thread_remark(self) -> str | None:
+        """Return a line about the result of a lesson that is resumed with another number of CPU threads."""
+        if self.model is None or self.model.pending is None or self.model.learner.engine.device.type != "cpu":
+            return None
+        before, now = self.model.learner.threads, self.options.threads
+        if now is None or before is None or before == now:
+            return None
+        return (
+            f"continuing with {now} instead of {before} threads: the result will not be bit-identical to that of an "
+            "uninterrupted lesson"
+        )
+
     def teach(
         self,
         result: LessonResult,
@@ -185,15 +197,17 @@ class Teacher:
             if progress is not None:
                 progress(done, total)
 
-        images = lesson.read(self.image_size, on_image, self._interpolation())
+        images = lesson.read(self.image_size, on_image, self.interpolation())
         result.skipped = images.skipped
         result.train_counts, result.test_counts = images.train.class_counts(), images.test.class_counts()
         pixels, labels = images.train.pixels, images.train.labels
-        model = self._model_for(images)
+        model = self.model_for(images)
         if not self._must_learn(model, result, fingerprint(pixels, labels)):
             return
         callbacks = CallbackList([_StopCallback(model, stop), *([callback] if callback else [])])
-        model.teach(pixels, labels, self._pending_notes(model, result), callback=callbacks)
+        model.teach(
+            pixels, labels, self._pending_notes(model, result), callback=callbacks, threads=self.options.threads
+        )
         self._record_changes(model, result)
         folder = relative_folder(model, lesson.folder)
         self.evaluation.add_test_images(folder, images.test)
@@ -225,8 +239,8 @@ class Teacher:
 
     # ------------------------------------------------------------------ the model for a lesson
 
-    def _model_for(self, images: LessonImages) -> Model:
-        """Return the model with settings that suit the lesson; an unfinished lesson keeps its settings."""
+    def model_for(self, images: LessonImages) -> Model:
+        """Return the model with settings that suit the lesson, unsaved; an unfinished lesson keeps its settings."""
         if not self._exists():
             return self._create_model(images)
         model = Model.open(self.path, device=self.options.device)

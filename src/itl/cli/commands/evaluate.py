@@ -106,15 +106,17 @@ def _print_result(result: EvaluationResult) -> None:
 
 
 def _confusion_matrix(result: EvaluationResult) -> RenderableType:
+    """Rows are true classes, columns are predicted classes by number: names would not fit 80 columns."""
     from rich.text import Text
 
+    from itl.cli.display.formatting import shorten
     from itl.cli.display.tables import plain_table
 
     table = plain_table()
-    table.add_column("")
-    for name in result.classes:
-        table.add_column(Text(name[:8]), justify="right")
+    table.add_column("", overflow="fold")
+    for k in range(len(result.classes)):
+        table.add_column(str(k + 1), justify="right", no_wrap=True)
     for k, name in enumerate(result.classes):
         if result.confusion[k].any():
-            table.add_row(Text(name), *(str(n) if n else "·" for n in result.confusion[k]))
+            table.add_row(Text(f"{k + 1} {shorten(name)}"), *(str(n) if n else "·" for n in result.confusion[k]))
     return table

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from itl.cli import options
-from itl.cli.output import echo, print_json, warn_damaged_images
+from itl.cli.output import echo, print_json, warn, warn_damaged_images
 from itl.cli.parsing import parse_settings
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @click.option("--buffer", type=int, metavar="N", help="Memory size in images. [default: 200, more for many classes]")
 @options.seed_option
 @click.option(
-    "--epochs", type=int, metavar="N", help="Epochs of the specialist. [default: chosen from the number of images]"
+    "--epochs", type=int, metavar="N", help="Epochs of training on the new images. [default: chosen from their number]"
 )
 @options.backbone_option
 @options.settings_option
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 @click.option("--flip/--no-flip", default=None, help="Augment with mirrored images. [default: --no-flip]")
 @click.option("--no-test", is_flag=True, help="Learn from all images; hold none out for testing.")
 @click.option("--again", is_flag=True, help="Learn a folder even if the same images were learned before.")
-@click.option("--dry-run", is_flag=True, help="Show classes, image counts and the estimated time and memory only.")
+@click.option("--dry-run", is_flag=True, help="Show classes, counts, epochs and the estimated cost only.")
 @click.option(
     "--wait",
     type=float,
@@ -42,6 +42,12 @@ if TYPE_CHECKING:
     help="Wait this long if another command is changing the model. [default: 0]",
 )
 @options.device_option
+@click.option(
+    "--threads",
+    type=int,
+    metavar="N",
+    help="CPU threads. [default: the cores that are not busy, at least half of them; when resuming, as before]",
+)
 @options.json_option()
 @options.quiet_option("the folder of the model")
 def learn(model: str, folders: tuple[str, ...], **given: Any) -> None:
@@ -60,6 +66,7 @@ def learn(model: str, folders: tuple[str, ...], **given: Any) -> None:
     from itl.apps.teaching import Teacher, TeachingOptions, plan_lessons
     from itl.apps.teaching.options import check_model_path
     from itl.checkpoint.lock import lock
+    from itl.engine.device import use_idle_cores
 
     teaching = TeachingOptions(
         size=given["size"],
@@ -73,21 +80,25 @@ def learn(model: str, folders: tuple[str, ...], **given: Any) -> None:
         test=not given["no_test"],
         again=given["again"],
         device=given["device"],
+        threads=given["threads"],
     )
     if given["dry_run"]:
         _print_plan(plan_lessons(Teacher(model, folders, teaching)), given["as_json"])
         return
+    use_idle_cores()
     check_model_path(model)  # before the lock file is created in a folder that is no model
     with lock(model, given["wait"]):
         teacher = Teacher(model, folders, teaching)
         if teacher.model is not None:
             warn_damaged_images(teacher.model)
+        if (remark := teacher.thread_remark()) is not None:
+            warn(remark)
         _print_results(teacher, _teach(teacher, given), given)
 
 
 def _teach(teacher: Teacher, given: dict[str, Any]) -> list[LessonResult]:
     """Learn all folders and print a line after each. Ctrl-C saves the model and ends with one line."""
-    from itl.cli.display.learn_progress import GracefulInterrupt, LearnDisplay
+    from itl.cli.display.learn_progress import GracefulInterrupt, LearnDisplay, LearnLog
     from itl.cli.display.learn_tables import lesson_line
     from itl.cli.display.live import live_console
     from itl.cli.display.tables import open_console
@@ -95,16 +106,19 @@ def _teach(teacher: Teacher, given: dict[str, Any]) -> list[LessonResult]:
     console = live_console(given)
     results = teacher.lesson_results()
     choice = teacher.choice()
-    if choice is not None and not given["as_json"] and not given["quiet"]:
+    silent = given["as_json"] or given["quiet"]
+    if choice is not None and not silent:
         open_console().print(choice, highlight=False)
     try:
         with GracefulInterrupt(console) as interrupt:
             for number, result in enumerate(results, 1):
                 position = f"folder {number} of {len(results)}, " if len(results) > 1 else ""
                 display = None if console is None else LearnDisplay(console, teacher, result, position)
+                log = LearnLog(result.lesson.name) if display is None and not silent else None
                 with display or nullcontext():
-                    teacher.teach(result, display, None if display is None else display.show_loading, interrupt)
-                if not given["as_json"] and not given["quiet"]:
+                    progress = None if display is None else display.show_loading
+                    teacher.teach(result, display or log, progress, interrupt)
+                if not silent:
                     open_console().print(lesson_line(result))
     except KeyboardInterrupt:
         saved = (teacher.path / "CURRENT").exists()

@@ -3,19 +3,66 @@
 from __future__ import annotations
 
 import signal
+import time
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.text import Text
 
+from itl.callbacks.base import Callback
+from itl.cli.display.formatting import format_duration, plural, shorten, total_epochs
 from itl.cli.display.progress import TrainingDisplay
+from itl.cli.output import echo
 from itl.learner.eta import estimate_run
 from itl.learner.stage_estimate import StageEstimate
 
 if TYPE_CHECKING:
     from itl.apps.teaching import LessonResult, Teacher
+    from itl.engine.stage import Stage
     from itl.learner import Learner
+
+
+# Stages in words for people who teach their own images.
+STAGE_NAMES = {
+    "specialist": "learning the new images",
+    "closing": "finishing the new images",
+    "tangent": "learning from the memory",
+    "linear": "learning from the memory",
+    "full": "learning from the memory",
+    "projection": "combining old and new",
+}
+
+
+def stage_words(name: str) -> str:
+    """A stage in plain words."""
+    return STAGE_NAMES.get(name, name)
+
+
+class LearnLog(Callback):
+    """Prints one line per finished stage, for outputs that are not a terminal."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.started = shorten(name), time.monotonic()
+        self.features = 0
+
+    def on_features(self, learner: Learner, done: int, total: int) -> None:
+        """Print a line when the features of all images are known."""
+        if done == total != self.features:
+            self.features = total
+            self._print(f"features of {plural(total, 'image')}")
+
+    def on_stage_start(self, learner: Learner, stage: Stage) -> None:
+        """Start to measure the stage's time."""
+        self.started = time.monotonic()
+
+    def on_stage_end(self, learner: Learner, stage: Stage) -> None:
+        """Print the stage, its epochs and its time."""
+        self._print(f"{stage_words(stage.name)}, {plural(total_epochs(stage), 'epoch')}")
+
+    def _print(self, what: str) -> None:
+        echo(f"{self.name}: {what}, {format_duration(time.monotonic() - self.started)}")
+        self.started = time.monotonic()
 
 
 class LearnDisplay(TrainingDisplay):
@@ -25,6 +72,10 @@ class LearnDisplay(TrainingDisplay):
         heading = Text.assemble((str(teacher.path), "bold"), f": learning {position}", (result.lesson.name, "bold"))
         super().__init__(console, heading, f"reading {result.lesson.name}")
         self.images = sum(len(files) for files in result.lesson.files.train.values())
+
+    def stage_name(self) -> str:
+        """The current stage in plain words."""
+        return stage_words(self.stage[0])
 
     def estimate(self, learner: Learner) -> list[StageEstimate]:
         """The stages of the current task, assuming that earlier tasks have filled the memory."""

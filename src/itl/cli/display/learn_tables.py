@@ -111,6 +111,9 @@ def plan_summary(plan: dict[str, Any]) -> RenderableType:
         total = f"{lesson['images']} images to learn"
         if lesson["imbalance"] >= MIN_IMBALANCE:
             total += f"; the largest class has {lesson['imbalance']:.1f} times as many as the smallest"
+        if lesson["epochs"] is not None:
+            on_memory = f", {lesson['epochs']['memory']} on the memory" if lesson["epochs"]["memory"] else ""
+            total += f"; {plural(lesson['epochs']['images'], 'epoch')}{on_memory}"
         parts += ["", table, total]
         parts += [Text(f"skipped: {p['path']}: {p['why']}", overflow="fold") for p in lesson["problems"][:MAX_LISTED]]
     estimate = plan["estimate"]

@@ -92,9 +92,13 @@ class TrainingDisplay(LiveDisplay, Callback):
 
     def current_stage(self) -> Text:
         """Name, epoch and loss of the current stage."""
-        name, epoch, epochs = self.stage
-        line = Text.assemble((name, "bold"), f", epoch {epoch} of {epochs}")
+        _, epoch, epochs = self.stage
+        line = Text.assemble((self.stage_name(), "bold"), f", epoch {epoch} of {epochs}")
         return line.append(f", loss {self.loss:.3g}", "dim") if epoch else line
+
+    def stage_name(self) -> str:
+        """The current stage, as it is shown."""
+        return self.stage[0]
 
     def _progress_bar(self) -> Table:
         """The finished fraction, the elapsed time and the remaining time."""
