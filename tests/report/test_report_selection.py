@@ -13,7 +13,7 @@ from PIL import Image
 
 from itl.report import write_report
 from itl.results import find_runs
-from support.browser import ReportPage, browser, needs_browser
+from support.browser import TIMEOUT_MS, ReportPage, browser, needs_browser
 from support.run_records import fake_run
 
 pytestmark = pytest.mark.slow
@@ -178,16 +178,16 @@ def test_every_chart_can_be_saved_as_svg_and_png(report_page: ReportPage, tmp_pa
 
 
 def test_printing_shows_all_tabs_with_their_charts(report_page: ReportPage) -> None:
-    page = report_page.page
+    from playwright.sync_api import expect
+
+    page, panels = report_page.page, report_page.page.locator("[role=tabpanel]:visible")
     page.emulate_media(media="print")
-    page.wait_for_timeout(500)
+    expect(panels).to_have_count(page.locator("[role=tab]").count(), timeout=TIMEOUT_MS)
     report_page.wait_until_drawn()
-    assert page.locator("[role=tabpanel]:visible").count() == page.locator("[role=tab]").count()
     assert page.locator(".plot:visible").evaluate_all(
         "(all) => all.every((p) => p.querySelector('.main-svg') || p.textContent)"
     )
     assert page.locator("#filters").is_hidden()
     assert len(page.pdf()) > 50_000
     page.emulate_media(media="screen")
-    page.wait_for_timeout(500)
-    assert page.locator("[role=tabpanel]:visible").count() == 1
+    expect(panels).to_have_count(1, timeout=TIMEOUT_MS)

@@ -109,12 +109,14 @@ class ReportPage:
             }""",
             [trace, index],
         )
-        self.page.mouse.move(2, 2)
-        self.page.mouse.move(x, y, steps=3)
-        self.plot(key).locator(".hoverlayer .hovertext").first.wait_for(state="attached", timeout=5000)
-        self.page.wait_for_timeout(80)
-        texts = self.plot(key).locator(".hoverlayer .hovertext").all_text_contents()
-        return " ".join(texts)
+        shown = self.plot(key).locator(".hoverlayer .hovertext")
+        for _ in range(100):  # a busy browser may miss a movement
+            self.page.mouse.move(2, 2)
+            self.page.mouse.move(x, y, steps=3)
+            self.page.wait_for_timeout(150)
+            if texts := shown.all_text_contents():
+                return " ".join(texts)
+        raise AssertionError(f"no hover text at mark {index} of {key}")
 
     def overflow(self) -> list[str]:
         """Elements wider than the page (except in scrolled boxes), and texts cut off by their chart."""
