@@ -12,9 +12,10 @@ import pytest
 from itl import UserError
 from itl.callbacks.tensorboard import TensorBoardCallback, scalars
 from itl.experiments.run import Config, run
+from support.packages import require
 from support.tiny import TINY, LambdaCallback, tiny_stream
 
-accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+require("tensorboard")
 
 # Raised by TensorBoard's modules when they are first imported.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -22,7 +23,9 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::F
 
 def read(folder: Path) -> dict[tuple[str, int], float]:
     """Values by (tag, step), read by TensorBoard."""
-    events = accumulator.EventAccumulator(str(folder / "tensorboard"), size_guidance={"scalars": 0})
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(folder / "tensorboard"), size_guidance={"scalars": 0})
     events.Reload()
     found = [((tag, event.step), event.value) for tag in events.Tags()["scalars"] for event in events.Scalars(tag)]
     assert len(found) == len(dict(found)), "a value occurs twice"

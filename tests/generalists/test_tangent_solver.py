@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import scipy.optimize
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -88,6 +87,8 @@ def test_quadratic_loss_has_the_closed_form_of_ridge_regression() -> None:
 
 
 def test_cross_entropy_has_the_minimum_that_scipy_finds() -> None:
+    import scipy.optimize
+
     problem = DenseProblem(lambda logits: F.cross_entropy(logits, problem.labels))
 
     def objective(w: np.ndarray) -> tuple[float, np.ndarray]:
@@ -132,6 +133,8 @@ def test_products_with_the_jacobian_equal_finite_differences(layers: int) -> Non
 
 def test_solution_on_a_network_is_the_minimum_of_the_dense_problem() -> None:
     """Scipy minimizes the same objective from the dense Jacobian, with labels and stored views in any order."""
+    import scipy.optimize
+
     problem = memory_problem(tangent__layers=1)
     jacobian = dense_jacobian(problem)
 

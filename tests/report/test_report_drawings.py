@@ -19,9 +19,10 @@ from itl.report.matplotlib_figures import COLUMN_WIDTH, PAGE_WIDTH, draw
 from itl.report.run_selection import report_data
 from itl.report.stages import stages
 from itl.results import RunFolder, find_runs
+from support.packages import require
 from support.run_records import fake_run
 
-pytest.importorskip("matplotlib")
+require("matplotlib")
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import scipy.stats
 
 from itl import UserError
 from itl.presets import METHODS
@@ -52,6 +51,8 @@ def ours(found: Table) -> list[TableRow]:
 
 
 def test_mean_and_deviation_equal_those_of_numpy(tmp_path: Path) -> None:
+    import scipy.stats
+
     for seed, level in enumerate((65.0, 66.5, 70.1)):
         fake_run(tmp_path / f"run{seed}", seed=seed, level=level)
     (row, ablation) = [row for row in ours(table(tmp_path)) if row.published is not None]

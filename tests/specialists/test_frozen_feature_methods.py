@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from sklearn.linear_model import Ridge
-from sklearn.neighbors import NearestCentroid
 
 import itl
 
@@ -51,6 +49,8 @@ def features(learner: itl.Learner) -> np.ndarray:
 
 
 def test_nearest_class_mean_is_that_of_scikit_learn():
+    from sklearn.neighbors import NearestCentroid
+
     learner, (images, labels) = learned("ncm", ((0, 1), (2, 3))), data()
     expected = NearestCentroid().fit(features(learner), labels).predict(features(learner))
     assert (learner.predict(images) == expected).all()
@@ -58,6 +58,8 @@ def test_nearest_class_mean_is_that_of_scikit_learn():
 
 @pytest.mark.parametrize("method", ["ridge", "ranpac"])
 def test_regression_on_all_tasks_is_that_of_scikit_learn(method):
+    from sklearn.linear_model import Ridge
+
     options = {"specialist.options.ridge": 0.6}
     if method == "ranpac":
         options["specialist.options.width"] = 50

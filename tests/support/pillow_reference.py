@@ -10,7 +10,6 @@ from types import ModuleType
 import numpy as np
 import torch
 from PIL import Image
-from sklearn.datasets import load_sample_images
 from torch import Tensor
 
 from itl.augment import Augment, Draws
@@ -59,6 +58,8 @@ def pillow_views(augment: Augment, images: Tensor, draws: Draws) -> Tensor:
 
 @lru_cache(maxsize=1)
 def _photographs() -> list[np.ndarray]:
+    from sklearn.datasets import load_sample_images
+
     return load_sample_images().images
 
 

@@ -19,13 +19,15 @@ from itl.experiments.search import resources
 from itl.experiments.search.file_sync import pack, unpack
 from itl.experiments.search.progress import ProgressTracker
 from itl.experiments.search.sweep_jobs import SweepJobs
+from support.packages import require
 from support.tiny_sweeps import RecordingRunner, fingerprint, grid
 
-pytest.importorskip("ray")
 pytest.importorskip("psutil")
 from itl.experiments.search import ray_backend
 from itl.experiments.search.ray_backend import RayBackend
 from itl.experiments.search.sweep import load_progress, sweep
+
+require("ray")
 
 LONGER = {"specialist.steps": 20, "tangent.steps": 10, "projection.steps": 10}
 CONFIGS = [config for method in ("er", "itl", "derpp") for config in grid(0, 1, 2, 3, method=method, settings=LONGER)]
