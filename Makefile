@@ -6,6 +6,11 @@ PACKAGES ?= -e '.[dev,docs,report,onnx,backbones,tensorboard,search,serve]'
 PIP_INSTALL = $(VENV)/bin/pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS)
 BIN = $(VENV)/bin
 STAMP = $(VENV)/.installed
+# Files are distributed in the order that tests/conftest.py determines.
+BY_FILE = --dist loadfile --no-loadscope-reorder
+
+# Compiled modules are kept: tests start many processes, and compiling the tests takes longer than importing them.
+export PYTHONDONTWRITEBYTECODE =
 
 # The oldest versions the package admits, and torchvision, which the augmentation is held against there.
 OLDEST = VENV=.venv-oldest CONSTRAINTS=constraints-oldest.txt PACKAGES='-e . pytest pytest-xdist torchvision'
@@ -18,15 +23,15 @@ demo: setup
 
 # Two processes of one thread each: what two cores do best with many small networks.
 test: setup lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(BY_FILE)
 
 # Exit status 5 is pytest's "no such tests".
 slow: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m slow || test $$? -eq 5
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(BY_FILE) -m slow || test $$? -eq 5
 
 oldest:
 	$(MAKE) --no-print-directory setup $(OLDEST)
-	OMP_NUM_THREADS=1 .venv-oldest/bin/python -m pytest -n 2 --dist loadfile $(CORE:%=tests/%)
+	OMP_NUM_THREADS=1 .venv-oldest/bin/python -m pytest -n 2 $(BY_FILE) $(CORE:%=tests/%)
 
 lint: setup
 	$(BIN)/ruff check src tests benchmarks examples docs/conf.py

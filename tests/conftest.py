@@ -13,6 +13,38 @@ import torch
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported
 
+# Files that take longest, of the slow tier and of the others. They come first, so that two processes end together.
+LONGEST = (
+    "test_cli_kills.py",
+    "test_server_browser.py",
+    "test_search_cluster.py",
+    "test_fuzzing.py",
+    "test_scikit_learn.py",
+    "test_cli_own_data.py",
+    "test_report_scale.py",
+    "test_cli_sweep.py",
+    "test_frozen_trunk.py",
+    "test_specialist_methods.py",
+    "test_cli_learn.py",
+    "test_cli_live.py",
+    "test_cli_errors.py",
+    "test_cli_model.py",
+    "test_cli_report.py",
+    "test_cli_run.py",
+    "test_report_browser.py",
+    "test_committed_results.py",
+    "test_learner_known_classes.py",
+    "test_learner_state.py",
+    "test_run.py",
+    "test_kernels_frozen.py",
+    "test_contributing.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    rank = {name: number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: rank.get(item.path.name, len(LONGEST)))
+
 
 def pytest_configure(config: pytest.Config) -> None:
     torch.set_num_threads(1)  # threads only add overhead to tensors this small

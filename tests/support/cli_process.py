@@ -16,7 +16,9 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -124,6 +126,9 @@ def _wait(child: int, seconds: float | None) -> int:
 def serve() -> None:
     """Answer requests from standard input until it is closed."""
     os.fsync = lambda handle: None  # as in conftest.py
+    for package in ("matplotlib.figure", "optuna"):  # optional packages that many commands import
+        with suppress(ImportError):
+            import_module(package)
     import sklearn.datasets  # noqa: F401
     import torch._dynamo  # noqa: F401  # imported when the first optimizer is created
 
