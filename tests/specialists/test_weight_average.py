@@ -58,8 +58,7 @@ def expected_average(states: list[State], average: float) -> State:
     return {n: sum(s * state[n].double() for s, state in zip(shares, states, strict=True)) for n in states[0]}  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("method", MEANS)
-@pytest.mark.parametrize("average", [0.8, 0.999])
+@pytest.mark.parametrize(("method", "average"), [*((method, 0.8) for method in MEANS), ("itl", 0.999)])
 def test_average_covers_the_tasks_steps(method: str, average: float) -> None:
     found: list[tuple[State, State]] = []
 
@@ -109,8 +108,7 @@ def test_generalist_starts_from_the_average_which_is_then_discarded(method: str)
     assert torch.equal(learner.logits(stream.tasks[0].test), learner.net.eval()(x))
 
 
-@pytest.mark.parametrize("method", MEANS)
-@pytest.mark.parametrize("classes", [4, None])
+@pytest.mark.parametrize(("method", "classes"), [*((method, 4) for method in MEANS), ("itl-l", None)])
 def test_average_resumes_exactly(method: str, classes: int | None, tmp_path: Path) -> None:
     stream, learner = tiny_stream(), averaging(method, classes=classes, callback=save_each_stage(tmp_path))
     for task in stream:
