@@ -17,7 +17,10 @@ class RidgeOptions(Options):
 
 
 class Ridge(FeatureStatistics):
-    """Regresses one-hot labels on the features: (Σφφᵀ + λI)⁻¹ Σφyᵀ of centered features φ and labels y, exactly."""
+    """Regresses one-hot labels on the features: (Σφφᵀ + λI)⁻¹ Σφyᵀ of centered features φ and labels y, exactly.
+
+    The Gram matrix Σφφᵀ is summed over all classes, so it keeps the share of a class that is forgotten.
+    """
 
     name = "ridge"
     summary = "ridge regression on frozen features, exact for all tasks together; keeps no images"
