@@ -20,6 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
+from pkgutil import walk_packages
 from typing import Any, NoReturn
 
 
@@ -126,13 +127,14 @@ def _wait(child: int, seconds: float | None) -> int:
 def serve() -> None:
     """Answer requests from standard input until it is closed."""
     os.fsync = lambda handle: None  # as in conftest.py
-    for package in ("matplotlib.figure", "optuna"):  # optional packages that many commands import
-        with suppress(ImportError):
-            import_module(package)
-    import sklearn.datasets  # noqa: F401
-    import torch._dynamo  # noqa: F401  # imported when the first optimizer is created
-
+    import itl
     from itl.cli import main
+
+    modules = [module.name for module in walk_packages(itl.__path__, "itl.") if not module.name.endswith("__main__")]
+    # torch imports the first of the others when the first optimizer is created.
+    for name in ("torch._dynamo", "sklearn.datasets", "matplotlib.figure", "optuna", "yaml", *modules):
+        with suppress(ImportError):  # an optional package is missing
+            import_module(name)
 
     gc.freeze()  # keep the memory pages shared with the children
     for line in sys.stdin:
