@@ -19,6 +19,7 @@ from test_cli_errors import assert_user_error
 
 from itl.apps.images import read_image
 from itl.apps.model import Model
+from itl.apps.model.calibration import Calibration
 from itl.checkpoint.lock import lock
 from itl.cli.app import cli
 from itl.learner import Learner
@@ -70,10 +71,47 @@ def test_predict_prints_lines_and_csv(itl: Itl, world: Path) -> None:
     assert lines.out.endswith("%\n")
     table = list(csv.DictReader(io.StringIO(itl("predict", "m", image, "pictures/dog", "--csv", "--top", "3").out)))
     assert len(table) == 7
-    assert list(table[0]) == ["path", *(f"{word}_{k}" for k in (1, 2, 3) for word in ("class", "confidence"))]
+    columns = [f"{word}_{k}" for k in (1, 2, 3) for word in ("class", "confidence")]
+    assert list(table[0]) == ["path", *columns, "unknown"]
     assert f"{100 * float(table[0]['confidence_1']):.1f} %" in lines.out
     heading, row = csv.reader(io.StringIO(itl("predict", "m", image, "--csv", "--top", "9").out))
-    assert len(heading) == len(row) == 1 + 2 * len(NAMES)
+    assert len(heading) == len(row) == 2 + 2 * len(NAMES)
+
+
+def test_unknown_images_keep_their_most_likely_class(itl: Itl, world: Path) -> None:
+    model = Model.open(world / "m", device="cpu")
+    confidences = [row["confidence"] for row in itl("predict", "m", "pictures", "--json").json["predictions"]]
+    model.calibration = Calibration(threshold=float(np.median(confidences)), images=20)
+    model.save()
+    rows = itl("predict", "m", "pictures", "--json").json["predictions"]
+    assert [row["unknown"] for row in rows] == [c < np.median(confidences) for c in confidences]
+    assert sum(row["unknown"] for row in rows) == 12
+    for row, line in zip(rows, itl("predict", "m", "pictures").out.splitlines(), strict=True):
+        assert ("unknown, most likely" in line) == row["unknown"]
+        assert row["class"] in line
+    table = csv.DictReader(io.StringIO(itl("predict", "m", "pictures", "--csv").out))
+    assert [(cell["unknown"], cell["class"]) for cell in table] == [(str(int(r["unknown"])), r["class"]) for r in rows]
+    assert "unknown  A picture is shown as unknown if no class reaches" in itl("info", "m").out
+
+
+def test_eval_shows_rejection_and_never_taught_classes(itl: Itl, world: Path) -> None:
+    assert "No picture is shown as unknown" in itl("eval", "m", "pictures").out
+    model = Model.open(world / "m", device="cpu")
+    shutil.copytree(world / "pictures" / "cat", world / "pictures" / "yak")
+    predicted = {row["path"]: row for row in itl("predict", "m", "pictures", "--json").json["predictions"]}
+    threshold = float(np.median([row["confidence"] for row in predicted.values()]))
+    model.calibration = Calibration(threshold=threshold, images=20)
+    model.save()
+    rejection = itl("eval", "m", "pictures", "--json").json["rejection"]
+    known = [row for path, row in predicted.items() if Path(path).parent.name != "yak"]
+    yaks = [row for path, row in predicted.items() if Path(path).parent.name == "yak"]
+    assert rejection["rejected"] == pytest.approx(100 * np.mean([row["confidence"] < threshold for row in known]))
+    assert rejection["never_taught"]["images"] == 6
+    share = 100 * np.mean([row["confidence"] < threshold for row in yaks])
+    assert rejection["never_taught"]["rejected"] == pytest.approx(share)
+    right = [row["class"] == Path(row["path"]).parent.name for row in known]
+    assert rejection["curve"][0]["accuracy"] == pytest.approx(100 * np.mean(right))
+    assert f"of classes never taught: {share:.1f} % of 6 images" in itl("eval", "m", "pictures").out
 
 
 def test_predict_reads_paths_from_standard_input(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,8 @@ import pytest
 import torch
 
 import itl
+from itl.learner.inference import compute_outputs
+from itl.specialists.ridge import SHRINKAGE
 
 CLASSES = 4
 
@@ -72,6 +74,28 @@ def test_regression_on_all_tasks_is_that_of_scikit_learn(method):
     scale = (weight * expected.coef_).sum() / np.square(expected.coef_).sum()
     np.testing.assert_allclose(weight, scale * expected.coef_, rtol=1e-3, atol=1e-4 * np.abs(weight).max())
     np.testing.assert_allclose(learner.specialist.bias, scale * expected.intercept_, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("method", ["ridge", "ranpac"])
+def test_familiarity_is_the_relative_mahalanobis_distance(method):
+    """SciPy's distance to the nearest class mean under the covariance within classes, minus that to the total mean."""
+    from scipy.spatial.distance import cdist
+
+    options = {"specialist.options.width": 50} if method == "ranpac" else {}
+    learner, (images, labels) = learned(method, ((0, 1), (2, 3)), **options), data()
+    phi = features(learner)
+    means = np.stack([phi[labels == label].mean(0) for label in range(CLASSES)])
+
+    def distances(points: np.ndarray, residuals: np.ndarray) -> np.ndarray:
+        covariance = residuals.T @ residuals / len(residuals)
+        covariance += SHRINKAGE * np.diag(covariance).mean() * np.eye(len(covariance))
+        return cdist(phi, points, "mahalanobis", VI=np.linalg.inv(covariance)) ** 2
+
+    nearest = distances(means, phi - means[labels]).min(1)
+    total = distances(phi.mean(0)[None], phi - phi.mean(0))[:, 0]
+    pixels = torch.from_numpy(images).permute(0, 3, 1, 2).contiguous()
+    _, familiarity = compute_outputs(learner, itl.streams.Images(pixels, torch.from_numpy(labels)))
+    np.testing.assert_allclose(familiarity, total - nearest, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("method", ["ncm", "ridge", "ranpac"])

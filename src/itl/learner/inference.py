@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from itl.engine.concurrency import CAPTURE_GATE
+from itl.learner.validation import check_shape
 from itl.streams import Images
 
 if TYPE_CHECKING:
@@ -17,8 +18,13 @@ BATCH_SIZE = {"cpu": 512, "cuda": 2048}  # images per forward pass; large batche
 
 
 @torch.no_grad()
-def compute_logits(learner: Learner, images: Images, remember: bool = False) -> Tensor:
-    """Logits `[n, outputs]` of the images, on the CPU; `remember` keeps the features of a frozen trunk."""
+def compute_logits(
+    learner: Learner, images: Images, remember: bool = False, familiarity: list[Tensor] | None = None
+) -> Tensor:
+    """Logits `[n, outputs]` of the images, on the CPU; `remember` keeps the features of a frozen trunk.
+
+    If the specialist computes the images' familiarity, it is appended to the list.
+    """
     net, engine = learner.net, learner.engine
     if remember and learner.extractor is not None:
         images = Images(learner.extractor.add(images), images.labels)
@@ -28,9 +34,22 @@ def compute_logits(learner: Learner, images: Images, remember: bool = False) -> 
     for first in range(0, max(len(images), 1), batch):  # without images: one empty batch
         rows = torch.arange(first, min(first + batch, len(images)))
         with CAPTURE_GATE.eager(), engine.activate():
-            out.append(_forward(learner, learner.normalize(engine.send(images.gather(rows)))))
+            x = learner.normalize(engine.send(images.gather(rows)))
+            out.append(_forward(learner, x))
+            if familiarity is not None and learner._generalist is None and not learner.is_expert:
+                scores = learner.specialist.familiarity(net, x)
+                familiarity += [] if scores is None else [scores.cpu()]
     net.train(training)
     return torch.cat(out).cpu()
+
+
+def compute_outputs(learner: Learner, images: Images) -> tuple[Tensor, Tensor | None]:
+    """Logits `[n, outputs]` and familiarity `[n]` (None if the specialist computes none) of the images, on the CPU."""
+    learner._check_built()
+    check_shape("these images", images, learner.image_shape)
+    familiarity: list[Tensor] = []
+    logits = compute_logits(learner, images, familiarity=familiarity)
+    return logits, torch.cat(familiarity) if familiarity else None
 
 
 def class_il_choices(learner: Learner) -> list[int] | None:

@@ -343,6 +343,10 @@ class Specialist:
         """Logits `[n, classes]` to evaluate, for normalized images `x` `[n, c, h, w]` and a network in eval mode."""
         return self.weight_average.model(self.model_copies, net)(x)  # type: ignore[no-any-return]
 
+    def familiarity(self, net: Net, x: Tensor) -> Tensor | None:
+        """How much images `x`, as in `evaluate_logits`, resemble those learned `[n]`; None if it is not known."""
+        return None
+
     def on_generalist_start(self, net: Net) -> bool:
         """Copy the evaluated model into `net`, where the generalist starts; return whether `net` changed."""
         return self.weight_average.copy_to(net, self.model_copies)

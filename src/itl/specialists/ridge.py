@@ -5,9 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from itl.settings import Weight
+from itl.nets import Net
+from itl.settings import SpecialistSettings, Weight
 from itl.specialists.base import Options
 from itl.specialists.feature_statistics import FeatureStatistics
+
+SHRINKAGE = 10.0  # added to both covariances of `familiarity`, in units of their mean variance
 
 
 class RidgeOptions(Options):
@@ -33,6 +36,10 @@ class Ridge(FeatureStatistics):
     Options = RidgeOptions
     options: RidgeOptions
 
+    def __init__(self, settings: SpecialistSettings) -> None:
+        super().__init__(settings)
+        self._distance: tuple[Tensor, tuple[Tensor, Tensor, Tensor]] | None = None
+
     def accumulate(self, features: Tensor, labels: Tensor) -> None:
         """Gram matrix, products with the labels, sums and counts."""
         self.add_to("gram", features.T @ features)
@@ -52,3 +59,37 @@ class Ridge(FeatureStatistics):
         gram.diagonal().add_(self.options.ridge * variance)
         weight = torch.linalg.solve(gram, products).T
         return weight, torch.where(count > 0, label_mean - weight @ mean, -1e4)
+
+    def familiarity(self, net: Net, x: Tensor) -> Tensor | None:
+        """The negative relative Mahalanobis distance: that to the nearest class minus that to all images together.
+
+        Reference: Ren, Fort, Liu, et al.: A Simple Fix to Mahalanobis Distance for Improving Near-OOD Detection, 2021.
+        """
+        if "gram" not in self.sums:
+            return None
+        gram = self.sums["gram"]
+        if self._distance is None or self._distance[0] is not gram:  # every task replaces the sums
+            self._distance = gram, self._relative_distance()
+        quadratic, linear, constant = self._distance[1]
+        features = self.expand(net.features(x).float()).double()
+        common = ((features @ quadratic) * features).sum(1)
+        return -(common + (features @ linear + constant).min(1).values)
+
+    def _relative_distance(self) -> tuple[Tensor, Tensor, Tensor]:
+        """A, B and c such that φᵀAφ + (φᵀB + c)ₖ is the relative squared distance of φ to class k."""
+        count, n = self.sums["count"], self.sums["samples"]
+        known = count > 0
+        count, means = count[known], (self.sums["products"].T[known] / count[known][:, None])
+        mean = self.sums["features"] / n
+        within = _precision((self.sums["gram"] - means.T @ (count[:, None] * means)) / n)
+        total = _precision((self.sums["gram"] - n * torch.outer(mean, mean)) / n)
+        constant = ((means @ within) * means).sum(1) - mean @ total @ mean
+        return within - total, 2 * ((total @ mean)[:, None] - within @ means.T), constant
+
+
+def _precision(covariance: Tensor) -> Tensor:
+    """The inverse of a covariance matrix, shrunk towards a multiple of the identity."""
+    variance = covariance.diagonal().mean().clamp(min=1e-12)
+    identity = torch.eye(len(covariance), dtype=covariance.dtype, device=covariance.device)
+    inverse: Tensor = torch.linalg.inv(covariance + SHRINKAGE * variance * identity)
+    return inverse

@@ -19,6 +19,7 @@ from PIL import Image
 
 from itl import UserError
 from itl.apps.model import Model
+from itl.apps.model.calibration import Calibration
 from itl.apps.model.channels import read_model_images
 from itl.apps.model.edit import rename
 from itl.apps.model.export import to_onnx, to_torch, write_script
@@ -31,9 +32,10 @@ LABELS = ["fox", "dog", "eel"]
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
-    """A model with merged classes."""
+    """A calibrated model with merged classes."""
     model = trained_model(tmp_path_factory.mktemp("export") / "m", buffer=20)
     rename(model, "cat", "fox", merge=True)
+    model.calibration = Calibration(temperature=0.4, threshold=0.6, images=20)
     return model
 
 
@@ -58,6 +60,7 @@ def test_onnx_file_gives_the_same_probabilities_for_any_batch_size(model: Model,
     about = session.get_modelmeta().custom_metadata_map
     assert json.loads(about["labels"]) == LABELS == model.classes
     assert json.loads(about["itl"])["input"]["shape"] == ["batch", 3, 8, 8]
+    assert json.loads(about["itl"])["unknown_below"] == 0.6
 
 
 @pytest.mark.parametrize("kind", ["jpg", "png"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import shutil
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,11 @@ from itl import nets
 from itl.apps.images import scan_folder
 from itl.apps.images.picture_list import LIST_FILE
 from itl.apps.model import Model, lock
+from itl.apps.model.calibration import Calibration
 from itl.apps.model.memory_images import MemoryImageFiles
 from itl.apps.server.backbones import AUTOMATIC, SCRATCH, backbone_choices, new_model_options
 from itl.apps.server.predictor import Predictor, describe_prediction
 from itl.apps.server.sessions import Sessions
-from itl.apps.server.unknown import UNKNOWN_THRESHOLD, is_unknown
 from itl.apps.teaching import Teacher, TeachingOptions, options
 from itl.errors import UserError
 from support.server_client import LIMITS, client_for
@@ -73,7 +74,7 @@ def test_predictions_equal_those_of_the_model(model: Path) -> None:
         assert row["class"] == classes[probabilities.argmax()]
         np.testing.assert_allclose(row["confidence"], probabilities.max(), atol=1e-5)
         np.testing.assert_allclose(sum(top["confidence"] for top in row["top"]), 1, atol=1e-5)
-        assert row["unknown"] == (probabilities.max() < UNKNOWN_THRESHOLD)
+        assert row["unknown"] is False
     assert one["predictions"][0]["top"] == answer["predictions"][0]["top"]
     assert not (model / "pictures").exists()  # a prediction stores nothing
 
@@ -105,7 +106,7 @@ def test_concurrent_requests_share_forward_passes(model: Path, monkeypatch: pyte
     assert len(sizes) < len(files)
     opened = Model.open(model, device="cpu")
     rows = original(opened, tiny_task("cat", "dog", "eel", "fox")[0])
-    assert [one["class"] for one in answers] == [describe_prediction(opened, row)["class"] for row in rows]
+    assert [one["class"] for one in answers] == [describe_prediction(opened, row, False)["class"] for row in rows]
 
 
 def test_new_state_is_used_after_another_process_has_saved(model: Path) -> None:
@@ -159,9 +160,20 @@ def test_openapi_document_describes_the_answers(model: Path) -> None:
     jsonschema.validate(refused.json(), document["components"]["schemas"]["Error"])
 
 
-def test_threshold_for_unknown() -> None:
-    assert is_unknown(UNKNOWN_THRESHOLD - 1e-6)
-    assert not is_unknown(UNKNOWN_THRESHOLD)
+def test_unknown_is_what_the_calibrated_model_says(model: Path, tmp_path: Path) -> None:
+    shutil.copytree(model, tmp_path / "m")
+    changed = Model.open(tmp_path / "m", device="cpu")
+    pixels = tiny_task("cat", "dog", "eel", "fox")[0][:20]
+    threshold = float(np.sort(changed.predict_proba(pixels).max(1))[5])
+    changed.calibration = Calibration(threshold=threshold, images=40)
+    changed.save()
+    files, _ = pixels_as_files("cat", "dog", "eel", "fox")
+    with client_for(tmp_path / "m") as client:
+        rows = client.post("/api/predict", files=[("image", file) for file in files[:20]]).json()["predictions"]
+        rule = client.get("/api/model").json()["unknown_rule"]
+    assert [row["unknown"] for row in rows] == changed.classify(pixels).unknown.tolist()
+    assert sum(row["unknown"] for row in rows) == 5
+    assert f"{threshold:.1%}" in rule
 
 
 # ----------------------------------------------------------------------------------------- pictures of the next lesson

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 CONFIDENCE_BINS = 15  # for the expected calibration error
+REJECTED_PERCENT = (0, 5, 10, 20, 30, 50)  # points of the curve of accuracy and rejection
 
 
 @dataclass(frozen=True)
@@ -98,3 +99,21 @@ def evaluate_predictions(classes: Sequence[str], probabilities: np.ndarray, labe
         rows = bin_of == k
         bins.append((int(rows.sum()), float(confidence[rows].mean()), float(correct[rows].mean())))
     return EvaluationResult(list(classes), confusion, bins)
+
+
+def rejection_curve(scores: np.ndarray, correct: np.ndarray) -> list[dict[str, Any]]:
+    """Return the accuracy on the images that are left if those with the lowest scores are rejected.
+
+    Args:
+        scores: The score of each image `[n]`, from `Predictions`.
+        correct: Whether it was classified correctly, bool `[n]`.
+
+    Returns:
+        For each of `REJECTED_PERCENT`: the percentage of rejected images, and the accuracy on the others in percent.
+    """
+    best_first = correct[np.argsort(-scores, kind="stable")]
+    rows = []
+    for percent in REJECTED_PERCENT:
+        kept = len(best_first) - len(best_first) * percent // 100
+        rows.append({"rejected": percent, "images": kept, "accuracy": 100 * float(best_first[:kept].mean())})
+    return rows

@@ -46,6 +46,7 @@ class ExportModule(nn.Module):
             }
             self.model_copies = nn.ModuleDict(self.specialist.model_copies)
         self.normalize = learner.normalize.as_module()  # with a frozen trunk: the features
+        self.temperature = model.calibration.temperature
         merged = len(model.classes) < len(model.output_names)
         self.output_class_matrix = nn.Buffer(model.output_class_matrix()) if merged else None
 
@@ -53,7 +54,7 @@ class ExportModule(nn.Module):
         """Compute what `Model.predict_proba` computes."""
         x = self.normalize(pixels)
         logits = self.net(x) if self.specialist is None else self.specialist.evaluate_logits(self.net, x)
-        probabilities = logits.softmax(1)
+        probabilities = (logits / self.temperature).softmax(1)
         return probabilities if self.output_class_matrix is None else probabilities @ self.output_class_matrix
 
 
@@ -75,8 +76,9 @@ def export_metadata(model: Model) -> dict[str, Any]:
         "input": {"name": INPUT_NAME, "type": "uint8", "shape": ["batch", channels, size, size], "order": order},
         "preprocessing": f"{steps}, values 0 to 255",
         "interpolation": interpolation(model),
-        "inside": "scaling, normalization, network, softmax",
+        "inside": "scaling, normalization, network, temperature, softmax",
         "output": {"name": OUTPUT_NAME, "type": "float32", "shape": ["batch", len(model.classes)]},
+        "unknown_below": model.calibration.threshold if model.calibration.score == "probability" else None,
     }
 
 

@@ -21,6 +21,13 @@ from PIL import Image
 from torch import Tensor, nn
 
 from itl import __version__
+from itl.apps.model.calibration import (
+    Outputs,
+    Predictions,
+    class_probabilities,
+    fit_calibration,
+    rejection_scores,
+)
 from itl.apps.model.generations import is_finished, newest_finished, with_undo_hint
 from itl.apps.model.memory_images import PILLOW_MODES, MemoryImageFiles, memory_shape, read_image
 from itl.apps.model.metadata import DEFAULT_UNDO, METADATA_FORMAT, METADATA_KEY, ImageSpec, ModelMetadata, read_metadata
@@ -32,6 +39,7 @@ from itl.checkpoint.learner_state import LearnerState
 from itl.checkpoint.lock import lock, locked
 from itl.errors import UserError
 from itl.learner import Learner, learner_from_state, use_saved_threads
+from itl.learner.inference import compute_outputs
 from itl.nets import ModuleAdapter, backbone_settings
 from itl.nets import find as find_backbone
 from itl.streams import Images, Task
@@ -58,6 +66,7 @@ class Model:
         history: One entry per finished change.
         pending: Metadata of an unfinished lesson, or None.
         undo: Number of finished changes that can be undone.
+        calibration: Temperature of the probabilities and threshold for "unknown", fitted by `calibrate`.
         generation: Name of the generation that was opened or saved last; None before the first save.
     """
 
@@ -68,6 +77,7 @@ class Model:
         self.history = metadata.history
         self.pending = metadata.pending
         self.undo = metadata.undo
+        self.calibration = metadata.calibration
         self.generation: str | None = None
         self._memory_images = MemoryImageFiles()
         self._has_memory = True
@@ -260,6 +270,7 @@ class Model:
             "history": self.history,
             "pending": self.pending,
             "undo": self.undo,
+            "calibration": self.calibration.model_dump(),
         }
         state = self.learner.get_state()
         tensors = state.tensors
@@ -370,6 +381,7 @@ class Model:
                 self.learner.learn(task)
         finally:
             self.learner.callback = Callback()
+        self.calibration = self.calibration.without_threshold()
 
     def finish(self, entry: Mapping[str, Any]) -> None:
         """Add a learned task to the history and save the model.
@@ -408,7 +420,7 @@ class Model:
         return np.asarray(np.array(self.classes)[self.predict_proba(images).argmax(1)])
 
     def predict_proba(self, images: Images | Tensor | np.ndarray | Sequence[Image.Image]) -> np.ndarray:
-        """Return the probability of each class for each image.
+        """Return the probability of each class for each image, calibrated by `calibrate`.
 
         Args:
             images: Images of the model's size, uint8 `[n, c, h, w]` or any other form that `Learner.predict` takes.
@@ -419,9 +431,36 @@ class Model:
         Raises:
             UserError: If the model has not learned anything, or the images have another shape.
         """
+        return self.classify(images).probabilities
+
+    def classify(self, images: Images | Tensor | np.ndarray | Sequence[Image.Image]) -> Predictions:
+        """Return the probabilities, and which images belong to none of the classes, for what `predict_proba` takes."""
+        return self.predictions(self.outputs(images))
+
+    def outputs(self, images: Images | Tensor | np.ndarray | Sequence[Image.Image]) -> Outputs:
+        """Return what the network computes, for `predictions` and `calibrate`."""
         with _out_of_memory_as_user_error(self.path):
-            probabilities = self.learner.logits(self._as_images(images)).double().softmax(1)
-        return np.asarray((probabilities @ self.output_class_matrix().double()).numpy())
+            return Outputs(*compute_outputs(self.learner, self._as_images(images)))
+
+    def predictions(self, outputs: Outputs) -> Predictions:
+        """Return the calibrated predictions for the network's outputs."""
+        temperature = self.calibration.temperature
+        probabilities = class_probabilities(outputs.logits, self.output_class_matrix(), temperature).numpy()
+        scores, name = rejection_scores(outputs, probabilities)
+        return Predictions(self.classes, probabilities, self.calibration.is_unknown(scores, name), scores)
+
+    def calibrate(self, outputs: Outputs, labels: Sequence[str]) -> None:
+        """Fit temperature and threshold to images that were not trained on. Saves nothing.
+
+        With fewer than `calibration.MIN_IMAGES` images the temperature stays as it is and no image is unknown.
+
+        Args:
+            outputs: What `outputs` returns for these images.
+            labels: Class name of each image; all of them are known to the model.
+        """
+        columns = torch.tensor([self.classes.index(name) for name in labels], dtype=torch.int64)
+        fitted = fit_calibration(outputs, columns, self.output_class_matrix())
+        self.calibration = fitted or self.calibration.without_threshold()
 
     def _as_images(self, images: Images | Tensor | np.ndarray | Sequence[Image.Image]) -> Images:
         if isinstance(images, Images):

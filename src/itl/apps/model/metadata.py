@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from typing_extensions import TypedDict  # pydantic requires it before Python 3.12
 
+from itl.apps.model.calibration import Calibration
 from itl.checkpoint import store
 from itl.errors import UserError
 
@@ -36,6 +37,7 @@ class ModelMetadata(BaseModel):
     history: list[dict[str, Any]] = []
     pending: dict[str, Any] | None = None
     undo: int = Field(default=DEFAULT_UNDO, ge=0)
+    calibration: Calibration = Calibration()
 
     @field_validator("history")
     @classmethod

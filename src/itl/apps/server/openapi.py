@@ -6,8 +6,8 @@ from typing import Any
 
 from itl import __version__
 from itl.apps.server.limits import Limits
-from itl.apps.server.unknown import UNKNOWN_RULE
 
+_UNKNOWN = "Whether the picture belongs to none of the classes; the model's `unknown_rule` says how this is decided."
 _CLASS = {
     "type": "object",
     "required": ["class", "confidence"],
@@ -22,7 +22,7 @@ _PREDICTION = {
     "properties": {
         "name": {"type": "string", "description": "File name of the image, as it was sent."},
         **_CLASS["properties"],  # type: ignore[dict-item]
-        "unknown": {"type": "boolean", "description": UNKNOWN_RULE},
+        "unknown": {"type": "boolean", "description": _UNKNOWN},
         "top": {"type": "array", "items": {"$ref": "#/components/schemas/Class"}},
     },
 }

@@ -14,9 +14,9 @@ import torch
 
 from itl.apps.images.read import Pixels, decode_bytes, ignore_warnings
 from itl.apps.model import Model
+from itl.apps.model.calibration import Predictions
 from itl.apps.model.channels import interpolation, match_channels
 from itl.apps.server.limits import Limits
-from itl.apps.server.unknown import is_unknown
 from itl.checkpoint import store
 from itl.engine.device import available_cores
 from itl.errors import UserError
@@ -41,7 +41,7 @@ class Predictor:
         self.folder, self.device, self.limits = folder, device, limits
         self._compute = ThreadPoolExecutor(1, "inference")
         self._decode = ThreadPoolExecutor(available_cores(), "decode")
-        self._waiting: list[tuple[Pixels, asyncio.Future[tuple[Model, np.ndarray]]]] = []
+        self._waiting: list[tuple[Pixels, asyncio.Future[tuple[Model, np.ndarray, bool]]]] = []
         self._running: asyncio.Task[None] | None = None
         self._model: Model | None = None
         self._state: tuple[str | None, ...] = ()  # the generations on disk when `_model` was loaded
@@ -82,7 +82,7 @@ class Predictor:
         model = await self.run(lambda model: model) if self._model is None else self._model
         arguments = (data, model.image["size"], self.limits.pixels, interpolation(model))
         pixels = await loop.run_in_executor(self._decode, _decode, *arguments)
-        future: asyncio.Future[tuple[Model, np.ndarray]] = loop.create_future()
+        future: asyncio.Future[tuple[Model, np.ndarray, bool]] = loop.create_future()
         self._waiting.append((pixels, future))
         if self._running is None:
             self._running = loop.create_task(self._drain())
@@ -94,15 +94,15 @@ class Predictor:
             while self._waiting:
                 batch, self._waiting = self._waiting[:BATCH], self._waiting[BATCH:]
                 try:
-                    model, rows = await self.run(partial(_probabilities, batch))
+                    model, predictions = await self.run(partial(_classify, batch))
                 except Exception as error:
                     for _, future in batch:
                         if not future.done():
                             future.set_exception(error)
                     continue
-                for (_, future), row in zip(batch, rows, strict=True):
+                for k, (_, future) in enumerate(batch):
                     if not future.done():
-                        future.set_result((model, row))
+                        future.set_result((model, predictions.probabilities[k], bool(predictions.unknown[k])))
         finally:
             self._running = None
 
@@ -112,16 +112,16 @@ def _decode(data: bytes, size: int, max_pixels: int, interpolation: str) -> Pixe
         return decode_bytes(data, size, max_pixels, interpolation)
 
 
-def _probabilities(batch: list[tuple[Pixels, Any]], model: Model) -> tuple[Model, np.ndarray]:
+def _classify(batch: list[tuple[Pixels, Any]], model: Model) -> tuple[Model, Predictions]:
     pixels = torch.from_numpy(np.stack([pixels for pixels, _ in batch]))
     if pixels.shape[-1] != model.image["size"]:  # the model was replaced by one of another size
         raise UserError("the model has changed; try again")
-    return model, model.predict_proba(match_channels(pixels, model))
+    return model, model.classify(match_channels(pixels, model))
 
 
-def describe_prediction(model: Model, row: np.ndarray) -> dict[str, Any]:
+def describe_prediction(model: Model, row: np.ndarray, unknown: bool) -> dict[str, Any]:
     """Return a prediction as the service reports it; `row` are the probabilities `[classes]`."""
     classes = model.classes
     order = (-row).argsort(kind="stable")[:TOP_CLASSES]
     top = [{"class": classes[k], "confidence": round(float(row[k]), 6)} for k in order]
-    return {**top[0], "unknown": is_unknown(float(row[order[0]])), "top": top}
+    return {**top[0], "unknown": unknown, "top": top}

@@ -16,7 +16,6 @@ import numpy as np
 from itl.apps.model import Model, evaluate_predictions
 from itl.apps.model.channels import read_model_images
 from itl.apps.server.sessions import Session
-from itl.apps.server.unknown import is_unknown
 from itl.apps.teaching.held_out_evaluation import (
     GroupAccuracy,
     accuracy_when_taught,
@@ -45,6 +44,7 @@ class ReviewedPicture:
         lesson: Name of its lesson; empty for a tried picture.
         movable: Whether it can be moved into the next lesson.
         probabilities: `[classes]`.
+        unknown: Whether the model takes it for none of its classes.
     """
 
     id: str
@@ -53,6 +53,7 @@ class ReviewedPicture:
     lesson: str
     movable: bool
     probabilities: np.ndarray
+    unknown: bool
 
     def uncertainty(self, classes: Sequence[str]) -> float:
         """One minus the probability of the true class, or of the most probable one if the true class is unknown."""
@@ -109,7 +110,7 @@ class Review:
             "class": picture.label,
             "predicted": self.classes[best],
             "confidence": round(confidence, 6),
-            "unknown": is_unknown(confidence),
+            "unknown": picture.unknown,
             "movable": picture.movable,
         }
 
@@ -143,9 +144,11 @@ def review_model(session: Session, model: Model) -> Review:
         decoded = read_model_images(model, [path for path, *_ in chunk])
         if not decoded.indices:
             continue
-        for index, row in zip(decoded.indices, model.predict_proba(decoded.pixels), strict=True):
+        found = model.classify(decoded.pixels)
+        for index, row, unknown in zip(decoded.indices, found.probabilities, found.unknown, strict=True):
             path, label, lesson, movable = chunk[index]
-            pictures.append(ReviewedPicture(_picture_id(path, movable), path, label, lesson, movable, row))
+            picture_id = _picture_id(path, movable)
+            pictures.append(ReviewedPicture(picture_id, path, label, lesson, movable, row, bool(unknown)))
     session.outside_files = {picture.id: picture.path for picture in pictures if not picture.movable}
     return Review(model.classes, pictures, {name: accuracy_when_taught(model, name) for name in model.classes})
 

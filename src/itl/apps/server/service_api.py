@@ -10,9 +10,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from itl.apps.model import Model
+from itl.apps.model.calibration import Calibration
 from itl.apps.server.openapi import openapi_document
 from itl.apps.server.sessions import Session
-from itl.apps.server.unknown import UNKNOWN_RULE
 from itl.apps.server.uploads import UploadedFile, read_uploads
 from itl.errors import UserError
 
@@ -52,7 +52,7 @@ async def model_facts(request: Request) -> Response:
 
 async def describe_session(session: Session) -> dict[str, Any]:
     """Return facts about a model, which may have learned nothing yet."""
-    empty: dict[str, Any] = {"name": session.name, "ready": False, "classes": [], "unknown_rule": UNKNOWN_RULE}
+    empty: dict[str, Any] = {"name": session.name, "ready": False, "classes": [], "unknown_rule": Calibration().rule}
     if not session.exists:
         return empty
     try:
@@ -68,6 +68,7 @@ def describe_model(model: Model) -> dict[str, Any]:
     return {
         "ready": True,
         "classes": model.classes,
+        "unknown_rule": model.calibration.rule,
         "method": learner.method,
         "network": learner.settings.net.name,
         "size": model.image["size"],

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 
 from itl.apps.model import Model
+from itl.apps.model.calibration import Outputs
 from itl.apps.model.channels import interpolation
 from itl.apps.teaching.lesson import LabeledImages, Lesson
 from itl.errors import UserError
@@ -100,21 +102,26 @@ class HeldOutEvaluation:
         """Return the accuracy on all lessons of the history.
 
         Args:
-            model: The model.
+            model: The model. If a lesson is not in the history yet, the model is calibrated on all test images.
             current_lesson: Relative folder and name of a lesson that is not in the history yet; it comes last.
         """
         lessons = [(folder, str(entry.get("name", folder)), entry) for folder, entry in last_entries(model).items()]
         if current_lesson is not None:
             lessons = [lesson for lesson in lessons if lesson[0] != current_lesson[0]]
             lessons.append((*current_lesson, {}))
+        available = [self._images(model, folder, entry) for folder, _, entry in lessons]
+        parts = [None if images is None or not len(images) else model.outputs(images.pixels) for images in available]
+        if current_lesson is not None:
+            known = [part for part in parts if part is not None] or [Outputs(torch.zeros(0, len(model.output_names)))]
+            model.calibrate(Outputs.join(known), [name for images in available if images for name in images.labels])
         tasks = []
         correct, total = dict.fromkeys(model.classes, 0), dict.fromkeys(model.classes, 0)
-        for folder, name, entry in lessons:
-            images, when_taught = self._images(model, folder, entry), entry.get("accuracy", {}).get("task")
-            if images is None or not len(images):
+        for (_, name, entry), images, outputs in zip(lessons, available, parts, strict=True):
+            when_taught = entry.get("accuracy", {}).get("task")
+            if images is None or outputs is None:
                 tasks.append(GroupAccuracy(name, 0, None, when_taught))
                 continue
-            is_correct = model.predict(images.pixels) == np.array(images.labels)
+            is_correct = model.predictions(outputs).labels == np.array(images.labels)
             for label, right in zip(images.labels, is_correct, strict=True):
                 correct[label] += int(right)
                 total[label] += 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,11 +14,11 @@ from itl.cli.output import print_json, warn
 from itl.errors import UserError
 
 if TYPE_CHECKING:
-    import numpy as np
     from rich.console import RenderableType
 
     from itl.apps.images import SkippedPath
     from itl.apps.model import Model
+    from itl.apps.model.calibration import Predictions
     from itl.apps.model.evaluation import EvaluationResult
 
 MAX_MATRIX_CLASSES = 12  # the confusion matrix of more classes is not printed
@@ -34,7 +34,9 @@ def evaluate(model: str, folder: str, held_out: bool, as_json: bool, device: str
     """Evaluate a model on a folder of labeled images.
 
     Each subfolder of FOLDER contains the images of one class; if FOLDER has a test/, that is used. Shows accuracy per
-    class, the most frequent confusions, and calibration: the difference between confidence and accuracy.
+    class, the most frequent confusions, calibration (the difference between confidence and accuracy), and how accuracy
+    rises if unfamiliar images are rejected as "unknown". Of classes that were never taught, it shows how many images
+    are rejected.
     """
     from itl.apps.images import scan_folder
     from itl.apps.model import Model
@@ -51,32 +53,82 @@ def evaluate(model: str, folder: str, held_out: bool, as_json: bool, device: str
     if not pairs:
         raise UserError(f"{folder} has no images of the classes that {model} knows: {', '.join(opened.classes)}.")
     problems = list(found.skipped)
-    probabilities, labels = _predict(opened, pairs, problems)
+    predictions, labels = _predict(opened, pairs, problems)
     if not labels:
         raise UserError(f"No image in {folder} could be read. The first problem is {problems[0]}.")
-    result = evaluate_predictions(opened.classes, probabilities, labels)
+    result = evaluate_predictions(opened.classes, predictions.probabilities, labels)
+    strange = [(path, name) for name in unknown_classes for path in classes[name]]
+    rejection = _rejection(opened, predictions, labels, _predict(opened, strange, problems)[0])
     if as_json:
         extra = {"unknown_classes": unknown_classes, "problems": [str(problem) for problem in problems]}
-        print_json({**result.to_dict(), **extra})
+        print_json({**result.to_dict(), "rejection": rejection, **extra})
         return
     for problem in problems:
         warn(problem)
     if unknown_classes:
         warn(f"Skipped classes that the model has not learned: {', '.join(unknown_classes)}.")
     _print_result(result)
+    _print_rejection(rejection)
 
 
 def _predict(
     model: Model, pairs: Sequence[tuple[Path, str]], problems: list[SkippedPath]
-) -> tuple[np.ndarray, list[str]]:
-    """Probabilities `[n, classes]` and true classes `[n]` of the images that can be read."""
+) -> tuple[Predictions, list[str]]:
+    """Predictions and classes `[n]` of the images that can be read."""
     import numpy as np
 
-    batches, labels = [np.zeros((0, len(model.classes)))], list[str]()
-    for indices, probabilities in predict_batches(model, [path for path, _ in pairs], problems):
-        batches.append(probabilities)
+    from itl.apps.model.calibration import Predictions
+
+    batches, labels = list[Predictions](), list[str]()
+    for indices, predictions in predict_batches(model, [path for path, _ in pairs], problems):
+        batches.append(predictions)
         labels += [pairs[index][1] for index in indices]
-    return np.concatenate(batches), labels
+    if not batches:
+        return Predictions(model.classes, np.zeros((0, len(model.classes))), np.zeros(0, bool), np.zeros(0)), []
+    columns = zip(*((batch.probabilities, batch.unknown, batch.scores) for batch in batches), strict=True)
+    return Predictions(model.classes, *map(np.concatenate, columns)), labels
+
+
+def _rejection(model: Model, predictions: Predictions, labels: Sequence[str], strange: Predictions) -> dict[str, Any]:
+    """What is rejected as unknown: the rule, the images concerned, and the curve of accuracy and rejection."""
+    import numpy as np
+
+    from itl.apps.model.evaluation import rejection_curve
+
+    correct, kept = predictions.labels == np.array(labels), ~predictions.unknown
+    return {
+        "rule": model.calibration.rule,
+        "fitted": model.calibration.threshold is not None,
+        "rejected": 100 * float(predictions.unknown.mean()),
+        "accuracy_of_others": 100 * float(correct[kept].mean()) if kept.any() else None,
+        "curve": rejection_curve(predictions.scores, correct),
+        "never_taught": {
+            "images": len(strange.unknown),
+            "rejected": 100 * float(strange.unknown.mean()) if len(strange.unknown) else None,
+        },
+    }
+
+
+def _print_rejection(rejection: dict[str, Any]) -> None:
+    """Print the curve, and how many images are unknown."""
+    from itl.cli.display.formatting import format_percent
+    from itl.cli.display.tables import open_console, plain_table
+
+    console, table = open_console(), plain_table()
+    for heading in ("rejected %", *(str(row["rejected"]) for row in rejection["curve"])):
+        table.add_column(heading, justify="right")
+    table.add_row("accuracy %", *(format_percent(row["accuracy"]) for row in rejection["curve"]))
+    console.print("\naccuracy if the least familiar images are rejected")
+    console.print(table)
+    if not rejection["fitted"]:
+        console.print(rejection["rule"])
+        return
+    others, never = rejection["accuracy_of_others"], rejection["never_taught"]
+    accuracy = "" if others is None else f"; accuracy on the others {format_percent(others)} %"
+    console.print(f"shown as unknown: {format_percent(rejection['rejected'])} % of the images{accuracy}")
+    if never["images"]:
+        share = f"{format_percent(never['rejected'])} % of {never['images']} images"
+        console.print(f"shown as unknown of classes never taught: {share}")
 
 
 def _print_result(result: EvaluationResult) -> None:

@@ -56,6 +56,7 @@ def describe(model: Model) -> dict[str, Any]:
             "pixel_bytes": len(memory) * math.prod(learner.image_shape),
             "file_bytes": _disk_usage(model.path / str(model.generation) / "memory"),
         },
+        "calibration": {**model.calibration.model_dump(), "rule": model.calibration.rule},
         "folder_bytes": _disk_usage(model.path),
         "undo": max(0, len(store.generations(model.path)) - 1),
         "unfinished": model.pending,
@@ -86,6 +87,7 @@ def main_facts(facts: dict[str, Any]) -> dict[str, str]:
         "images": shape + (", augmented by mirroring" if image["flip"] else ""),
         "tasks": str(facts["tasks"]),
         "memory": f"{memory['images']} of {memory['room']} images, {memory_bytes} ({memory['policy']})",
+        "unknown": facts["calibration"]["rule"],
         "folder": f"{format_bytes(facts['folder_bytes'])}; itl undo can go back {plural(facts['undo'], 'step')}",
     }
 

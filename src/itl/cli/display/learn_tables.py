@@ -14,6 +14,7 @@ from itl.cli.display.run_tables import next_step
 from itl.cli.display.tables import plain_table
 
 if TYPE_CHECKING:
+    from itl.apps.model.calibration import Calibration
     from itl.apps.teaching import LessonResult, Teacher
     from itl.apps.teaching.held_out_evaluation import GroupAccuracy, HeldOutScores
 
@@ -51,8 +52,22 @@ def learn_summary(teacher: Teacher, results: Sequence[LessonResult], report: Hel
         learned = any(result.learned for result in results)
         line = f"{'wrote' if learned else 'unchanged:'} {teacher.path} ({plural(len(model.classes), 'class')}{content})"
         parts.append(Text(line, no_wrap=True, overflow="ignore"))
+        if learned:
+            parts.append(_calibration_line(model.calibration, report))
         parts.append(next_step(f"itl predict {teacher.path} IMAGE"))
     return Group(*parts)
+
+
+def _calibration_line(calibration: Calibration, report: HeldOutScores) -> str:
+    """Whether confidence and "unknown" are calibrated, and on what."""
+    from itl.apps.model.calibration import MIN_IMAGES  # deferred: imports torch
+
+    if not calibration.images:
+        available = sum(group.images for group in report.classes)
+        return f'confidence not calibrated, no "unknown": {available} held-out images, {MIN_IMAGES} are needed'
+    missing = sum(not group.images for group in report.classes)
+    without = f", none of {plural(missing, 'class')}" if missing else ""
+    return f'confidence and "unknown" calibrated on {calibration.images} held-out images{without}'
 
 
 def _remarks(result: LessonResult) -> list[RenderableType]:
