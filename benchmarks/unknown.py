@@ -119,7 +119,6 @@ def measure(teacher: Teacher, taught: list[str], never: list[str], test: ImagesB
         # For comparison, with a threshold that rejects exactly 5 % of these test images:
         "rejected_by_own_score": rejected_at_5_percent(known.scores, others.scores),
         "rejected_by_probability": rejected_at_5_percent(known.probabilities.max(1), others.probabilities.max(1)),
-        "seconds": sum(entry["seconds"] for entry in model.history),
     }
 
 

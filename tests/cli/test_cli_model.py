@@ -91,7 +91,7 @@ def test_unknown_images_keep_their_most_likely_class(itl: Itl, world: Path) -> N
         assert row["class"] in line
     table = csv.DictReader(io.StringIO(itl("predict", "m", "pictures", "--csv").out))
     assert [(cell["unknown"], cell["class"]) for cell in table] == [(str(int(r["unknown"])), r["class"]) for r in rows]
-    assert "unknown  A picture is shown as unknown if no class reaches" in itl("info", "m").out
+    assert "unknown  confidence below" in itl("info", "m").out
 
 
 def test_eval_shows_rejection_and_never_taught_classes(itl: Itl, world: Path) -> None:

@@ -91,8 +91,8 @@ def test_unreadable_images_are_listed(model: Path) -> None:
 
 def test_concurrent_requests_share_forward_passes(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = []
-    original = Model.predict_proba
-    monkeypatch.setattr(Model, "predict_proba", lambda self, x: (sizes.append(len(x)), original(self, x))[1])
+    original = Model.classify
+    monkeypatch.setattr(Model, "classify", lambda self, x: (sizes.append(len(x)), original(self, x))[1])
     files, _ = pixels_as_files("cat", "dog", "eel", "fox")
 
     async def ask() -> list[dict[str, Any]]:

@@ -87,9 +87,17 @@ def main_facts(facts: dict[str, Any]) -> dict[str, str]:
         "images": shape + (", augmented by mirroring" if image["flip"] else ""),
         "tasks": str(facts["tasks"]),
         "memory": f"{memory['images']} of {memory['room']} images, {memory_bytes} ({memory['policy']})",
-        "unknown": facts["calibration"]["rule"],
+        "unknown": _describe_unknown(facts["calibration"]),
         "folder": f"{format_bytes(facts['folder_bytes'])}; itl undo can go back {plural(facts['undo'], 'step')}",
     }
+
+
+def _describe_unknown(calibration: dict[str, Any]) -> str:
+    """When `itl predict` shows an image as unknown."""
+    if calibration["threshold"] is None:
+        return "never: too few images were held out for testing"
+    low = f"confidence below {100 * calibration['threshold']:.1f} %" if calibration["score"] == "probability" else ""
+    return f"{low or 'images unlike those learned'}, from {calibration['images']} held-out images"
 
 
 def _print_facts(facts: dict[str, Any]) -> None:
