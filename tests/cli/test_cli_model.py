@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from PIL import Image
 from test_cli_errors import assert_user_error
 
-from itl.apps.images import read_image
+from itl.apps.images import SortedCopies, read_image
 from itl.apps.model import Model
 from itl.apps.model.calibration import Calibration
 from itl.checkpoint.lock import lock
@@ -156,6 +156,65 @@ def test_eval_skips_classes_that_were_not_learned(itl: Itl, world: Path) -> None
     assert "of 24 images" in done.out
     shutil.copytree(world / "pictures" / "yak", world / "others" / "yak")
     assert_user_error(itl("eval", "m", "others"), "no images of the classes")
+
+
+def test_eval_copies_mistakes_by_their_given_class_in_order_of_confidence(itl: Itl, world: Path) -> None:
+    (world / "pictures" / "dog").rename(world / "pictures" / "swap")
+    (world / "pictures" / "cat").rename(world / "pictures" / "dog")
+    (world / "pictures" / "swap").rename(world / "pictures" / "cat")
+    predicted = {row["path"]: row for row in itl("predict", "m", "pictures", "--json").json["predictions"]}
+    mistakes = {path: row for path, row in predicted.items() if row["class"] != Path(path).parent.name}
+    before = {path: path.read_bytes() for path in (world / "pictures").rglob("*.png")}
+    done = itl("eval", "m", "pictures", "--wrong", "fix/these", "--json")
+    assert done.json["wrong"] == {"folder": "fix/these", "images": len(mistakes)}
+    assert len(mistakes) > 3
+    copies = sorted((world / "fix" / "these").rglob("*.png"), key=lambda path: path.name)
+    expected = sorted(mistakes.values(), key=lambda row: -row["confidence"])
+    for rank, (copy, row) in enumerate(zip(copies, expected, strict=True), 1):
+        source = Path(row["path"])
+        assert copy.name == f"{rank:04d}-{100 * row['confidence']:.0f}-{row['class']}-{source.name}"
+        assert copy.parent.name == source.parent.name
+        assert copy.read_bytes() == (world / source).read_bytes()
+    assert {path: path.read_bytes() for path in (world / "pictures").rglob("*.png")} == before
+    assert_user_error(itl("eval", "m", "pictures", "--wrong", "fix/these"), "is not empty")
+    assert_user_error(itl("eval", "m", "pictures", "--wrong", "pictures/wrong"), "is inside pictures")
+    assert_user_error(itl("eval", "m", "pictures", "--wrong", "m"), "is a model folder")
+
+
+def test_predict_sorts_copies_into_classes_and_overwrites_nothing(itl: Itl, world: Path) -> None:
+    model = Model.open(world / "m", device="cpu")
+    rows = itl("predict", "m", "pictures", "--json").json["predictions"]
+    model.calibration = Calibration(threshold=float(np.median([row["confidence"] for row in rows])), images=20)
+    model.save()
+    best = max(rows, key=lambda row: row["confidence"])
+    taken = world / "sorted" / best["class"] / Path(best["path"]).name
+    taken.parent.mkdir(parents=True)
+    taken.write_text("mine")
+    done = itl("predict", "m", "pictures", "--sort-into", "sorted", "--json")
+    for row in done.json["predictions"]:
+        copy = world / row["copy"]
+        assert copy.parent.name == ("unknown" if row["unknown"] else row["class"])
+        assert copy.read_bytes() == (world / row["path"]).read_bytes()
+    assert taken.read_text() == "mine"
+    assert len(list((world / "sorted").rglob("*.png"))) == 25
+    assert "copied 24 images into sorted" in itl("predict", "m", "pictures", "--sort-into", "sorted").out
+    assert len(list((world / "sorted").rglob("*.png"))) == 49
+
+
+def test_copies_follow_no_links(itl: Itl, world: Path) -> None:
+    (world / "outside").mkdir()
+    (world / "link").symlink_to("outside")
+    assert_user_error(itl("predict", "m", "pictures", "--sort-into", "link"), "link is a link")
+    (world / "sorted").mkdir()
+    for name in (*NAMES, "unknown"):
+        (world / "sorted" / name).symlink_to(world / "outside")
+    assert_user_error(itl("predict", "m", "pictures", "--sort-into", "sorted"), "is a link")
+    image = next((world / "pictures" / "cat").iterdir())
+    copies = SortedCopies(world / "files")
+    (world / "files" / "cat").mkdir(parents=True)
+    (world / "files" / "cat" / "a.png").symlink_to(world / "outside" / "a.png")
+    assert copies.add(image, "cat", "a.png").name == "a-2.png"
+    assert list((world / "outside").iterdir()) == []
 
 
 def test_info_shows_classes_memory_and_history(itl: Itl, world: Path) -> None:

@@ -21,7 +21,7 @@ from itl.apps.model import Model, lock
 from itl.apps.model.calibration import Calibration
 from itl.apps.model.memory_images import MemoryImageFiles
 from itl.apps.server.backbones import AUTOMATIC, SCRATCH, backbone_choices, new_model_options
-from itl.apps.server.predictor import Predictor, describe_prediction
+from itl.apps.server.predictor import Predictor
 from itl.apps.server.sessions import Sessions
 from itl.apps.teaching import Teacher, TeachingOptions, options
 from itl.errors import UserError
@@ -105,8 +105,8 @@ def test_concurrent_requests_share_forward_passes(model: Path, monkeypatch: pyte
     assert sum(sizes) == len(files)
     assert len(sizes) < len(files)
     opened = Model.open(model, device="cpu")
-    rows = original(opened, tiny_task("cat", "dog", "eel", "fox")[0])
-    assert [one["class"] for one in answers] == [describe_prediction(opened, row, False)["class"] for row in rows]
+    expected = original(opened, tiny_task("cat", "dog", "eel", "fox")[0])
+    assert [one["class"] for one in answers] == expected.labels.tolist()
 
 
 def test_new_state_is_used_after_another_process_has_saved(model: Path) -> None:

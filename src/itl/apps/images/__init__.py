@@ -13,6 +13,7 @@ from itl.apps.images.read import (
     printable_path,
     read_image,
 )
+from itl.apps.images.sorted_copies import SortedCopies
 
 __all__ = [
     "FORMAT_NAMES",
@@ -20,6 +21,7 @@ __all__ = [
     "DecodedImages",
     "ImageFolder",
     "SkippedPath",
+    "SortedCopies",
     "UnreadableImage",
     "clear_cache",
     "find_images",

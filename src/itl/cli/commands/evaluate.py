@@ -10,13 +10,13 @@ import click
 
 from itl.cli import options
 from itl.cli.commands.predict import predict_batches
-from itl.cli.output import print_json, warn
+from itl.cli.output import echo, print_json, warn
 from itl.errors import UserError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from itl.apps.images import SkippedPath
+    from itl.apps.images import SkippedPath, SortedCopies
     from itl.apps.model import Model
     from itl.apps.model.calibration import Predictions
     from itl.apps.model.evaluation import EvaluationResult
@@ -28,15 +28,24 @@ MAX_MATRIX_CLASSES = 12  # the confusion matrix of more classes is not printed
 @click.argument("model", metavar="MODEL")
 @click.argument("folder", metavar="FOLDER")
 @click.option("--held-out", is_flag=True, help="Use only the images that `itl learn` would hold out for testing.")
+@click.option(
+    "--wrong",
+    metavar="OUT",
+    help="Copy wrongly classified images to OUT/CLASS, by the class that FOLDER gives them; OUT must be new or empty.",
+)
 @options.json_option()
 @options.device_option
-def evaluate(model: str, folder: str, held_out: bool, as_json: bool, device: str) -> None:
+def evaluate(model: str, folder: str, held_out: bool, wrong: str | None, as_json: bool, device: str) -> None:
     """Evaluate a model on a folder of labeled images.
 
     Each subfolder of FOLDER contains the images of one class; if FOLDER has a test/, that is used. Shows accuracy per
     class, the most frequent confusions, calibration (the difference between confidence and accuracy), and how accuracy
     rises if unfamiliar images are rejected as "unknown". Of classes that were never taught, it shows how many images
     are rejected.
+
+    With --wrong, the names of the copies start with their rank, the model's confidence and the class it predicts: the
+    most confident mistakes come first, because these are often wrong labels. Move such images to the right folder,
+    delete what you do not want, and teach the rest: itl learn MODEL OUT.
     """
     from itl.apps.images import scan_folder
     from itl.apps.model import Model
@@ -53,15 +62,17 @@ def evaluate(model: str, folder: str, held_out: bool, as_json: bool, device: str
     if not pairs:
         raise UserError(f"{folder} has no images of the classes that {model} knows: {', '.join(opened.classes)}.")
     problems = list(found.skipped)
-    predictions, labels = _predict(opened, pairs, problems)
+    copies = None if wrong is None else _copies_outside(wrong, folder)
+    predictions, labels, files = _predict(opened, pairs, problems)
     if not labels:
         raise UserError(f"No image in {folder} could be read. The first problem is {problems[0]}.")
     result = evaluate_predictions(opened.classes, predictions.probabilities, labels)
     strange = [(path, name) for name in unknown_classes for path in classes[name]]
     rejection = _rejection(opened, predictions, labels, _predict(opened, strange, problems)[0])
+    written = {} if copies is None else {"wrong": _copy_mistakes(copies, predictions, labels, files)}
     if as_json:
         extra = {"unknown_classes": unknown_classes, "problems": [str(problem) for problem in problems]}
-        print_json({**result.to_dict(), "rejection": rejection, **extra})
+        print_json({**result.to_dict(), "rejection": rejection, **written, **extra})
         return
     for problem in problems:
         warn(problem)
@@ -69,24 +80,57 @@ def evaluate(model: str, folder: str, held_out: bool, as_json: bool, device: str
         warn(f"Skipped classes that the model has not learned: {', '.join(unknown_classes)}.")
     _print_result(result)
     _print_rejection(rejection)
+    if copies is not None:
+        echo(f"copied {copies.count} wrongly classified images into {wrong}")
+        if copies.count:
+            echo(f"next: check them, then itl learn {model} {wrong}")
+
+
+def _copies_outside(wrong: str, folder: str) -> SortedCopies:
+    """The folder for mistakes, which must not become part of the evaluated folder."""
+    from itl.apps.images import SortedCopies
+
+    if Path(wrong).resolve().is_relative_to(Path(folder).resolve()):
+        raise UserError(f"{wrong} is inside {folder}; give a folder outside of it as --wrong")
+    return SortedCopies(wrong, empty=True)
+
+
+def _copy_mistakes(
+    copies: SortedCopies, predictions: Predictions, labels: Sequence[str], files: Sequence[Path]
+) -> dict[str, Any]:
+    """Copy the wrongly classified images, the most confident mistake first; where, and how many."""
+    import numpy as np
+
+    from itl.apps.images import printable_path
+    from itl.apps.model.memory_images import class_folder_names
+
+    folders = dict(zip(predictions.classes, class_folder_names(predictions.classes), strict=True))
+    confidence = predictions.probabilities.max(1)
+    mistakes = np.flatnonzero(predictions.labels != np.array(labels))
+    for rank, k in enumerate(mistakes[np.argsort(-confidence[mistakes], kind="stable")], 1):
+        taken_for = folders[str(predictions.labels[k])] + ("-or-unknown" if predictions.unknown[k] else "")
+        name = f"{rank:04d}-{100 * confidence[k]:.0f}-{taken_for}-{files[k].name}"
+        copies.add(files[k], folders[labels[k]], name)
+    return {"folder": printable_path(copies.root), "images": copies.count}
 
 
 def _predict(
     model: Model, pairs: Sequence[tuple[Path, str]], problems: list[SkippedPath]
-) -> tuple[Predictions, list[str]]:
-    """Predictions and classes `[n]` of the images that can be read."""
+) -> tuple[Predictions, list[str], list[Path]]:
+    """Predictions, classes and files of the images that can be read."""
     import numpy as np
 
     from itl.apps.model.calibration import Predictions
 
-    batches, labels = list[Predictions](), list[str]()
+    batches, readable = list[Predictions](), list[tuple[Path, str]]()
     for indices, predictions in predict_batches(model, [path for path, _ in pairs], problems):
         batches.append(predictions)
-        labels += [pairs[index][1] for index in indices]
+        readable += [pairs[index] for index in indices]
     if not batches:
-        return Predictions(model.classes, np.zeros((0, len(model.classes))), np.zeros(0, bool), np.zeros(0)), []
+        return Predictions(model.classes, np.zeros((0, len(model.classes))), np.zeros(0, bool), np.zeros(0)), [], []
     columns = zip(*((batch.probabilities, batch.unknown, batch.scores) for batch in batches), strict=True)
-    return Predictions(model.classes, *map(np.concatenate, columns)), labels
+    predictions = Predictions(model.classes, *map(np.concatenate, columns))
+    return predictions, [name for _, name in readable], [path for path, _ in readable]
 
 
 def _rejection(model: Model, predictions: Predictions, labels: Sequence[str], strange: Predictions) -> dict[str, Any]:

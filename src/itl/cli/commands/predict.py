@@ -16,7 +16,7 @@ from itl.cli.output import echo, print_json, printable, warn
 from itl.errors import UserError
 
 if TYPE_CHECKING:
-    from itl.apps.images import SkippedPath
+    from itl.apps.images import SkippedPath, SortedCopies
     from itl.apps.model import Model
     from itl.apps.model.calibration import Predictions
 
@@ -31,8 +31,13 @@ BATCH_SIZE = 512  # images in memory at a time
 )
 @options.json_option("the predictions")
 @click.option("--csv", "as_csv", is_flag=True, help="Print the predictions as comma-separated values with a header.")
+@click.option(
+    "--sort-into", metavar="DIR", help="Copy each image to DIR/CLASS, or to DIR/unknown. Never overwrites a file."
+)
 @options.device_option
-def predict(model: str, paths: tuple[str, ...], top: int, as_json: bool, as_csv: bool, device: str) -> None:
+def predict(
+    model: str, paths: tuple[str, ...], top: int, as_json: bool, as_csv: bool, sort_into: str | None, device: str
+) -> None:
     """Classify images.
 
     An image that belongs to none of the classes is shown as "unknown", followed by the most likely class. The rule is
@@ -41,19 +46,23 @@ def predict(model: str, paths: tuple[str, ...], top: int, as_json: bool, as_csv:
     Takes image files and folders of images. Without paths, or with `-`, paths are read from standard input, one per
     line. Images that cannot be read are reported on standard error; the others are classified anyway.
     """
+    from itl.apps.images import SortedCopies, printable_path
     from itl.apps.model import Model
 
     options.exclusive(json=as_json, csv=as_csv)
+    copies = None if sort_into is None else SortedCopies(sort_into)
     opened = Model.open(model, device=device, last_finished=True, memory=False)
     files, problems = find_files(paths)
     top = min(top, len(opened.classes))
-    rows = predict_files(opened, files, problems, top)
+    rows = predict_files(opened, files, problems, top, copies)
     if as_json:
         _print_predictions_json(rows, problems)
     else:
         (_print_csv if as_csv else _print_lines)(rows, top)
         for problem in problems:
             warn(problem)
+        if copies is not None and not as_csv:
+            echo(f"copied {copies.count} images into {printable_path(copies.root)}")
     if not rows:
         raise UserError("None of these images could be read.")
 
@@ -111,10 +120,17 @@ def predict_batches(
             yield [start + index for index in readable], model.classify(pixels)
 
 
-def predict_files(model: Model, files: Sequence[Path], problems: list[SkippedPath], top: int) -> list[dict[str, Any]]:
-    """For each readable image its path and its `top` most likely classes; the others are appended to `problems`."""
-    from itl.apps.images import printable_path
+def predict_files(
+    model: Model, files: Sequence[Path], problems: list[SkippedPath], top: int, copies: SortedCopies | None = None
+) -> list[dict[str, Any]]:
+    """For each readable image its path and its `top` most likely classes; the others are appended to `problems`.
 
+    If `copies` is given, each image is copied into the folder of its class, or into `unknown`.
+    """
+    from itl.apps.images import printable_path
+    from itl.apps.model.memory_images import class_folder_names
+
+    *class_folders, unknown_folder = class_folder_names([*model.classes, "unknown"])
     rows = []
     for indices, predictions in predict_batches(model, files, problems):
         order = (-predictions.probabilities).argsort(1, kind="stable")[:, :top]
@@ -123,6 +139,9 @@ def predict_files(model: Model, files: Sequence[Path], problems: list[SkippedPat
         ):
             likely = [{"class": model.classes[k], "confidence": float(row[k])} for k in best]
             rows.append({"path": printable_path(files[index]), **likely[0], "unknown": bool(unknown), "top": likely})
+            if copies is not None:
+                folder = unknown_folder if unknown else class_folders[best[0]]
+                rows[-1]["copy"] = printable_path(copies.add(files[index], folder, files[index].name))
     return rows
 
 
