@@ -15,8 +15,10 @@ from safetensors.torch import save_file
 
 from itl import UserError, nets
 from itl.apps.model.edit import forget, rename, resize
-from itl.apps.teaching import Teacher, TeachingOptions
+from itl.apps.teaching import GroupAccuracy, HeldOutScores, LessonResult, Teacher, TeachingOptions
+from itl.apps.teaching.held_out_evaluation import fallen_classes
 from itl.checkpoint.lock import lock
+from itl.cli.display.learn_tables import learn_summary
 from support.image_folders import IMAGE_SETTINGS, write_images
 from support.tiny import LambdaCallback, differing_keys, learner_snapshot
 from support.tiny_lessons import TINY_OPTIONS, model, teach
@@ -140,6 +142,19 @@ def test_scores_compare_with_accuracy_when_taught(tmp_path: Path) -> None:
     ants = [good for good, name in zip(right, test_images.labels, strict=True) if name == "ant"]
     assert scores.classes[0].accuracy == pytest.approx(100 * np.mean(ants))
     assert scores.classes[0].accuracy_when_taught == before["classes"]["ant"]
+
+
+def test_class_that_falls_by_more_than_five_points_is_reported(tmp_path: Path) -> None:
+    teacher, _ = teach(tmp_path / "m", write_images(tmp_path / "one", "ant", "bee", "cat", each=8))
+    assert teacher.model is not None
+    teacher.model.history[-1]["accuracy"]["classes"] = {"ant": 90.0, "bee": 90.0, "cat": 40.0}
+    scores = HeldOutScores(
+        [], [GroupAccuracy("ant", 20, 84.9), GroupAccuracy("bee", 20, 85.0), GroupAccuracy("cat", 0, None)], 85.0
+    )
+    assert fallen_classes(teacher.model, scores) == {"ant": (90.0, 84.9)}
+    result = LessonResult(teacher.lessons[0], learned=True, fallen_classes={"ant": (90.0, 84.9)})
+    assert result.to_dict()["fallen"] == {"ant": {"before": 90.0, "after": 84.9}}
+    assert "ant fell from 90.0 to 84.9 % in this lesson" in str(learn_summary(teacher, [result], scores).renderables[0])
 
 
 def test_missing_folder_is_not_evaluated(tmp_path: Path) -> None:

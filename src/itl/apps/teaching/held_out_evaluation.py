@@ -16,6 +16,8 @@ from itl.apps.model.channels import interpolation
 from itl.apps.teaching.lesson import LabeledImages, Lesson
 from itl.errors import UserError
 
+MAX_FALL = 5.0  # percentage points that a class may lose in one lesson without a remark
+
 
 @dataclass(frozen=True)
 class GroupAccuracy:
@@ -182,6 +184,22 @@ def accuracies_by_lesson(model: Model) -> list[tuple[str, float | None, dict[str
         }
         lessons.append((str(entry.get("name", "")), entry["accuracy"].get("all"), classes))
     return lessons
+
+
+def fallen_classes(model: Model, scores: HeldOutScores) -> dict[str, tuple[float, float]]:
+    """Return accuracy before and after a lesson, in percent, of the classes that lost more than `MAX_FALL` points.
+
+    Args:
+        model: The model. The lesson is not in its history yet.
+        scores: The accuracies after the lesson.
+    """
+    lessons = accuracies_by_lesson(model)
+    before = lessons[-1][2] if lessons else {}
+    return {
+        group.name: (before[group.name], group.accuracy)
+        for group in scores.classes
+        if group.accuracy is not None and before.get(group.name, 0.0) - group.accuracy > MAX_FALL
+    }
 
 
 def accuracy_when_taught(model: Model, name: str) -> float | None:

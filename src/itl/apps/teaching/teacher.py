@@ -16,6 +16,7 @@ from itl.apps.teaching.default_settings import USER_SETTINGS_NOTE, lesson_settin
 from itl.apps.teaching.held_out_evaluation import (
     HeldOutEvaluation,
     HeldOutScores,
+    fallen_classes,
     recorded_train_only_hashes,
     relative_folder,
 )
@@ -212,6 +213,7 @@ class Teacher:
         folder = relative_folder(model, lesson.folder)
         self.evaluation.add_test_images(folder, images.test)
         scores = self.evaluation.evaluate(model, (folder, lesson.name))
+        result.fallen_classes = fallen_classes(model, scores)
         result.seconds = time.monotonic() - start
         model.finish(self._history_entry(model, result, folder, scores))
         self.model = model

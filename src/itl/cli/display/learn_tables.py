@@ -78,6 +78,9 @@ def _remarks(result: LessonResult) -> list[RenderableType]:
         remarks.append(f"the memory has grown from {before} to {after} images, to hold every class")
     if result.dropped_classes:
         remarks.append(Text(f"the memory no longer holds an image of {_name_list(result.dropped_classes)}"))
+    for name, (old, new) in list(result.fallen_classes.items())[:MAX_LISTED]:
+        fall = f"{format_percent(old)} to {format_percent(new)} %"
+        remarks.append(Text(f"{shorten(name)} fell from {fall} in this lesson; learn more images of it, or itl undo"))
     if result.skipped:
         count = len(result.skipped)
         remarks.append(Text(f"{plural(count, 'item')} of {shorten(result.lesson.name)} skipped:"))
