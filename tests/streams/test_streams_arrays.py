@@ -76,8 +76,10 @@ def test_from_arrays_supports_the_validation_split():
 @pytest.mark.parametrize(
     ("arguments", "options", "message"),
     [
-        ((pixels(48, 4, 4) / 255, LABELS), {}, "must be uint8"),
-        ((torch.zeros(48, 4, 4), LABELS), {}, "must be uint8"),
+        ((pixels(48, 4, 4) / 127, LABELS), {}, "floats must be in 0..1, but these are in 0"),
+        ((torch.full((48, 4, 4), -0.5), LABELS), {}, "floats must be in 0..1, but these are in -0.5..-0.5"),
+        ((torch.full((48, 4, 4), torch.nan), LABELS), {}, "floats must be in 0..1"),
+        ((torch.zeros(48, 4, 4, dtype=torch.int64), LABELS), {}, "must be uint8, 0..255, or floats"),
         ((pixels(48, 4, 4), LABELS[:5]), {}, "48 images but 5 labels"),
         ((pixels(48, 4, 4), LABELS / 2), {}, "labels must be integers"),
         ((pixels(48, 4, 4), LABELS[:, None]), {}, "labels must be integers"),
@@ -141,7 +143,7 @@ def test_from_dataset_uses_the_test_dataset_and_converts_palette_images():
 @pytest.mark.parametrize(
     ("dataset", "message"),
     [
-        (Pairs([torch.zeros(3, 6, 6)] * 48), "remove ToTensor"),
+        (Pairs([torch.full((3, 6, 6), 2.0)] * 48), "sample 0 of Pairs: images of floats must be in 0..1"),
         (Pairs([np.zeros((6, 6), np.uint8)] * 3 + [np.zeros((7, 6), np.uint8)]), "sample 3 .* one size"),
         (Pairs([np.zeros((6, 6), np.uint8)] * 3, labels=["cat"] * 3), "is not a pair .image, integer."),
         (Pairs([]), "is empty"),
@@ -159,3 +161,12 @@ def test_as_images_reports_unreadable_images_in_one_line(images):
     with pytest.raises(UserError, match=r"as images .* a dataset without labels=") as caught:
         as_images(images, LABELS)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+def test_floats_from_0_to_1_become_the_same_pixels(dtype: torch.dtype) -> None:
+    levels = torch.arange(256, dtype=torch.uint8).reshape(1, 1, 16, 16).repeat(2, 3, 1, 1)
+    floats = (levels.double() / 255).to(dtype)  # what torchvision's ToTensor gives
+    np.testing.assert_array_equal(as_images(floats, [0, 1]).pixels, levels)
+    np.testing.assert_array_equal(as_images(floats.numpy(), [0, 1]).pixels, levels)
+    np.testing.assert_array_equal(as_images(Pairs(list(floats))).pixels, levels)

@@ -90,8 +90,9 @@ def from_dataset(train: Any, test: Any = None, **options: Any) -> Stream:
     """Make a stream from a map-style torch Dataset of (image, label) pairs.
 
     Args:
-        train: Training data. Its images are Pillow images or uint8 arrays or tensors, without ToTensor or augmentation:
-            the learner augments and normalizes them. If it has a list `classes`, that names the classes.
+        train: Training data. Its images are Pillow images, or arrays or tensors of uint8 or of floats from 0 to 1,
+            without augmentation or normalization: the learner does both. If it has a list `classes`,
+            that names the classes.
         test: Test data. Default: a fixed quarter of every class is held out.
         **options: As in `from_arrays`.
 
@@ -137,7 +138,7 @@ def as_pixels(images: Any, layout: str | None = None) -> Tensor:
         return _stack_pillow_images(images)
     x = images if isinstance(images, Tensor) else _array(images)
     if x.dtype not in (torch.uint8, np.uint8):
-        raise UserError(f"images must be uint8, 0..255, not {x.dtype}; convert them, e.g. (x * 255).round() for 0..1")
+        x = _from_floats(x)
     layout = _guess_layout(tuple(x.shape)) if layout is None else layout
     if layout not in _LAYOUTS:
         raise unknown("layout", str(layout), _LAYOUTS)
@@ -147,6 +148,19 @@ def as_pixels(images: Any, layout: str | None = None) -> Tensor:
     if layout == "NHW":
         return t.unsqueeze(1)
     return t.permute(0, 3, 1, 2).contiguous() if layout == "NHWC" else t
+
+
+def _from_floats(x: Array) -> Tensor:
+    """Convert images of floats from 0 to 1, as `ToTensor` gives them, to uint8."""
+    t = x.cpu() if isinstance(x, Tensor) else torch.from_numpy(np.array(x)) if x.dtype.kind in "biuf" else None
+    if t is None or not t.is_floating_point():
+        raise UserError(f"images must be uint8, 0..255, or floats, 0..1, not {x.dtype}; convert them")
+    if t.numel() and not (float(t.min()) >= 0 and float(t.max()) <= 1):
+        raise UserError(
+            f"images of floats must be in 0..1, but these are in {float(t.min()):.3g}..{float(t.max()):.3g}; give them "
+            "before normalization, or as uint8"
+        )
+    return (t.double() * 255).round().to(torch.uint8)
 
 
 def _array(images: Any) -> np.ndarray:
@@ -264,9 +278,11 @@ def _sample(dataset: Any, k: int) -> tuple[Tensor, int]:
         raise UserError(f"sample {k} of {type(dataset).__name__} is not a pair (image, integer): {error}") from error
     if isinstance(image, Image.Image):
         image = np.array(image if image.mode in ("L", "RGB") else as_rgb(image))
-    if not isinstance(image, np.ndarray | Tensor) or image.dtype not in (np.uint8, torch.uint8):
-        kind = f"{getattr(image, 'dtype', '')} {type(image).__name__}".strip()
+    if not isinstance(image, np.ndarray | Tensor):
         raise UserError(
-            f"sample {k} of {type(dataset).__name__} is a {kind}; remove ToTensor and give Pillow or uint8 images"
+            f"sample {k} of {type(dataset).__name__} is a {type(image).__name__}; give Pillow images, arrays or tensors"
         )
-    return as_pixels(image[None])[0], label
+    try:
+        return as_pixels(image[None])[0], label
+    except UserError as error:
+        raise UserError(f"sample {k} of {type(dataset).__name__}: {error}") from None
