@@ -166,7 +166,7 @@ def use_idle_cores() -> None:
 
     More threads than idle cores wait for each other and can slow training down many times.
     """
-    if "OMP_NUM_THREADS" in os.environ:
+    if "OMP_NUM_THREADS" in os.environ or not hasattr(os, "getloadavg"):
         return
     cores = available_cores()
-    torch.set_num_threads(max(1, (cores + 1) // 2, cores - round(os.getloadavg()[0])))
+    torch.set_num_threads(max((cores + 1) // 2, cores - round(os.getloadavg()[0])))
