@@ -194,7 +194,8 @@ def test_untrained_learner_refuses_to_predict() -> None:
 @pytest.mark.parametrize(
     ("images", "labels", "message"),
     [
-        (np.zeros((3, 8, 8)), [0, 1, 0], "uint8"),
+        (np.zeros((3, 8, 8), np.int64), [0, 1, 0], "uint8"),
+        (np.full((3, 8, 8), 2.0), [0, 1, 0], "floats must be in 0..1"),
         (np.zeros((3, 8, 8), np.uint8), [0, 1], "labels"),
         (np.zeros((3, 8, 8), np.uint8), [0, -1, 0], "0 or more"),
         (np.zeros((3, 8, 8), np.uint8), [0.5, 1.0, 0.0], "labels must be integers"),

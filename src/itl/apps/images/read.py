@@ -41,9 +41,7 @@ def format_names() -> tuple[str, ...]:
     """Names of the image formats that can be read: HEIC and AVIF only where Pillow or a plug-in supports them."""
     names = list(FORMAT_NAMES)
     with suppress(ImportError):
-        import pillow_heif
-
-        pillow_heif.register_heif_opener()
+        importlib.import_module("pillow_heif").register_heif_opener()
         names.append("HEIC")
     if not features.check("avif"):  # part of Pillow since 11.3
         with suppress(ImportError):
