@@ -21,11 +21,13 @@ def parse_json(text: str | bytes, pairs_hook: Callable[[list[tuple[str, Any]]], 
     Raises:
         ValueError: The text is not valid JSON, is nested too deeply or contains a number with thousands of digits.
     """
+    text = text if isinstance(text, str) else text.decode("utf-8")
     try:
-        value = json.loads(text if isinstance(text, str) else text.decode("utf-8"), object_pairs_hook=pairs_hook)
+        value = json.loads(text, object_pairs_hook=pairs_hook)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-    check_depth(value)
+    if text.count("[") + text.count("{") > MAX_DEPTH:  # with fewer it cannot be nested deeper
+        check_depth(value)
     return value
 
 
