@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from itl.atomic import remove_leftovers
 from itl.checkpoint.checksums import CHECKSUMS, STATE, TENSORS, read_checksums, read_regular_text, verify_file
 from itl.errors import UserError
 from itl.json_text import parse_json
@@ -92,9 +93,7 @@ def remove_generations(root: Path, names: Collection[str]) -> None:
     for path in root.glob(".draft-*"):
         if _DRAFT_NAME.fullmatch(path.name) and (_has_known_entries(path) or not any(_entries(path))):
             shutil.rmtree(path, ignore_errors=True)
-    for path in root.glob(f".{CURRENT}.*.tmp"):
-        with suppress(OSError):
-            path.unlink()
+    remove_leftovers(root / CURRENT)
 
 
 def _listed(root: Path, name: str) -> tuple[list[str], str] | None:

@@ -112,7 +112,7 @@ def weights_available(name: str) -> bool:
 
 
 TRAINED_LAYERS = 1  # of a pre-trained backbone: the classifier
-# Logits on features of any scale; the squared difference of logits diverges on those of EfficientNet-Lite.
+# Distills probabilities: the squared difference of logits diverged on the features of EfficientNet-Lite.
 SAFE_PROJECTION = {"projection.loss": "kl", "projection.monitor": True}
 
 

@@ -86,7 +86,7 @@ class _Decoder:
         self.skipped: list[SkippedPath] = []
 
     def restarted(self, files: Sequence[Path] | None = None) -> _Decoder:
-        """Return a new decoder with the same options for the same or other files, which reports no progress if so."""
+        """Return a new decoder with the same options. If it is given other files, it reports no progress."""
         progress = self.progress if files is None else None
         return _Decoder(self.files if files is None else files, self.size, self.workers, progress, self.interpolation)
 
