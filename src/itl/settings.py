@@ -176,12 +176,14 @@ class TangentSettings(GeneralistStageSettings):
     Attributes:
         reduction: Reduction of the loss, as for the specialist.
         layers: Number of the network's last layers in the tangent model; null: all.
+        statistics: Batch-norm statistics at which the generalist starts: those of the "specialist", or those of
+            augmented views of the "memory".
         alpha: Weight of the stored logits' term (ITL-L).
         beta: Weight of the cross-entropy.
         solver: "sgd", as in the paper: epochs over fresh views; or "lbfgs", for tangent and linear generalists: the
             minimum over a fixed set of views, where λ penalizes the change from the weights at the start.
             `lbfgs` ignores `epochs`, `steps`, `batch`, `lr`, `momentum` and `schedule`.
-        views: Augmented views of each image (lbfgs).
+        views: Augmented views of each image (lbfgs, statistics).
         iterations: Maximum number of iterations (lbfgs).
         tolerance: Stop at this fraction of the initial gradient norm (lbfgs).
     """
@@ -189,6 +191,7 @@ class TangentSettings(GeneralistStageSettings):
     momentum: Momentum = 0.9
     reduction: Reduction = "mean"
     layers: Annotated[int, Field(strict=True, ge=1, le=64)] | None = 2
+    statistics: Literal["specialist", "memory"] = "specialist"
     alpha: Weight = 0.0
     beta: Weight = 1.0
     solver: Literal["sgd", "lbfgs"] = "sgd"

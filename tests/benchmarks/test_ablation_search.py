@@ -16,7 +16,7 @@ NAMES = runpy.run_path(str(HOME / "benchmarks" / "ablation.py"))
 
 
 def test_every_rung_has_equally_many_different_candidates() -> None:
-    for rung, candidates in NAMES["RUNGS"].items():
+    for rung, candidates in NAMES["LADDERS"]["itl"].items():
         assert len(candidates) == NAMES["CANDIDATES_PER_RUNG"], rung
         assert len({json.dumps(settings, sort_keys=True) for settings in candidates}) == len(candidates)
         for settings in candidates:
@@ -58,3 +58,29 @@ def test_a_candidate_that_diverged_is_not_chosen(tmp_path: Path) -> None:
     ablation = NAMES["Ablation"](NAMES["options"](options))
     assert ablation.chosen() == {"itl": 1}
     assert ablation.values("itl", 1, 5, "expert", "class_il") == {2: pytest.approx(67.0)}
+
+
+def test_a_candidate_replaces_all_settings_that_the_run_was_given(tmp_path: Path) -> None:
+    ablation = NAMES["Ablation"](NAMES["options"](["--out", str(tmp_path)]))
+    given = {name for settings in NAMES["LADDERS"]["itl"]["itl"] for name in settings}
+    for rung, candidates in NAMES["LADDERS"]["itl"].items():
+        for index, own in enumerate(candidates):
+            settings = ablation.settings(rung, index)
+            assert settings.keys() >= given
+            assert settings.items() >= own.items()
+            assert build(settings).tangent.solver == ("sgd" if own["generalist"] == "full" else "lbfgs")
+    assert ablation.settings("itl-doubled", 2)["tangent.iterations"] == 200
+    assert ablation.settings("itl-doubled", 2)["tangent.views"] == 32
+
+
+def test_test_runs_use_what_was_chosen_on_validation_images(tmp_path: Path) -> None:
+    write_trials(tmp_path, {"itl": 5.0, "b+hp+lf": 0.0})
+    (tmp_path / "trials" / "itl-0-seed1-task5.json").write_text(json.dumps({"task": 5, "error": "not finite"}))
+    options = ["--out", str(tmp_path), "--tasks", "5", "--test", "--seeds", "7"]
+    ablation = NAMES["Ablation"](NAMES["options"](options))
+    config = ablation.config(7)
+    assert config.split == "test"
+    assert config.settings == NAMES["LADDERS"]["itl"]["itl"][1]
+    assert (
+        ablation.values("itl", 1, 5, "expert", "class_il") == {}
+    )  # validation figures are not reported as test figures

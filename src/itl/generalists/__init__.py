@@ -1,5 +1,6 @@
 """Learning at the end of a task: tangent learning, projection, and the fine-tuning of the ablation."""
 
+from itl.generalists.batch_norm import estimate_statistics, statistics_layers
 from itl.generalists.context import MemoryContext
 from itl.generalists.learning import FineTuning, Generalist, TangentLearning, build, half_pipe, restore
 from itl.generalists.projection import projection_stage, teacher_scale
@@ -14,8 +15,10 @@ __all__ = [
     "TangentModel",
     "TangentSpecialist",
     "build",
+    "estimate_statistics",
     "half_pipe",
     "projection_stage",
     "restore",
+    "statistics_layers",
     "teacher_scale",
 ]

@@ -12,7 +12,7 @@ from itl.engine.loop import train
 from itl.engine.pool import ImagePool, ImageSource
 from itl.engine.stage import Stage
 from itl.errors import UserError
-from itl.generalists import Generalist, MemoryContext, projection_stage, teacher_scale
+from itl.generalists import Generalist, MemoryContext, projection_stage, statistics_layers, teacher_scale
 from itl.learner.builder import build_augment
 from itl.replay import ReplayRoundPlanner, phase_data, specialist_stage
 from itl.specialists import Phase, TaskContext
@@ -177,5 +177,8 @@ def weights_before_half_pipe(learner: Learner) -> dict[str, Tensor]:
     """Copies of the tensors that the half-pipe or a method's `on_generalist_start` replaces; calls the latter."""
     before = {name: tensor.clone() for name, tensor in learner.net.state_dict().items()}
     replaced = learner.specialist.on_generalist_start(learner.net)
-    classifier = f"{learner.net.classifier_name}."
-    return {name: tensor for name, tensor in before.items() if replaced or name.startswith(classifier)}
+    changed = [learner.net.classifier_name]
+    if learner.settings.tangent.statistics == "memory":
+        changed += statistics_layers(learner.net)
+    prefixes = tuple(f"{name}." for name in changed)
+    return {name: tensor for name, tensor in before.items() if replaced or name.startswith(prefixes)}
