@@ -98,11 +98,11 @@ def test_file_and_folder_are_flushed_to_disk(tmp_path: Path, monkeypatch: pytest
     assert flushed == [str(tmp_path), str(tmp_path / "b")]
 
 
-def test_leftovers_of_one_file_are_removed_and_nothing_else(tmp_path: Path) -> None:
-    ours = tmp_path / ".result.0123456789abcdef.tmp.json"
+def test_leftovers_of_the_named_files_are_removed_and_nothing_else(tmp_path: Path) -> None:
+    ours = [".result.0123456789abcdef.tmp.json", ".CURRENT.0123456789abcdef.tmp"]
     others = [".result.tmp.json", ".result.0123.tmp.json", ".other.0123456789abcdef.tmp.json", "result.json"]
-    for name in (ours.name, *others):
+    for name in (*ours, *others):
         (tmp_path / name).write_text("x")
-    atomic.remove_leftovers(tmp_path / "result.json")
+    atomic.remove_leftovers(tmp_path, ["result.json", "CURRENT"])
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(others)
-    atomic.remove_leftovers(tmp_path / "absent" / "result.json")
+    atomic.remove_leftovers(tmp_path / "absent", ["result.json"])

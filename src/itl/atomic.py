@@ -11,7 +11,7 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -65,14 +65,20 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         flush_to_disk(target.parent)
 
 
-def remove_leftovers(path: str | os.PathLike[str]) -> None:
-    """Remove the temporary files of `path` that killed processes left behind. No other process may be writing it."""
-    target = Path(path)
-    name = re.compile(re.escape(f".{target.stem}.") + r"[0-9a-f]{16}" + re.escape(f".tmp{target.suffix}"))
+def remove_leftovers(folder: str | os.PathLike[str], names: Iterable[str]) -> None:
+    """Remove what killed processes left of these files. No other process may be writing them.
+
+    Args:
+        folder: The folder of the files.
+        names: Their names.
+    """
+    files = (Path(name) for name in names)
+    parts = (re.escape(f".{file.stem}.") + "[0-9a-f]{16}" + re.escape(f".tmp{file.suffix}") for file in files)
+    leftover = re.compile("|".join(parts))
     with suppress(OSError):
-        for entry in os.listdir(target.parent):
-            if name.fullmatch(entry):
-                os.unlink(target.with_name(entry))
+        for entry in os.listdir(folder):
+            if leftover.fullmatch(entry):
+                os.unlink(Path(folder) / entry)
 
 
 def write_text_atomic(path: str | os.PathLike[str], text: str) -> None:

@@ -14,11 +14,10 @@ import torch
 
 import itl
 from itl import Learner, UserError
-from itl.experiments import recorder
 from itl.experiments.run import Config, fresh_folder, run
 from itl.results.record import LOCK_FILE, release_reserved_folders
 from itl.settings import parse
-from support.tiny import TINY, LambdaCallback, tiny_learner, tiny_stream
+from support.tiny import TINY, LambdaCallback, tiny_stream
 
 METHODS = ["itl", "itl-l", "er", "sgd", "b+hp+ff+pd"]
 STREAM = {"classes": 6, "tasks": 3}
@@ -339,17 +338,6 @@ def test_second_run_in_a_folder_is_refused_before_it_writes(tmp_path: Path) -> N
     assert result_of(tmp_path / "run")["method"] == "er"
 
 
-def test_failed_start_leaves_no_folder(tmp_path: Path) -> None:
-    with pytest.raises(UserError):
-        run(
-            Config(stream="arrays", method="er", buffer=8, settings={**TINY, "net.name": "nonsense"}),
-            tiny_stream(),
-            tmp_path / "run",
-            device="cpu",
-        )
-    assert not (tmp_path / "run").exists()
-
-
 def test_saved_configuration_equals_that_of_the_run(folders: dict[str, Path]) -> None:
     text = (folders["itl"] / "config.json").read_text()
     assert Config.from_dict(json.loads(text)) == config()
@@ -378,40 +366,6 @@ def test_specialists_are_saved_with_keep_specialists(tmp_path: Path) -> None:
         assert learner.evaluate(tiny_stream(**STREAM)).class_il == pytest.approx(end["class_il"])
 
 
-@pytest.mark.parametrize(("epochs", "points"), [(2, 2), (120, 8)])
-def test_long_stage_has_a_curve_over_all_its_rounds(epochs: int, points: int, tmp_path: Path) -> None:
-    """A memory of 8 in batches of 8 is one step an epoch, several epochs a round."""
-    settings = {**TINY, "tangent.epochs": epochs, "tangent.batch": 8, "projection.epochs": 1, "specialist.epochs": 1}
-    stream = tiny_stream(classes=2, tasks=1)
-    run(Config("arrays", "itl", 8, 0, settings, curves=16), stream, tmp_path, device="cpu", save=False)
-    curve = [line["epoch"] for line in lines_of(tmp_path) if line["kind"] == "curve" and line["stage"] == "tangent"]
-    assert len(curve) == points
-    assert curve[-1] == epochs
-
-
-def test_curve_of_a_stage_with_many_rounds_is_bounded(tmp_path: Path) -> None:
-    settings = {**TINY, "specialist.epochs": 11, "specialist.batch": 20}
-    stream = tiny_stream(classes=2, tasks=1)
-    run(Config("arrays", "sgd", 8, 0, settings, curves=4), stream, tmp_path, device="cpu", save=False)
-    assert [line["epoch"] for line in lines_of(tmp_path) if line["kind"] == "curve"] == [3, 6, 9, 11]
-
-
-@pytest.mark.parametrize(("epochs", "points"), [(2, 0), (8, 1), (16, 2)])
-def test_default_curve_costs_about_one_percent_of_the_training(epochs: int, points: int, tmp_path: Path) -> None:
-    """An evaluation takes an eighth of a step, a step as many images from the memory as from the task's 20, the other
-    two stages together as many points as the specialist's: 0.01 · 8 · 2 · 20 · epochs / (2 · 12 test images).
-    """
-    settings = {**TINY, "specialist.epochs": epochs, "tangent.epochs": 4, "projection.epochs": 4}
-    stream = tiny_stream(classes=2, tasks=1)
-    result = run(Config("arrays", "itl", 8, 0, settings), stream, tmp_path, device="cpu", save=False)
-    lines = lines_of(tmp_path)
-    kinds = [(line["kind"], line["stage"]) for line in lines]
-    assert kinds.count(("curve", "specialist")) == points
-    assert kinds.count(("curve", "tangent")) == kinds.count(("curve", "projection")) == (points + 1) // 2
-    assert kinds.count(("start", "tangent")) == bool(points)
-    assert "--curves" not in result["command"]
-
-
 def test_run_without_curves_gives_the_same_scores_and_records_its_command(
     tmp_path: Path, folders: dict[str, Path]
 ) -> None:
@@ -419,16 +373,6 @@ def test_run_without_curves_gives_the_same_scores_and_records_its_command(
     assert {line["kind"] for line in lines_of(tmp_path)} == {"untrained", "end", "expert"}
     assert bare["class_il_matrix"] == result_of(folders["itl"])["class_il_matrix"]
     assert bare["command"].endswith("--curves 0")
-
-
-def test_record_shows_the_accuracy_drop_of_the_half_pipe(tmp_path: Path) -> None:
-    settings = {**TINY, "specialist.epochs": 12, "tangent.epochs": 12, "projection.epochs": 12}
-    run(Config("arrays", "itl", 24, 0, settings), tiny_stream(classes=6, each=30), tmp_path, device="cpu", save=False)
-    lines = lines_of(tmp_path)
-    for task in (1, 2):
-        at = {(i["kind"], i["stage"]): i["class_il"] for i in lines if i["task"] == task}
-        assert at["start", "tangent"] == at["start", "projection"]  # both set out from the redrawn classifier
-        assert at["start", "tangent"] < at["end", "specialist"] - 20
 
 
 def test_pictures_are_memory_images_and_final_mistakes(folders: dict[str, Path]) -> None:
@@ -447,70 +391,3 @@ def test_pictures_are_memory_images_and_final_mistakes(folders: dict[str, Path])
     for row, image in zip(pictures["row"], pictures["wrong"], strict=True):
         assert predicted["label"][row] != predicted["class_il"][row]
         assert np.array_equal(image, test[row])
-
-
-def test_curve_subset_of_the_test_images_is_fixed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorder, "CURVE_IMAGES", 5)
-    test = tiny_stream().tasks[0].test
-    first, second = recorder._subset(test), recorder._subset(test)
-    assert len(first) == 5
-    assert torch.equal(first.pixels, second.pixels)
-    assert torch.equal(first.labels, second.labels)
-
-
-@pytest.mark.parametrize(
-    ("stage", "settings", "setting"),
-    [
-        ("specialist", {"specialist.lr": 100.0, "specialist.momentum": 0.99, "specialist.epochs": 30}, "specialist.lr"),
-        ("projection", {"projection.lr": 100.0, "projection.momentum": 0.99, "projection.epochs": 30}, "projection.lr"),
-        ("tangent", {"tangent.lr": 100.0, "tangent.l2": 1.0, "tangent.epochs": 30}, "tangent.lr"),
-    ],
-)
-def test_diverging_run_reports_the_stage_and_keeps_the_last_good_checkpoint(
-    stage: str, settings: dict[str, Any], setting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ITL_SAVE_EVERY", "0")
-    given = Config("arrays", "itl", 8, 0, {**TINY, **settings})
-    with pytest.raises(UserError) as caught:
-        run(given, tiny_stream(), tmp_path, device="cpu")
-    message = str(caught.value)
-    assert message.startswith(f"task 1, {stage}, epoch ")
-    assert f"lower {setting} (now 100)" in message
-    assert "\n" not in message
-    if (tmp_path / "model").exists():
-        loaded = itl.load(tmp_path / "model", device="cpu")
-        assert all(bool(t.isfinite().all()) for t in loaded.net.state_dict().values())
-        assert all(bool(t.isfinite().all()) for t in loaded.stage_state.tensors().values())
-    assert not (tmp_path / "result.json").exists()
-
-
-def test_buffer_smaller_than_the_classes_is_refused_before_writing(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="cannot hold one image of each"):
-        run(Config("arrays", "itl", 5, 0, dict(TINY)), tiny_stream(**STREAM), tmp_path / "run", device="cpu")
-    assert not (tmp_path / "run").exists()
-    learner = tiny_learner("itl", buffer=3, classes=None)
-    first, second = tiny_stream().tasks
-    learner.learn(first)
-    with pytest.raises(UserError, match="a buffer of 3 cannot hold one image of each of 4 classes"):
-        learner.learn(second)
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("[1]", "not the configuration of a run"),
-        ("{}", "not the configuration of a run"),
-        (
-            '{"stream": "arrays", "method": "itl", "buffer": 8, "seed": 0, "tasks": "x"}',
-            "'tasks' is missing or invalid",
-        ),
-        ('{"stream": "arrays", "method": "itl", "buffer": 8, "seed": 0, "order": 3}', "'order' is missing or invalid"),
-        ('{"stream": "arrays"', "cannot be read"),
-    ],
-)
-def test_folder_with_an_invalid_configuration_gives_a_one_line_error(text: str, said: str, tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(text)
-    with pytest.raises(UserError, match=said) as caught:
-        run(config(), tiny_stream(**STREAM), tmp_path, device="cpu", resume=True)
-    assert "config.json" in str(caught.value)
-    assert "\n" not in str(caught.value)

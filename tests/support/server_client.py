@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import io
+import zipfile
 from pathlib import Path
 from typing import Any
 
 from starlette.testclient import TestClient
 
+from itl.apps.model import lock
 from itl.apps.server import ServerOptions, create_app
 from itl.apps.server.limits import Limits
+from itl.apps.teaching import Teacher
+from support.serving import shapes
+from support.tiny_lessons import TINY_OPTIONS
 
 TOKEN = "test-token-0123456789"
 BASE = "http://127.0.0.1:8484"
@@ -20,3 +26,31 @@ def client_for(path: Path, token: str | None = TOKEN, **options: Any) -> TestCli
     app = create_app(ServerOptions(path=path, token=TOKEN, device="cpu", limits=LIMITS, **options))
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
     return TestClient(app, base_url=BASE, headers=headers, raise_server_exceptions=False)
+
+
+def add(client: TestClient, kind: str, numbers: range, name: str | None = None) -> Any:
+    """Add drawn shapes to the next lesson, as pictures of a class."""
+    files = [("image", file) for file in shapes(kind, numbers, 16)]
+    return client.post("/api/pictures", data={"class": name or kind}, files=files).json()
+
+
+def draft(client: TestClient) -> dict[str, list[str]]:
+    """The pictures of the next lesson by class."""
+    return {one["name"]: one["pictures"] for one in client.get("/api/state").json()["draft"]}
+
+
+def teach_draft(client: TestClient, path: Path) -> str:
+    """Teach the next lesson in this process, as the worker process does."""
+    session = client.app.state.sessions.get()  # type: ignore[attr-defined]
+    lesson = str(session.pictures.start_lesson())
+    with lock(path):
+        options = TINY_OPTIONS if not (path / "CURRENT").exists() else type(TINY_OPTIONS)(device="cpu")
+        teacher = Teacher(path, [session.pictures.folder / lesson], options)
+        for result in teacher.lesson_results():
+            teacher.teach(result)
+    return lesson
+
+
+def zipped(client: TestClient, file: str) -> list[str]:
+    """Names of the files in an exported archive."""
+    return zipfile.ZipFile(io.BytesIO(client.get(f"/api/export/{file}").content)).namelist()

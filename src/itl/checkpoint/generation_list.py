@@ -93,7 +93,7 @@ def remove_generations(root: Path, names: Collection[str]) -> None:
     for path in root.glob(".draft-*"):
         if _DRAFT_NAME.fullmatch(path.name) and (_has_known_entries(path) or not any(_entries(path))):
             shutil.rmtree(path, ignore_errors=True)
-    remove_leftovers(root / CURRENT)
+    remove_leftovers(root, [CURRENT])
 
 
 def _listed(root: Path, name: str) -> tuple[list[str], str] | None:

@@ -11,6 +11,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
+from itl.cpu import available_cores
 from itl.errors import UserError
 from itl.triton_support import device_guard, supports_triton
 
@@ -153,12 +154,6 @@ def choose_engine(
         return Engine(torch_device, precision, exact=exact)
     input_bytes = max(MIN_INPUT_BYTES, torch.cuda.get_device_properties(torch_device).total_memory // INPUT_SHARE)
     return Engine(torch_device, precision, capture, exact, input_bytes)
-
-
-def available_cores() -> int:
-    """Number of CPU cores that this process may use."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
 
 
 def use_idle_cores() -> None:

@@ -11,6 +11,7 @@ from itl.nets.norm import fused_kernels_for
 from itl.nets.resnet import GlobalAvgPool
 from itl.triton_support import device_guard, load_kernels
 
+KERNELS = "itl.nets.pooled_classifier_kernels"
 MAX_CLASSES, MAX_PIXELS = 256, 256
 TILE = 4096  # weights that a program of the forward kernel holds at once; it holds twice as many pixel values
 BLOCK_IMAGES, BLOCK_CHANNELS = 32, 16  # block size of the backward kernel
@@ -44,7 +45,7 @@ class PooledClassifierJVP(torch.autograd.Function):
         block_k, pixels = _next_power_of_two(classes), _next_power_of_two(height * width)
         blocks = {"PIXELS": pixels, "BLOCK_C": min(TILE // block_k, 2 * TILE // pixels, 256), "BLOCK_K": block_k}
         with device_guard(y.device):
-            load_kernels("itl.nets.norm_kernels").pooled_classifier_kernel[(n,)](
+            load_kernels(KERNELS).pooled_classifier_kernel[(n,)](
                 y, dy, weight, linear.bias.detach(), dweight, dbias, means, value, derivative,
                 channels, height * width, classes, **blocks, num_warps=8,
             )  # fmt: skip
@@ -64,7 +65,7 @@ class PooledClassifierJVP(torch.autograd.Function):
         block_k = max(16, _next_power_of_two(classes))
         precision = "tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee"
         with device_guard(weight.device):
-            load_kernels("itl.nets.norm_kernels").pooled_classifier_backward_kernel[(-(-channels // BLOCK_CHANNELS),)](
+            load_kernels(KERNELS).pooled_classifier_backward_kernel[(-(-channels // BLOCK_CHANNELS),)](
                 g.contiguous(), weight, means, ddy, dweight, dbias, channels, n, ddy[0, 0].numel(), classes,
                 PRECISION=precision, BLOCK_N=BLOCK_IMAGES, BLOCK_C=BLOCK_CHANNELS, BLOCK_K=block_k, num_warps=4,
             )  # fmt: skip

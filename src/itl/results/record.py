@@ -92,8 +92,7 @@ class RunFolder:
         claim = _reserved.pop(self.path.resolve())
         try:
             if claim.lock is not None:
-                for name in RECORD_FILES:
-                    remove_leftovers(self.path / name)
+                remove_leftovers(self.path, RECORD_FILES)
             yield
         finally:
             claim.release(self.path)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from itl.apps.images import decoded_cache
 from itl.apps.images.read import Pixels, SkippedPath, UnreadableImage, decode, ignore_warnings
-from itl.engine.device import available_cores
+from itl.cpu import available_cores
 from itl.errors import UserError
 from itl.streams import Progress, array_cache
 

@@ -6,31 +6,30 @@ state: weights, memory, class names, history and an unfinished lesson always bel
 
 from __future__ import annotations
 
-import hashlib
 import os
 import time
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor, nn
 
 from itl import __version__
-from itl.apps.model.calibration import (
-    Outputs,
-    Predictions,
-    class_probabilities,
-    fit_calibration,
-    rejection_scores,
-)
 from itl.apps.model.generations import is_finished, newest_finished, with_undo_hint
 from itl.apps.model.memory_images import PILLOW_MODES, MemoryImageFiles, memory_shape, read_image
-from itl.apps.model.metadata import DEFAULT_UNDO, METADATA_FORMAT, METADATA_KEY, ImageSpec, ModelMetadata, read_metadata
+from itl.apps.model.metadata import (
+    DEFAULT_UNDO,
+    METADATA_FORMAT,
+    METADATA_KEY,
+    ImageSpec,
+    ModelMetadata,
+    fingerprint,
+    read_metadata,
+)
+from itl.apps.model.prediction import PredictionMixin, out_of_memory_as_user_error
 from itl.apps.next_task import next_task
 from itl.callbacks.base import Callback, CallbackList
 from itl.callbacks.checkpointing import CheckpointCallback
@@ -39,17 +38,15 @@ from itl.checkpoint.learner_state import LearnerState
 from itl.checkpoint.lock import lock, locked
 from itl.errors import UserError
 from itl.learner import Learner, learner_from_state, use_saved_threads
-from itl.learner.inference import compute_outputs
 from itl.nets import ModuleAdapter, backbone_settings
 from itl.nets import find as find_backbone
 from itl.streams import Images, Task
-from itl.streams.arrays import as_pixels
 
 DEFAULT_SIZE = 32  # pixels
 STRIDED_STEM_SIZE = 96  # pixels: from this image size on, the default network has a strided stem
 
 
-class Model:
+class Model(PredictionMixin):
     """A learner with class names, kept in a folder. Create it with `Model.create` or `Model.open`.
 
     `Learner` and `Model` are two levels of the same thing. A `Learner` is the continual-learning algorithm: it takes
@@ -377,7 +374,7 @@ class Model:
         checkpointing = CheckpointCallback(lambda _: self.save(), save_interval, at_task_end=False)
         self.learner.callback = CallbackList([checkpointing, *([callback] if callback else [])])
         try:
-            with _out_of_memory_as_user_error(self.path):
+            with out_of_memory_as_user_error(self.path):
                 self.learner.learn(task)
         finally:
             self.learner.callback = Callback()
@@ -397,136 +394,3 @@ class Model:
         """Add an entry with the present date to the history, without saving."""
         date = time.strftime("%Y-%m-%d %H:%M:%S")
         self.history.append({"what": what, "date": date, "itl": __version__, **entry})
-
-    # ------------------------------------------------------------------ prediction
-
-    @property
-    def classes(self) -> list[str]:
-        """The class names in the order in which they were taught; merged classes appear once."""
-        return list(dict.fromkeys(self.output_names))
-
-    def predict(self, images: Images | Tensor | np.ndarray | Sequence[Image.Image]) -> np.ndarray:
-        """Return the most probable class of each image.
-
-        Args:
-            images: Images of the model's size, uint8 `[n, c, h, w]` or any other form that `Learner.predict` takes.
-
-        Returns:
-            Class names, `[n]`.
-
-        Raises:
-            UserError: If the model has not learned anything, or the images have another shape.
-        """
-        return np.asarray(np.array(self.classes)[self.predict_proba(images).argmax(1)])
-
-    def predict_proba(self, images: Images | Tensor | np.ndarray | Sequence[Image.Image]) -> np.ndarray:
-        """Return the probability of each class for each image, calibrated by `calibrate`.
-
-        Args:
-            images: Images of the model's size, uint8 `[n, c, h, w]` or any other form that `Learner.predict` takes.
-
-        Returns:
-            Probabilities, float64 `[n, classes]`, in the order of `classes`.
-
-        Raises:
-            UserError: If the model has not learned anything, or the images have another shape.
-        """
-        return self.classify(images).probabilities
-
-    def classify(self, images: Images | Tensor | np.ndarray | Sequence[Image.Image]) -> Predictions:
-        """Return the probabilities, and which images belong to none of the classes, for what `predict_proba` takes."""
-        return self.predictions(self.outputs(images))
-
-    def outputs(self, images: Images | Tensor | np.ndarray | Sequence[Image.Image]) -> Outputs:
-        """Return what the network computes, for `predictions` and `calibrate`."""
-        with _out_of_memory_as_user_error(self.path):
-            return Outputs(*compute_outputs(self.learner, self._as_images(images)))
-
-    def predictions(self, outputs: Outputs) -> Predictions:
-        """Return the calibrated predictions for the network's outputs."""
-        temperature = self.calibration.temperature
-        probabilities = class_probabilities(outputs.logits, self.output_class_matrix(), temperature).numpy()
-        scores, name = rejection_scores(outputs, probabilities)
-        return Predictions(self.classes, probabilities, self.calibration.is_unknown(scores, name), scores)
-
-    def calibrate(self, outputs: Outputs, labels: Sequence[str]) -> None:
-        """Fit temperature and threshold to images that were not trained on. Saves nothing.
-
-        With fewer than `calibration.MIN_IMAGES` images the temperature stays as it is and no image is unknown.
-
-        Args:
-            outputs: What `outputs` returns for these images.
-            labels: Class name of each image; all of them are known to the model.
-        """
-        columns = torch.tensor([self.classes.index(name) for name in labels], dtype=torch.int64)
-        fitted = fit_calibration(outputs, columns, self.output_class_matrix())
-        self.calibration = fitted or self.calibration.without_threshold()
-
-    def _as_images(self, images: Images | Tensor | np.ndarray | Sequence[Image.Image]) -> Images:
-        if isinstance(images, Images):
-            return images
-        shape = tuple(getattr(images, "shape", ()))
-        channels_first = len(shape) == 4 and shape[1] == self.image["channels"]
-        pixels = as_pixels(images, "NCHW" if channels_first else None)
-        return Images(pixels, torch.zeros(len(pixels), dtype=torch.int64))
-
-    def output_class_matrix(self) -> Tensor:
-        """Return which output belongs to which class, `[outputs, classes]` of 0 and 1."""
-        columns = {name: column for column, name in enumerate(self.classes)}
-        matrix = torch.zeros(len(self.output_names), len(columns))
-        for output, name in enumerate(self.output_names):
-            matrix[output, columns[name]] = 1
-        return matrix
-
-
-def load(
-    path: str | os.PathLike[str],
-    *,
-    device: str = "auto",
-    settings: Mapping[str, Any] | None = None,
-    callback: Callback | None = None,
-    net: nn.Module | None = None,
-) -> Learner:
-    """Load a learner from a folder that was written by `Learner.save` or by a `Model`.
-
-    Args:
-        path: The folder.
-        device: `auto`, `cpu` or `cuda`.
-        settings: Settings that override the saved ones.
-        callback: Receives the learner's events.
-        net: The network's structure, if the learner was created with your own network; the weights are in the folder.
-
-    Returns:
-        The learner, ready to predict and to continue learning.
-
-    Raises:
-        UserError: If the folder is not a model, is damaged, or has another format version.
-    """
-    model = Model.open(path, device=device, settings=settings, net=net)
-    if model.damaged_images:
-        warnings.warn(f"{path}: the memory has lost {len(model.damaged_images)} damaged images", stacklevel=2)
-    learner = model.learner
-    learner.callback = callback or learner.callback
-    return learner
-
-
-def fingerprint(pixels: Tensor, labels: Sequence[str]) -> str:
-    """Return a digest of images and labels."""
-    digest = hashlib.sha256("\0".join(labels).encode("utf-8", "surrogateescape"))
-    for image in pixels.numpy():
-        digest.update(np.ascontiguousarray(image).tobytes())
-    return digest.hexdigest()
-
-
-@contextmanager
-def _out_of_memory_as_user_error(path: Path) -> Iterator[None]:
-    """Turn a lack of memory into a `UserError`; the folder keeps the state saved last."""
-    try:
-        yield
-    except torch.OutOfMemoryError:
-        raise UserError(
-            f"not enough GPU memory; use --device cpu, a smaller batch or a smaller network. "
-            f"{path} keeps the state saved last"
-        ) from None
-    except MemoryError:
-        raise UserError(f"not enough memory; {path} keeps the state saved last") from None

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from torch import Tensor
 from typing_extensions import TypedDict  # pydantic requires it before Python 3.12
 
 from itl.apps.model.calibration import Calibration
@@ -86,3 +90,11 @@ def read_metadata(path: Path, state: dict[str, Any]) -> ModelMetadata:
     except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
         reason = store.error_summary(error)
     raise UserError(f"the model folder {path} is not valid: {reason}")
+
+
+def fingerprint(pixels: Tensor, labels: Sequence[str]) -> str:
+    """Return a digest of images and labels."""
+    digest = hashlib.sha256("\0".join(labels).encode("utf-8", "surrogateescape"))
+    for image in pixels.numpy():
+        digest.update(np.ascontiguousarray(image).tobytes())
+    return digest.hexdigest()

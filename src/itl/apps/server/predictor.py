@@ -18,7 +18,7 @@ from itl.apps.model.calibration import Predictions
 from itl.apps.model.channels import interpolation, match_channels
 from itl.apps.server.limits import Limits
 from itl.checkpoint import store
-from itl.engine.device import available_cores
+from itl.cpu import available_cores
 from itl.errors import UserError
 
 BATCH = 64  # pictures in one forward pass

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from itl.apps.images import SkippedPath, printable_path
 from itl.apps.model import Model
 from itl.apps.model.channels import interpolation
-from itl.apps.model.folder import fingerprint
+from itl.apps.model.metadata import fingerprint
 from itl.apps.teaching.default_settings import USER_SETTINGS_NOTE, lesson_settings, new_model_settings, user_settings
 from itl.apps.teaching.held_out_evaluation import (
     HeldOutEvaluation,

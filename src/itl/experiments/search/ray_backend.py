@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from itl import __version__
+from itl.cpu import available_cores
 from itl.errors import UserError
 from itl.experiments.search.file_sync import FileBundle, pack, unpack
 from itl.experiments.search.jobs import (
@@ -29,7 +30,7 @@ from itl.experiments.search.local_backend import DEFAULT_RUNS_PER_GPU, POLL_SECO
 from itl.experiments.search.optional_imports import import_optional
 from itl.experiments.search.progress import ProgressTracker
 from itl.experiments.search.ray_task import run_ray_job
-from itl.experiments.search.resources import USABLE_MEMORY_FRACTION, available_cores, plan_processes
+from itl.experiments.search.resources import USABLE_MEMORY_FRACTION, plan_processes
 from itl.experiments.search.worker import open_job_source
 from itl.locks import FileLock
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from itl.cpu import available_cores
 from itl.errors import UserError
 from itl.experiments.search.optional_imports import import_optional
 
@@ -14,11 +14,6 @@ if TYPE_CHECKING:
 
 USABLE_MEMORY_FRACTION = 0.9
 CGROUP = Path("/sys/fs/cgroup")
-
-
-def available_cores() -> int:
-    """Number of CPU cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def free_memory() -> int:
