@@ -5,11 +5,12 @@
     python benchmarks/own_images.py prepare tinyimagenet --data TINY --out IMAGES --classes 9 --each 300
     python benchmarks/own_images.py compare IMAGES --out FILE  # lessons against joint training and logistic regression
     python benchmarks/own_images.py compare IMAGES --out FILE --backbone efficientnet-lite0
+    python benchmarks/own_images.py compare IMAGES --out FILE --scratch  # without a backbone, also for photographs
     python benchmarks/own_images.py known IMAGES --out FILE  # more images of two known classes
 
 IMAGES has the subfolders train, test and, for `known`, more, with one folder of images per class. `prepare` writes such
 a folder: DATA is what `itl run --data` takes, TINY a folder `tiny-imagenet-200`. It draws from the training images and
-takes the test images from the official test or validation set.
+takes the test images from the official test or validation set. FILE gets one more line of JSON.
 
 Everything uses the defaults of `itl learn`, which holds out a fifth of the images; logistic regression uses all images
 at once. Needs scikit-image for HOG features. Times are only meaningful on an idle machine.
@@ -125,6 +126,11 @@ def teach(model: Path, folders: list[str], options: list[str]) -> list[float]:
     return seconds
 
 
+def network_options(args: argparse.Namespace) -> list[str]:
+    """Options of `itl learn` for the network."""
+    return ["--backbone", args.backbone] if args.backbone else ["--method", "itl"] if args.scratch else []
+
+
 def lesson_folders(images: Path, root: Path, lessons: int) -> list[str]:
     """The training images in a number of lessons, whose classes follow each other in the order of their names."""
     parts = np.array_split(np.array(sorted((images / "train").iterdir()), dtype=object), lessons)
@@ -191,7 +197,7 @@ def compare(args: argparse.Namespace) -> dict[str, Any]:
     """Accuracies and seconds per seed of lessons, joint training, fine-tuning without replay, logistic regression."""
     images, rows = Path(args.images), []
     regressions: dict[str, Any] = {}
-    backbone = ["--backbone", args.backbone] if args.backbone else []
+    backbone = network_options(args)
     for seed in map(int, args.seeds.split(",")):
         with tempfile.TemporaryDirectory(dir=images) as folder:
             root = Path(folder)
@@ -205,7 +211,7 @@ def compare(args: argparse.Namespace) -> dict[str, Any]:
                 ("without replay", lessons, ["--method", "sgd"]),
             ):
                 model = root / f"model {column}"
-                seconds = teach(model, folders, [*options, *more])
+                seconds = teach(model, folders, [*options, *more])  # the last of two equal options counts
                 row[column] = {"seconds": seconds, **evaluate(model, images)}
                 print(seed, column, row[column]["accuracy"], seconds, flush=True)
             rows.append(row)
@@ -221,7 +227,7 @@ def compare(args: argparse.Namespace) -> dict[str, Any]:
 def known(args: argparse.Namespace) -> dict[str, Any]:
     """Accuracy by class before and after a lesson with more images of the first two classes."""
     images, rows = Path(args.images), []
-    backbone = ["--backbone", args.backbone] if args.backbone else []
+    backbone = network_options(args)
     for seed in map(int, args.seeds.split(",")):
         with tempfile.TemporaryDirectory(dir=images) as folder:
             root = Path(folder)
@@ -249,6 +255,7 @@ def main() -> None:
         part.add_argument("images")
         part.add_argument("--out", required=True)
         part.add_argument("--backbone")
+        part.add_argument("--scratch", action="store_true")
         part.add_argument("--seeds", default="0,1,2")
         part.add_argument("--lessons", type=int, default=3)
     args = parser.parse_args()
@@ -258,7 +265,8 @@ def main() -> None:
     record: dict[str, Any] = {"command": " ".join(sys.argv), "threads": os.environ.get("OMP_NUM_THREADS")}
     record |= environment(choose_engine("cpu").device)
     record["result"] = {"compare": compare, "known": known}[args.part](args)
-    Path(args.out).write_text(json.dumps(record, indent=1) + "\n")
+    with Path(args.out).open("a") as file:
+        file.write(json.dumps(record) + "\n")
 
 
 if __name__ == "__main__":

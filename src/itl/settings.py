@@ -114,6 +114,8 @@ class SpecialistSettings(SettingsGroup):
         name: Name of the specialist.
         epochs: Epochs per task.
         steps: Maximum number of steps per task; null: no limit.
+        patience: Epochs without progress until the learning rate falls to a tenth, and then until training ends; null:
+            train all epochs.
         batch: Images of the task per step.
         replay: Images of each replay batch.
         lr: Learning rate.
@@ -131,6 +133,7 @@ class SpecialistSettings(SettingsGroup):
     name: str = "er"
     epochs: Count = 50
     steps: Count | None = None
+    patience: Count | None = None
     batch: Count = 32
     replay: Count = 32
     lr: Rate = 0.1

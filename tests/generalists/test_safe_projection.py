@@ -165,7 +165,7 @@ def test_monitor_decisions() -> None:
         accuracies.append(accuracy)
         with torch.no_grad():
             weight.fill_(value)
-        return monitor.after_round(is_last)
+        return monitor.after_round(is_last, 0.0)
 
     start: Tensor = weight.detach().clone()
     assert [after(60.0, 1.0), after(55.0, 2.0)] == [False, False]  # far below the teacher: progress, then none

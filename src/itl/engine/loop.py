@@ -118,9 +118,11 @@ def _end_round(stepper: Stepper, monitor: Monitor | None, epoch: int, steps: int
         try:
             loss = stepper.round_loss(epoch, steps)
         except Diverged:
+            if not monitor.recovers:
+                raise
             monitor.go_back()
             loss = math.nan
-        if math.isnan(loss) or monitor.after_round(is_last):
+        if math.isnan(loss) or monitor.after_round(is_last, loss):
             stepper.weights_changed()
     return loss
 

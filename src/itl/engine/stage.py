@@ -130,13 +130,15 @@ class Monitor(Protocol):
     Attributes:
         rate: Factor of the learning rate of the next round.
         stopped: Whether the stage has ended early.
+        recovers: Whether it returns to earlier weights if a loss or weight is not finite; otherwise the stage fails.
     """
 
     rate: float
     stopped: bool
+    recovers: bool
 
-    def after_round(self, is_last: bool) -> bool:
-        """Look at the weights after a round; returns whether it changed them."""
+    def after_round(self, is_last: bool, loss: float) -> bool:
+        """Look at the weights after a round with this mean loss; returns whether it changed them."""
         ...
 
     def go_back(self) -> None:

@@ -39,6 +39,8 @@ class ProjectionMonitor:
         summary: Updated with the accuracies in percent, the rate and whether the stage ended early.
     """
 
+    recovers = True
+
     def __init__(
         self, net: Net, teacher: Callable[[Tensor], Tensor], context: MemoryContext, summary: dict[str, Any]
     ) -> None:
@@ -56,7 +58,7 @@ class ProjectionMonitor:
         self.best = {name: tensor.clone() for name, tensor in net.state_dict().items()}
         self._update_summary()
 
-    def after_round(self, is_last: bool) -> bool:
+    def after_round(self, is_last: bool, loss: float) -> bool:
         """Compare the network with the best weights so far and with the teacher; returns whether weights changed."""
         self.accuracy = self._accuracy(self._logits)
         is_near = self.accuracy >= self.teacher_accuracy - LOSS

@@ -30,6 +30,7 @@ from itl.learner.stages import (
     image_pool,
     make_projection_stage,
     make_specialist_stage,
+    make_training_stage,
     memory_context,
     run_stage,
     select_memory,
@@ -143,7 +144,7 @@ class Learner:
         self._start_task(task)
         with self.engine.activate():
             try:
-                self._train_specialist()  # p_t = argmin L(f_{t-1}; B_{t-1} ∪ D_t)
+                self._train_specialist(task)  # p_t = argmin L(f_{t-1}; B_{t-1} ∪ D_t)
                 self._update_memory(task)  # B_t = B_{t-1} ⊕ D_t
                 self._half_pipe(task)  # redraw the classifier
                 self._learn_generalist()  # w_t = argmin L(p_t + V(w); B_t)
@@ -152,14 +153,13 @@ class Learner:
                 raise UserError(validation.explain_divergence(self.settings, len(self.tasks), error)) from error
         self._finish_task()
 
-    def _train_specialist(self) -> None:
+    def _train_specialist(self, task: Task) -> None:
         if self.position[0] == "specialist":
             if self.specialist.optimizes:
-                run_stage(self, make_specialist_stage(self, self.specialist.training_phase()), "specialist")
+                run_stage(self, make_training_stage(self, task), "specialist")
             self.position = ("closing", 0)
         if self.position[0] == "closing":
-            phase = self.specialist.closing_phase()
-            if phase is not None:
+            if (phase := self.specialist.closing_phase()) is not None:
                 run_stage(self, make_specialist_stage(self, phase), "specialist")
             self.position = ("memory", 0)
 

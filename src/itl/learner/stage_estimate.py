@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from itl import specialists
 from itl.engine.batches import num_batches
 from itl.settings import Settings
 
@@ -40,8 +41,10 @@ def estimate_stages(settings: Settings, task: int, count: int, before: int, stor
     s, g, p = settings.specialist, settings.tangent, settings.projection
     # Every memory except the stratified one is filled, and replayed from, during the task.
     replays = settings.memory.policy != "none" and (before > 0 or settings.memory.policy != "stratified")
-    steps = num_batches(count, s.batch) * s.epochs
-    images = min(s.batch, count) + (s.replay * s.draws if replays else 0)
+    in_epoch = images_per_epoch(settings, count, before)
+    replays = replays and in_epoch == count
+    steps = num_batches(in_epoch, s.batch) * s.epochs
+    images = min(s.batch, in_epoch) + (s.replay * s.draws if replays else 0)
     stages = [StageEstimate(task, "specialist", min(steps, s.steps or steps), images)]
     if settings.generalist != "none":
         epochs = (_steps(stored, g.batch, g.epochs, g.steps), min(g.batch, stored))
@@ -51,6 +54,11 @@ def estimate_stages(settings: Settings, task: int, count: int, before: int, stor
         size = stored if p.over == "memory" else count
         stages.append(StageEstimate(task, "projection", _steps(size, p.batch, p.epochs, p.steps), min(p.batch, size)))
     return stages
+
+
+def images_per_epoch(settings: Settings, count: int, before: int) -> int:
+    """Number of samples in an epoch of the specialist, for `count` images of the task and `before` in the memory."""
+    return count + (before if specialists.find(settings.specialist.name).data == "both" else 0)
 
 
 def _steps(images: int, batch: int, epochs: int, steps: int | None) -> int:

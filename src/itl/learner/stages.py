@@ -14,6 +14,7 @@ from itl.engine.stage import Stage
 from itl.errors import UserError
 from itl.generalists import Generalist, MemoryContext, projection_stage, statistics_layers, teacher_scale
 from itl.learner.builder import build_augment
+from itl.learner.convergence import ConvergenceMonitor
 from itl.replay import ReplayRoundPlanner, phase_data, specialist_stage
 from itl.specialists import Phase, TaskContext
 from itl.streams import Images, Task, Traits
@@ -96,6 +97,16 @@ def make_specialist_stage(learner: Learner, phase: Phase) -> Stage:
             "missing; pass these tasks to learner.recall first"
         )
     return specialist_stage(ReplayRoundPlanner(specialist, phase, *phase_data(phase, specialist, learner._past_data)))
+
+
+def make_training_stage(learner: Learner, task: Task) -> Stage:
+    """Build the stage of the specialist's training phase, which ends early if the settings say so."""
+    stage = make_specialist_stage(learner, learner.specialist.training_phase())
+    patience = learner.settings.specialist.patience
+    if patience is not None:
+        rounds = stage.planner.num_rounds
+        stage.monitor = ConvergenceMonitor(learner, task.validation, patience, rounds, stage.summary)
+    return stage
 
 
 def make_projection_stage(learner: Learner, task: Task, generalist: Generalist) -> Stage:

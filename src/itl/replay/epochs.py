@@ -14,7 +14,7 @@ from itl.engine.batches import num_batches
 from itl.engine.keyed_random import Key, generator
 from itl.engine.pool import ConcatImageSource, ImageSource
 from itl.engine.stage import StepChunk, StepInputs
-from itl.replay.plan import ReplayPlan, balanced_rows, plan_epoch
+from itl.replay.plan import ReplayPlan, balanced_rows, plan_epoch, stratified_rows
 from itl.replay.step_inputs import ReplayInputs, ReplayStepInputs, TaskInputs, flatten
 from itl.specialists.base import LabeledImages, Phase, Specialist
 
@@ -98,7 +98,7 @@ class ReplayRoundPlanner:
             draws=specialist.num_replay_batches if self.memory.size and phase.replays else 0,
             online=self.memory.policy.plan_writes if phase.replays and self.memory.policy.plans_writes else None,
             limit=min(self.per_epoch, self.total_steps - self.first_step(index)),
-            rows=balanced_rows(self.labels, generator(*key, "order")) if phase.balanced else None,
+            rows=self._rows(generator(*key, "order")),
         )
         steps, first = len(replay.batch), self.planned.step
         extra = specialist.draw_inputs(generator(*key, "inputs"), steps, first) if phase.replays else {}
@@ -112,6 +112,12 @@ class ReplayRoundPlanner:
             for d, slots in enumerate(replay.slots)
         ]
         return PlannedEpoch(replay, task_draws, replay_draws, extra, offers, candidate_inputs)
+
+    def _rows(self, rng: np.random.Generator) -> np.ndarray | None:
+        """The rows of a class-balanced epoch; None for all rows, shuffled."""
+        if self.phase.stratified:
+            return stratified_rows(self.labels, rng)
+        return balanced_rows(self.labels, rng) if self.phase.balanced else None
 
     def _draw_offers(
         self, index: int, replay: ReplayPlan, rng: np.random.Generator

@@ -103,6 +103,21 @@ def balanced_rows(labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return rng.choice(len(labels), len(labels), p=chance / chance.sum())
 
 
+def stratified_rows(labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """`n` rows, shuffled, with equally many (to within one) of each class among the labels `[n]`.
+
+    A row is drawn again only when all rows of its class were drawn.
+    """
+    classes = rng.permutation(np.unique(labels))
+    shares = [len(part) for part in np.array_split(np.arange(len(labels)), len(classes))]
+    rows = []
+    for label, share in zip(classes, shares, strict=True):
+        own = np.flatnonzero(labels == label)
+        rows += [rng.permutation(own) for _ in range(share // len(own))]
+        rows.append(rng.permutation(own)[: share % len(own)])
+    return rng.permutation(np.concatenate(rows))
+
+
 def _draw_slots(rng: np.random.Generator, held: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """The slots that every step replays, drawn without replacement from the `held[k]` slots filled at step k."""
     cuts = np.flatnonzero(np.diff(held)) + 1  # runs of steps with equally many filled slots share one draw

@@ -165,6 +165,7 @@ class Phase:
         parameters: The tensors to optimize, by name.
         steps: Upper bound on the number of steps; None for no bound.
         balanced: Draw every class equally often, with replacement.
+        stratified: Draw every class equally often, and no image of a class again before all of them were drawn.
         training: Whether the network is in training mode.
         replays: Whether steps take batches from memory, and an online memory policy writes.
         augmented: Whether the images are augmented.
@@ -179,6 +180,7 @@ class Phase:
     parameters: dict[str, Tensor]
     steps: int | None = None
     balanced: bool = False
+    stratified: bool = False
     training: bool = True
     replays: bool = True
     augmented: bool = True

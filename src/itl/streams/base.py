@@ -113,6 +113,7 @@ class Task:
         test: Test images (or validation images, see `Stream.split`).
         stream: Name of the stream.
         traits: Properties of the dataset.
+        validation: Images that are not trained on and decide when training ends (`specialist.patience`), or None.
     """
 
     index: int
@@ -121,6 +122,7 @@ class Task:
     test: Images
     stream: str
     traits: Traits
+    validation: Images | None = None
 
     def __repr__(self) -> str:
         """Stream, index, classes and numbers of images."""

@@ -76,6 +76,9 @@ def test_small_images_and_the_users_own_choices_are_learned_from_scratch(side, o
 def test_without_the_weights_the_network_is_trained_from_scratch(tmp_path, monkeypatch):
     monkeypatch.setattr("itl.nets.packaged_weights.find_spec", lambda name: None)
     teacher = Teacher(tmp_path / "model", [folder(tmp_path / "images", 80)], TeachingOptions(device="cpu"))
-    assert teacher.choice() == "new model: itl, a network trained from scratch, 64 x 64 pixels"
+    assert (
+        teacher.choice()
+        == "new model: itl, resnet8 trained from scratch, a strided stem for large images, 64 x 64 pixels"
+    )
     with pytest.raises(UserError, match="Unknown backbone 'efficientnet-lite9'"):
         TeachingOptions(backbone="efficientnet-lite9")

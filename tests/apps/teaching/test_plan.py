@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from itl.apps.teaching import Teacher, TeachingOptions, estimate, plan_lessons
-from itl.apps.teaching.default_settings import batch_size, default_network, lesson_settings
+from itl.apps.teaching.default_settings import LessonSize, batch_size, default_network, lesson_settings
 from itl.presets import settings_for
 from support.image_folders import write_images
 from support.tiny_lessons import TINY_OPTIONS
@@ -27,8 +27,11 @@ def test_default_image_size_fits_the_images(tmp_path: Path) -> None:
 
 def test_default_epochs_and_network() -> None:
     settings = settings_for("itl", None, 200)
-    few, many, most = (lesson_settings(count, 200, settings)["specialist.epochs"] for count in (20, 960, 100_000))
-    assert (few, many, most) == (100, 10, 5)
+    lessons = [LessonSize(count, 0, 200, 32) for count in (20, 960, 100_000)]
+    chosen = [lesson_settings(lesson, settings) for lesson in lessons]
+    assert [one["specialist.epochs"] for one in chosen] == [100, 60, 60]  # the maximum: training ends sooner
+    assert [one["specialist.patience"] for one in chosen] == [20, 4, 4]
+    assert not default_network(32, gpu=False, pretrained=False)["net.strided"]
     assert default_network(32, gpu=False, pretrained=False)["net.name"] == "resnet8"
     assert default_network(128, gpu=False, pretrained=False)["net.strided"]
     assert default_network(32, gpu=True, pretrained=False) == {"net.name": "resnet18", "net.strided": False}
@@ -39,7 +42,7 @@ def test_last_batch_of_an_epoch_is_not_small() -> None:
     """Batch norm over very few images at the end of an epoch can ruin the network's running statistics."""
     assert [batch_size(count) for count in (5, 32, 33, 40, 64, 289, 10_000)] == [32, 32, 25, 32, 32, 31, 32]
     assert all(count % batch_size(count) == 0 or count % batch_size(count) >= 8 for count in range(8, 3000))
-    settings = lesson_settings(289, 65, settings_for("itl", None, 200))
+    settings = lesson_settings(LessonSize(289, 0, 65, 32), settings_for("itl", None, 65))
     assert (settings["specialist.batch"], settings["tangent.batch"], settings["projection.batch"]) == (31, 28, 28)
 
 

@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,8 @@ from itl.nets import ModuleAdapter, backbone_settings
 from itl.nets import find as find_backbone
 from itl.streams import Images, Task
 
+NamedImages = tuple[Tensor, Sequence[str]]
+"""Images, uint8 `[n, c, h, w]`, and the class name of each."""
 DEFAULT_SIZE = 32  # pixels
 STRIDED_STEM_SIZE = 96  # pixels: from this image size on, the default network has a strided stem
 
@@ -309,12 +312,13 @@ class Model(PredictionMixin):
 
     # ------------------------------------------------------------------ learning
 
-    def task(self, pixels: Tensor, labels: Sequence[str]) -> Task:
+    def task(self, pixels: Tensor, labels: Sequence[str], validation: NamedImages | None = None) -> Task:
         """Return images as the learner's next task; new class names are assigned to new outputs.
 
         Args:
             pixels: Images, uint8 `[n, c, h, w]`.
             labels: Class name of each image.
+            validation: As for `teach`.
 
         Raises:
             UserError: If there are no images, or the numbers of images and labels differ.
@@ -322,8 +326,12 @@ class Model(PredictionMixin):
         if not len(pixels) or len(pixels) != len(labels):
             raise UserError(f"there are {len(pixels)} images and {len(labels)} labels; give one label per image")
         names = self._extended_names(labels)
-        outputs = torch.tensor([names.index(name) for name in labels])
-        return next_task(self.learner, Images(pixels, outputs), flip=self.image["flip"], policy=self.image["policy"])
+
+        def images(pixels: Tensor, labels: Sequence[str]) -> Images:
+            return Images(pixels, torch.tensor([names.index(name) for name in labels], dtype=torch.int64))
+
+        task = next_task(self.learner, images(pixels, labels), flip=self.image["flip"], policy=self.image["policy"])
+        return task if validation is None else replace(task, validation=images(*validation))
 
     def _extended_names(self, labels: Sequence[str]) -> list[str]:
         """Return the output names including new classes, which are sorted: the order of images does not matter."""
@@ -338,6 +346,8 @@ class Model(PredictionMixin):
         callback: Callback | None = None,
         save_interval: float | None = None,
         threads: int | None = None,
+        validation: NamedImages | None = None,
+        replayed: NamedImages | None = None,
     ) -> None:
         """Learn images as one task, or resume learning the same images after an interruption.
 
@@ -352,20 +362,32 @@ class Model(PredictionMixin):
             save_interval: Seconds between saves of the unfinished state; by default `ITL_SAVE_EVERY` or 30.
             threads: Number of CPU threads. None: PyTorch's number; an unfinished task continues with its own number,
                 and any other number makes its result differ in the last bits.
+            validation: Images and class names that are not trained on; all classes are known to the model or in
+                `labels`. They decide when training ends, if the setting `specialist.patience` is not null.
+            replayed: Images and class names of earlier tasks, to learn them again together with the new images. The
+                images in memory are learned again in any case.
 
         Raises:
             UserError: If other images are unfinished, or the images do not fit the model.
         """
         self._require_memory()
-        task = self.task(pixels, labels)
-        digest = fingerprint(pixels, labels)
+        digest, again = fingerprint(pixels, labels), None
         if self.pending is not None and self.pending["fingerprint"] != digest:
             raise UserError(
                 f"{self.path} has not finished learning {self.pending.get('what', 'other images')}; "
                 f"give the same images to finish it, or undo it first: itl undo {self.path}"
             )
+        if replayed is not None and len(replayed[1]):
+            again = fingerprint(*replayed)
+            pixels, labels = torch.cat([pixels, replayed[0]]), [*labels, *replayed[1]]
+        if self.pending is not None and self.pending.get("replayed") != again:
+            raise UserError(
+                f"{self.path} started to learn {self.pending.get('what', 'these images')} with other images of earlier "
+                f"folders; restore them and repeat the command that started it, or undo it: itl undo {self.path}"
+            )
+        task = self.task(pixels, labels, validation)
         if self.pending is None:
-            self.pending = {**(notes or {}), "fingerprint": digest}
+            self.pending = {**(notes or {}), "fingerprint": digest, "replayed": again}
         elif threads is None:
             use_saved_threads(self.learner)
         if threads is not None:

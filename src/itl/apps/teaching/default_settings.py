@@ -1,58 +1,142 @@
-"""Default settings for teaching: a network that suits the image size and the device, epochs that suit the data."""
+"""Default settings for teaching: a network that suits the image size and the device, training to convergence."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
+from itl import specialists
 from itl.apps.model import Model
-from itl.apps.teaching.options import TeachingOptions
+from itl.apps.teaching.estimate import measure_speed
+from itl.apps.teaching.options import DEFAULT_MINUTES, TeachingOptions
 from itl.engine.device import choose_engine
+from itl.learner.stage_estimate import estimate_stages, images_per_epoch
 from itl.nets import backbone_settings
 from itl.presets import settings_for
-from itl.settings import Settings
+from itl.settings import Settings, build, flatten
 
-UNSTRIDED_MAX_SIZE = 24  # pixels: up to this image size a CPU network needs no strided stem
+UNSTRIDED_MAX_SIZE = 48  # pixels: up to this image size a CPU network needs no strided stem
 LARGE_IMAGE_SIZE = 96  # pixels: from this image size on, a deeper network or a strided stem
 SPECIALIST_STEPS, MEMORY_STEPS = 300, 200  # target number of steps of the specialist, and of each stage on the memory
-SPECIALIST_EPOCHS, MEMORY_EPOCHS = (5, 100), (10, 60)  # minimum and maximum number of epochs
+SPECIALIST_EPOCHS, MEMORY_EPOCHS = (60, 100), (2, 60)  # minimum and maximum number of epochs
+PATIENCE_STEPS, PATIENCE_EPOCHS = 100, (4, 20)  # target number of steps without progress, bounds in epochs
+MIN_TRAINING_SHARE = 0.5  # of the time for a lesson, at least this is for the new images, the rest for the memory
 BATCH_SIZE = 32
 MIN_LAST_BATCH = 8  # images: batch norm over fewer images is unreliable
 CPU_LEARNING_RATE = 0.03  # small networks learn well at a higher rate than the paper's, which is for a ResNet-18
-CPU_LEARNING_RATE_METHODS = ("itl", "itl-na")
+FOLDER_METHODS = ("itl", "itl-na")  # methods whose rate and specialist are chosen here
+BALANCED_SPECIALIST = "er-balanced"
 MIN_MEMORY_PER_CLASS = 10  # images: the memory grows to hold this many of each class, unless `buffer` is given
 USER_SETTINGS_NOTE = "own settings"  # key in `Learner.notes`: settings chosen by the user, kept for later lessons
+MINUTES_NOTE = "minutes"  # key in `Learner.notes`: time for one lesson chosen by the user, kept for later lessons
 
 
-def new_model_settings(options: TeachingOptions, size: int, images: int) -> dict[str, Any]:
-    """Return a new model's settings for a first lesson of `images` images; the user's own settings take precedence."""
+@dataclass(frozen=True)
+class LessonSize:
+    """What the training of a lesson depends on.
+
+    Attributes:
+        images: Number of training images.
+        before: Number of images in memory before the lesson.
+        buffer: Size of the memory.
+        pixels: Width and height of the images.
+    """
+
+    images: int
+    before: int
+    buffer: int
+    pixels: int
+
+    @property
+    def after(self) -> int:
+        """Number of images in memory after the lesson."""
+        return min(self.buffer, self.before + self.images)
+
+
+def new_model_settings(options: TeachingOptions, lesson: LessonSize) -> dict[str, Any]:
+    """Return a new model's settings for its first lesson; the user's own settings take precedence."""
+    fixed = fixed_settings(options, lesson)
+    settings = settings_for(options.method_or_default, None, lesson.buffer, fixed)
+    return {**training_settings(lesson, settings, options.settings, options, None), **fixed}
+
+
+def fixed_settings(options: TeachingOptions, lesson: LessonSize) -> dict[str, Any]:
+    """Return the settings of a new model that do not depend on its lessons, and the user's own settings."""
     gpu = choose_engine(options.device).device.type == "cuda"
-    method, buffer = options.method_or_default, options.buffer_or_default
+    method, own = options.method_or_default, options.settings
     if options.backbone is None:
-        network = default_network(size, gpu, options.weights is not None)
-        small = method in CPU_LEARNING_RATE_METHODS and not gpu
+        network = default_network(lesson.pixels, gpu, options.weights is not None)
+        small = method in FOLDER_METHODS and not gpu
         network |= {"specialist.lr": CPU_LEARNING_RATE} if small else {}
     else:
         network = {**backbone_settings(options.backbone), "net.size": None}  # the model's images have the right size
         network |= {"net.strided": True} if options.weights is not None else {}
-    defaults = {
+    balanced = method in FOLDER_METHODS and own.get("memory.policy", "stratified") == "stratified"
+    return {
         **network,
+        **({"specialist.name": BALANCED_SPECIALIST} if balanced else {}),
         "memory.outgrown": "grow",
         "memory.least": MIN_MEMORY_PER_CLASS if options.buffer is None else 1,
+        **own,
     }
-    settings = settings_for(method, None, buffer, {**defaults, **options.settings})
-    return {**defaults, **lesson_settings(images, min(images, buffer), settings), **options.settings}
 
 
-def lesson_settings(images: int, stored: int, settings: Settings) -> dict[str, int]:
-    """Return epochs and batch sizes for a lesson of `images` images with `stored` images in memory afterwards."""
-    specialist = _epochs(SPECIALIST_STEPS, images, settings.specialist.batch, SPECIALIST_EPOCHS)
-    on_memory = _epochs(MEMORY_STEPS, stored, settings.tangent.batch, MEMORY_EPOCHS)
+def training_settings(
+    lesson: LessonSize, settings: Settings, chosen: Mapping[str, Any], options: TeachingOptions, saved: float | None
+) -> dict[str, Any]:
+    """Return epochs, patience, batch sizes and the maximum number of steps for a lesson.
+
+    Args:
+        lesson: The size of the lesson.
+        settings: The model's settings.
+        chosen: Settings chosen by the user, which take precedence. With a number of epochs, all of them are trained.
+        options: The user's options.
+        saved: The minutes for a lesson that the user gave earlier, or None.
+    """
+    defaults = {**lesson_settings(lesson, settings), **_generalist(lesson, settings, chosen), "specialist.steps": None}
+    if "specialist.epochs" in chosen:
+        defaults["specialist.patience"] = None
+    timed = "specialist.epochs" not in chosen or options.minutes is not None
+    if timed and settings.net.trained is None and specialists.build(settings.specialist).optimizes:
+        seconds = 60 * (options.minutes or saved or DEFAULT_MINUTES)
+        built = build(flatten(settings.model_dump()), defaults, chosen)
+        defaults["specialist.steps"] = steps_within(seconds, built, lesson, options.device)
+    return defaults
+
+
+def _generalist(lesson: LessonSize, settings: Settings, chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """Return whether a generalist learns from the memory; nothing if the user has chosen settings of it.
+
+    As long as the memory holds every image, class-balanced training on all of them is better without it.
+    """
+    groups = ("generalist", "half_pipe", "project", "tangent.", "projection.")
+    if settings.specialist.name != BALANCED_SPECIALIST or any(name.startswith(groups) for name in chosen):
+        return {}
+    return {"generalist": "none" if lesson.before + lesson.images <= lesson.buffer else "tangent"}
+
+
+def lesson_settings(lesson: LessonSize, settings: Settings) -> dict[str, int | None]:
+    """Return the maximum number of epochs, the patience and the batch sizes for a lesson."""
+    count = images_per_epoch(settings, lesson.images, lesson.before)
+    batch = batch_size(count)
+    on_memory = _epochs(MEMORY_STEPS, lesson.after, settings.tangent.batch, MEMORY_EPOCHS)
     return {
-        "specialist.epochs": specialist,
-        "specialist.batch": batch_size(images),
+        "specialist.epochs": _epochs(SPECIALIST_STEPS, count, batch, SPECIALIST_EPOCHS),
+        "specialist.patience": _epochs(PATIENCE_STEPS, count, batch, PATIENCE_EPOCHS),
+        "specialist.batch": batch,
         **{f"{stage}.epochs": on_memory for stage in ("tangent", "projection")},
-        **{f"{stage}.batch": batch_size(stored) for stage in ("tangent", "projection")},
+        **{f"{stage}.batch": batch_size(lesson.after) for stage in ("tangent", "projection")},
     }
+
+
+def steps_within(seconds: float, settings: Settings, lesson: LessonSize, device: str) -> int:
+    """Return the number of steps on the new images for which this time suffices, besides the stages on the memory."""
+    speed = measure_speed(settings.net, settings.precision, lesson.pixels, device)
+    task = 2 if lesson.before else 1
+    training, *others = estimate_stages(settings, task, lesson.images, lesson.before, lesson.after)
+    left = max(seconds - sum(speed.seconds(stage) for stage in others), MIN_TRAINING_SHARE * seconds)
+    return max(1, int(left * training.steps / speed.seconds(training)))
 
 
 def batch_size(images: int) -> int:

@@ -7,17 +7,19 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor, nn
 
 from itl import nets
-from itl.engine.device import INFERENCE_BATCH, choose_engine
-from itl.learner.stage_estimate import GENERALIST, estimate_stages
-from itl.settings import Settings
+from itl.engine.device import INFERENCE_BATCH, Engine, choose_engine
+from itl.learner.stage_estimate import GENERALIST, StageEstimate, estimate_stages
+from itl.settings import Network, Settings
 
 FEATURE_BATCH = 8  # images of the timed forward pass through a frozen trunk
 TIMED_STEPS = 3  # after one step to warm up
+TIMED_BATCH, TIMED_CLASSES = 32, 10  # images and outputs of the timed steps
 # Cost of an image relative to the specialist: a generalist trains the last layers only, a projection runs two models.
 RELATIVE_IMAGE_COST = {"specialist": 1.0, GENERALIST: 0.5, "projection": 1.5}
 LAZY_LIBRARY_BYTES = 128 << 20  # main memory for libraries that are loaded when training starts
@@ -38,12 +40,44 @@ class CostEstimate:
     device: str
 
 
+@dataclass(frozen=True)
+class Speed:
+    """Speed of training steps: a step takes a constant time plus a time per image.
+
+    Attributes:
+        per_step: Seconds per step.
+        per_image: Seconds per image.
+        activations: Bytes of the activations of one image.
+    """
+
+    per_step: float
+    per_image: float
+    activations: float
+
+    def seconds(self, stage: StageEstimate) -> float:
+        """Return the time of a stage."""
+        return stage.steps * (self.per_step + self.per_image * stage.images * RELATIVE_IMAGE_COST[stage.stage])
+
+
+@lru_cache
+def measure_speed(net: Network, precision: str | None, size: int, device: str) -> Speed:
+    """Time training steps of two batch sizes on blank images of `size` x `size` pixels, once for each network."""
+    engine = choose_engine(device, precision)
+    module = _build(net, TIMED_CLASSES, engine)
+    single, activations = _measure_step(module, torch.zeros(TIMED_BATCH, 3, size, size, device=engine.device))
+    double, _ = _measure_step(module, torch.zeros(2 * TIMED_BATCH, 3, size, size, device=engine.device))
+    per_image = max(double - single, single / 4) / TIMED_BATCH
+    return Speed(max(single - per_image * TIMED_BATCH, 0.0), per_image, activations / TIMED_BATCH)
+
+
+def _build(net: Network, classes: int, engine: Engine) -> nn.Module:
+    return engine.to_device(nets.build(net.name, classes, width=net.width, strided=net.strided))
+
+
 def estimate_cost(
     lessons: Sequence[tuple[Settings, int]], size: int, classes: int, buffer: int, stored: int, device: str
 ) -> CostEstimate:
     """Estimate the cost of lessons.
-
-    The time of a step is a constant plus a time per image; both follow from timing steps of two batch sizes.
 
     Args:
         lessons: Settings and number of training images of each lesson.
@@ -55,7 +89,7 @@ def estimate_cost(
     """
     first = lessons[0][0]
     engine = choose_engine(device, first.precision)
-    net = engine.to_device(nets.build(first.net.name, classes, width=first.net.width, strided=first.net.strided))
+    net = _build(first.net, classes, engine)
     process = _peak_memory() + LAZY_LIBRARY_BYTES if engine.device.type == "cpu" else 0
     weights = sum(parameter.numel() for parameter in net.parameters())
     pixels = 3 * size * size * (max(count for _, count in lessons) + buffer)
@@ -63,18 +97,14 @@ def estimate_cost(
         per_image = _measure_features(net, torch.zeros(FEATURE_BATCH, 3, size, size, device=engine.device))
         seconds = per_image * sum(count for _, count in lessons)
         return CostEstimate(seconds, 16 * weights + pixels + process, str(engine.device))
-    batch = first.specialist.batch
-    single, activations = _measure_step(net, torch.zeros(batch, 3, size, size, device=engine.device))
-    double, _ = _measure_step(net, torch.zeros(2 * batch, 3, size, size, device=engine.device))
-    per_image = max(double - single, single / 4) / batch
-    per_step = max(single - per_image * batch, 0.0)
+    speed = measure_speed(first.net, first.precision, size, device)
     seconds = 0.0
     for task, (settings, count) in enumerate(lessons, 1):
         before, stored = stored, min(buffer, stored + count)
-        for stage in estimate_stages(settings, task, count, before, stored):
-            seconds += stage.steps * (per_step + per_image * stage.images * RELATIVE_IMAGE_COST[stage.stage])
-    concurrent_images = max(2 * batch, min(INFERENCE_BATCH, stored) // 2)  # whose activations are in memory at once
-    data = 16 * weights + activations * concurrent_images // batch + pixels
+        seconds += sum(speed.seconds(stage) for stage in estimate_stages(settings, task, count, before, stored))
+    # Number of images whose activations are in memory at once.
+    concurrent_images = max(2 * first.specialist.batch, min(INFERENCE_BATCH, stored) // 2)
+    data = 16 * weights + int(speed.activations * concurrent_images) + pixels
     return CostEstimate(seconds, data + process, str(engine.device))
 
 

@@ -6,14 +6,15 @@ from typing import Any
 
 from itl import specialists
 from itl.apps.images import printable_path
-from itl.apps.teaching.default_settings import lesson_settings, new_model_settings, user_settings
+from itl.apps.teaching.default_settings import LessonSize
 from itl.apps.teaching.estimate import estimate_cost
 from itl.apps.teaching.lesson import Lesson, LessonImages
 from itl.apps.teaching.lesson_result import skipped_as_dicts
 from itl.apps.teaching.teacher import Teacher
+from itl.engine.batches import num_batches
+from itl.learner.stage_estimate import images_per_epoch
 from itl.learner.validation import check_task
-from itl.presets import settings_for
-from itl.settings import Settings, build, flatten
+from itl.settings import Settings
 
 SAMPLED_IMAGES = 16  # of each folder, decoded to find problems before anything is learned
 
@@ -29,25 +30,29 @@ def plan_lessons(teacher: Teacher) -> dict[str, Any]:
     options, model = teacher.options, teacher.model
     teacher.lesson_results()  # raises if another lesson is unfinished
     known = list(model.classes) if model else []
+    buffer = teacher.buffer
+    before = stored = len(model.learner.memory) if model else 0
     lessons, settings = [], []
     for lesson in teacher.lessons:
         sample = lesson.sample(teacher.image_size, SAMPLED_IMAGES, teacher.interpolation())
         _check(teacher, lesson, sample, known)
         entry = _plan_lesson(lesson, sample, known)
-        settings.append((_settings(teacher, entry["images"]), entry["images"]))
-        lessons.append({**entry, "epochs": _epochs(settings[-1][0])})
         known += [name for name in lesson.files.train if name not in known]
-    buffer = max(options.buffer or 0, model.learner.memory.size) if model else options.buffer_or_default
-    stored = len(model.learner.memory) if model else 0
+        size = LessonSize(entry["images"], before, buffer, teacher.image_size)
+        settings.append((teacher.settings_for_lesson(size), entry["images"]))
+        lessons.append({**entry, "epochs": _epochs(settings[-1][0], size)})
+        before = size.after
     cost = estimate_cost(settings, teacher.image_size, len(known), buffer, stored, options.device)
-    net = settings[0][0].net
+    net, memory = settings[0][0].net, settings[0][0].memory
     return {
         "model": str(teacher.path),
         "exists": model is not None,
         "method": model.learner.method if model else options.method_or_default,
         "network": {"name": net.name, "width": net.width, "strided": net.strided},
         "size": teacher.image_size,
-        "buffer": buffer,
+        "buffer": buffer if memory.policy != "none" else 0,
+        "memory_bytes": buffer * 3 * teacher.image_size**2 if memory.policy != "none" else 0,
+        "minutes": teacher.minutes,
         "lessons": lessons,
         "estimate": {"seconds": cost.seconds, "bytes": cost.bytes, "device": cost.device},
     }
@@ -65,11 +70,21 @@ def _check(teacher: Teacher, lesson: Lesson, sample: LessonImages, known: list[s
     model.learner.check_memory(len({*known, *names}))
 
 
-def _epochs(settings: Settings) -> dict[str, int] | None:
-    """Epochs on the new images and on the memory; None for a method that computes its classifier directly."""
+def _epochs(settings: Settings, lesson: LessonSize) -> dict[str, Any] | None:
+    """Maximum number of epochs on the new images, whether training may end sooner, and epochs on the memory.
+
+    None for a method that computes its classifier directly.
+    """
     if not specialists.build(settings.specialist).optimizes:
         return None
-    return {"images": settings.specialist.epochs, "memory": settings.tangent.epochs * (settings.generalist != "none")}
+    training = settings.specialist
+    steps = num_batches(images_per_epoch(settings, lesson.images, lesson.before), training.batch)
+    epochs = training.epochs if training.steps is None else min(training.epochs, -(-training.steps // steps))
+    return {
+        "images": epochs,
+        "until_converged": training.patience is not None,
+        "memory": settings.tangent.epochs * (settings.generalist != "none"),
+    }
 
 
 def _plan_lesson(lesson: Lesson, sample: LessonImages, known: list[str]) -> dict[str, Any]:
@@ -84,15 +99,3 @@ def _plan_lesson(lesson: Lesson, sample: LessonImages, known: list[str]) -> dict
         "imbalance": max(train.values()) / min(train.values()),
         "problems": skipped_as_dicts(sample.skipped),
     }
-
-
-def _settings(teacher: Teacher, images: int) -> Settings:
-    """Return the settings that a lesson of `images` images would be learned with."""
-    options, model = teacher.options, teacher.model
-    if model is None:
-        overrides = new_model_settings(options, teacher.image_size, images)
-        return settings_for(options.method_or_default, None, options.buffer_or_default, overrides)
-    learner = model.learner
-    saved = flatten(learner.settings.model_dump())
-    chosen = lesson_settings(images, learner.memory.size, learner.settings)
-    return build({**saved, **chosen, **user_settings(model), **options.settings})

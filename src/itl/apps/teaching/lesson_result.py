@@ -23,6 +23,7 @@ class LessonResult:
         dropped_classes: Classes of which the memory holds no image any more.
         memory_growth: The memory's size before and after, if it grew to hold all classes.
         fallen_classes: Held-out accuracy before and after the lesson of classes that lost more than 5 points.
+        replayed: Number of images of earlier folders that were learned again, besides those in memory.
         skipped: Files and folders that were skipped, with reasons.
         seconds: Time spent on reading, training and evaluation.
     """
@@ -36,6 +37,7 @@ class LessonResult:
     dropped_classes: list[str] = field(default_factory=list)
     memory_growth: tuple[int, int] | None = None
     fallen_classes: dict[str, tuple[float, float]] = field(default_factory=dict)
+    replayed: int = 0
     skipped: list[SkippedPath] = field(default_factory=list)
     seconds: float = 0.0
 
@@ -51,6 +53,7 @@ class LessonResult:
             "memory_dropped": self.dropped_classes,
             "memory_grown": self.memory_growth,
             "fallen": {name: {"before": old, "after": new} for name, (old, new) in self.fallen_classes.items()},
+            "replayed": self.replayed,
             "problems": skipped_as_dicts(self.skipped),
             "seconds": round(self.seconds, 3),
         }

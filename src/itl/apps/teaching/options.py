@@ -22,7 +22,10 @@ SMALL_INPUT_SIZE = 128  # pixels: input of a pre-trained backbone if the images 
 DEFAULT_BACKBONE = "efficientnet-lite0"  # for photographs, if its weights are installed
 BACKBONE_METHOD = "ridge"  # the best one for its features, see docs/backbones.md
 MIN_PHOTOGRAPH_SIDE = 64  # pixels: smaller images are learned from scratch
-DEFAULT_METHOD, DEFAULT_BUFFER = "itl", 200
+DEFAULT_METHOD = "itl"
+MEMORY_BYTES = 64 << 20  # pixels of the images in a new model's memory, unless `buffer` is given
+FIXED_BUFFER, FIXED_BUFFER_METHODS = 200, ("gmed", "gss", "gcr")  # slow, or large on disk, with many images
+DEFAULT_MINUTES, MAX_MINUTES = 5.0, 100_000.0  # time for one lesson
 MAX_THREADS = 1024
 PICTURES_FOLDER = "pictures"  # in a model folder: the pictures that were added in the browser
 FIXED_SETTINGS = ("net.", "memory.policy", "memory.logits", "specialist.name")  # prefixes of settings fixed for life
@@ -35,7 +38,8 @@ class TeachingOptions:
     Args:
         size: Width and height of the model's images in pixels, 8 to 224.
         method: The method, as for `Learner`.
-        buffer: Number of images in memory. It can only grow later.
+        buffer: Number of images in memory. It can only grow later. By default a new model's memory holds 64 MiB of
+            pixels.
         seed: Seed of everything random.
         flip: Whether horizontal flips preserve the class (used for augmentation).
         settings: Further settings by dotted name, as for `Learner`.
@@ -45,6 +49,10 @@ class TeachingOptions:
         again: Learn a folder again whose images were learned before.
         device: `auto`, `cpu` or `cuda`.
         threads: Number of CPU threads. None: PyTorch's number, or that of an interrupted lesson.
+        minutes: Time for training one lesson; training ends sooner if it makes no progress. It is kept for later
+            lessons. None: the model's time, at first 5 minutes.
+        replay_folders: Also learn from the training images of earlier folders that still exist, not only from those of
+            them that are in memory.
 
     Raises:
         UserError: If a value is out of range or `weights` does not exist.
@@ -62,6 +70,8 @@ class TeachingOptions:
     again: bool = False
     device: str = "auto"
     threads: int | None = None
+    minutes: float | None = None
+    replay_folders: bool = False
 
     @property
     def method_or_default(self) -> str:
@@ -97,10 +107,11 @@ class TeachingOptions:
             return replace(self, method=BACKBONE_METHOD)
         return self
 
-    @property
-    def buffer_or_default(self) -> int:
-        """The memory size of a new model."""
-        return self.buffer or DEFAULT_BUFFER
+    def buffer_for(self, size: int) -> int:
+        """The memory size of a new model for images of `size` x `size` pixels."""
+        if self.buffer is not None:
+            return self.buffer
+        return FIXED_BUFFER if self.method in FIXED_BUFFER_METHODS else MEMORY_BYTES // (3 * size * size)
 
     def __post_init__(self) -> None:
         if self.size is not None and not MIN_IMAGE_SIZE <= self.size <= MAX_IMAGE_SIZE:
@@ -111,6 +122,8 @@ class TeachingOptions:
             raise UserError(f"--seed must be 0 or more, not {self.seed}")
         if self.threads is not None and not 1 <= self.threads <= MAX_THREADS:
             raise UserError(f"--threads must be 1 to {MAX_THREADS}, not {self.threads}")
+        if self.minutes is not None and not 0 < self.minutes <= MAX_MINUTES:
+            raise UserError(f"--minutes must be more than 0 and at most {MAX_MINUTES:.0f}, not {self.minutes:g}")
         if self.weights is not None and not Path(self.weights).is_file():
             raise UserError(f"cannot read --weights {self.weights}: No such file or directory")
         if self.backbone is not None:

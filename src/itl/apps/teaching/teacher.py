@@ -8,11 +8,23 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
+from itl import specialists
 from itl.apps.images import SkippedPath, printable_path
 from itl.apps.model import Model
 from itl.apps.model.channels import interpolation
 from itl.apps.model.metadata import fingerprint
-from itl.apps.teaching.default_settings import USER_SETTINGS_NOTE, lesson_settings, new_model_settings, user_settings
+from itl.apps.teaching.default_settings import (
+    MINUTES_NOTE,
+    USER_SETTINGS_NOTE,
+    LessonSize,
+    fixed_settings,
+    new_model_settings,
+    training_settings,
+    user_settings,
+)
+from itl.apps.teaching.folder_replay import ROWS_NOTE, FolderReplay, replay_folders
 from itl.apps.teaching.held_out_evaluation import (
     HeldOutEvaluation,
     HeldOutScores,
@@ -20,10 +32,11 @@ from itl.apps.teaching.held_out_evaluation import (
     recorded_train_only_hashes,
     relative_folder,
 )
-from itl.apps.teaching.lesson import Lesson, LessonImages
+from itl.apps.teaching.lesson import LabeledImages, Lesson, LessonImages
 from itl.apps.teaching.lesson_result import LessonResult
 from itl.apps.teaching.options import (
     DEFAULT_IMAGE_SIZES,
+    DEFAULT_MINUTES,
     TeachingOptions,
     check_model_path,
     check_options,
@@ -35,6 +48,7 @@ from itl.errors import UserError
 from itl.nets import find as find_backbone
 from itl.nets.weights import load_backbone_weights
 from itl.presets import settings_for
+from itl.settings import Settings, build, flatten
 from itl.streams import Progress
 
 if TYPE_CHECKING:
@@ -81,7 +95,7 @@ class Teacher:
             self.model = Model.open(self.path, device=options.device)
             check_options(self.model, options)
         else:  # report invalid settings before reading anything
-            settings_for(options.method_or_default, None, options.buffer_or_default, options.settings)
+            settings_for(options.method_or_default, None, options.buffer or 1, options.settings)
         self.lessons = [self._scan(folder) for folder in folders]
         self.chooses_model = self.model is None and (options.leaves_model_open or options.leaves_method_open)
         if self.model is None:
@@ -104,13 +118,47 @@ class Teacher:
         return next((side for side in sides if side is not None), None)
 
     def choice(self) -> str | None:
-        """Return one line about the network that was chosen for a new model; None if the user or the model says."""
+        """Return one line about what was chosen for a new model and why; None if the user or the model says."""
         if not self.chooses_model:
             return None
         options, pixels = self.options, f"{self.image_size} x {self.image_size} pixels"
-        if options.backbone is None:
-            return f"new model: {options.method_or_default}, a network trained from scratch, {pixels}"
-        return f"new model: {options.method_or_default} on the backbone {options.backbone}, {pixels}"
+        if options.backbone is not None:
+            return f"new model: {options.method_or_default} on the backbone {options.backbone}, {pixels}"
+        size = LessonSize(0, 0, self.buffer, self.image_size)
+        net = settings_for(options.method_or_default, None, self.buffer, fixed_settings(options, size)).net
+        stem = "a strided stem for large images" if net.strided else "no strided stem for small images"
+        return f"new model: {options.method_or_default}, {net.name} trained from scratch, {stem}, {pixels}"
+
+    def training_choice(self) -> str | None:
+        """Return one line about how long a lesson is trained and why; None if its classifier is computed directly."""
+        model, options = self.model, self.options
+        settings = {**(user_settings(model) if model else {}), **options.settings}
+        name = settings.get("specialist.name") or (
+            model.learner.settings.specialist.name
+            if model
+            else settings_for(options.method_or_default, None, self.buffer).specialist.name
+        )
+        if not specialists.find(str(name)).optimizes or (model is not None and model.pending is not None):
+            return None
+        if "specialist.epochs" in settings:
+            return f"training for {settings['specialist.epochs']} epochs, as you chose"
+        measure = "the accuracy on held-out images" if options.test else "the training loss"
+        return f"training until {measure} stops improving, at most {self.minutes:g} minutes for each lesson"
+
+    @property
+    def buffer(self) -> int:
+        """Size of the memory in images, as far as it is known before the lessons are learned."""
+        if self.model is None:
+            return self.options.buffer_for(self.image_size)
+        return max(self.options.buffer or 0, self.model.learner.memory.size)
+
+    @property
+    def minutes(self) -> float:
+        """Time for one lesson."""
+        return self.options.minutes or self._saved_minutes(self.model) or DEFAULT_MINUTES
+
+    def _saved_minutes(self, model: Model | None) -> float | None:
+        return None if model is None else model.learner.notes.get(MINUTES_NOTE)
 
     def interpolation(self) -> str:
         """How images are resized: as the model's, or a new model's, pre-trained backbone expects."""
@@ -206,9 +254,18 @@ class Teacher:
         if not self._must_learn(model, result, fingerprint(pixels, labels)):
             return
         callbacks = CallbackList([_StopCallback(model, stop), *([callback] if callback else [])])
+        known = images.test.of_classes({*model.classes, *labels})
+        replay = self._replay(model, lesson)
         model.teach(
-            pixels, labels, self._pending_notes(model, result), callback=callbacks, threads=self.options.threads
+            pixels,
+            labels,
+            {**self._pending_notes(model, result), **replay.notes},
+            callback=callbacks,
+            threads=self.options.threads,
+            validation=(known.pixels, known.labels) if lesson.held_out else None,
+            replayed=(replay.images.pixels, replay.images.labels),
         )
+        result.replayed = len(replay.images)
         self._record_changes(model, result)
         folder = relative_folder(model, lesson.folder)
         self.evaluation.add_test_images(folder, images.test)
@@ -217,6 +274,16 @@ class Teacher:
         result.seconds = time.monotonic() - start
         model.finish(self._history_entry(model, result, folder, scores))
         self.model = model
+
+    def _replay(self, model: Model, lesson: Lesson) -> FolderReplay:
+        """Return the images of earlier folders that are learned again, as an unfinished lesson was started.
+
+        A method that computes its classifier directly has learned all earlier images exactly, so it needs none.
+        """
+        wanted = self.options.replay_folders if model.pending is None else ROWS_NOTE in model.pending
+        if not wanted or not model.learner.is_built or not model.learner.specialist.optimizes:
+            return FolderReplay(LabeledImages(torch.zeros(0), []), 0, {})
+        return replay_folders(model, [relative_folder(model, lesson.folder)])
 
     def evaluate(self) -> HeldOutScores:
         """Evaluate the model on the test images of everything learned so far."""
@@ -248,32 +315,49 @@ class Teacher:
         model = Model.open(self.path, device=self.options.device)
         if model.pending is not None:
             return model
-        chosen_by_user = {**user_settings(model), **self.options.settings}
-        buffer = max(self.options.buffer or 0, model.learner.memory.size)
-        settings = {**lesson_settings(len(images.train), buffer, model.learner.settings), **chosen_by_user}
+        buffer, saved = max(self.options.buffer or 0, model.learner.memory.size), self._saved_minutes(model)
+        size = LessonSize(len(images.train), len(model.learner.memory), buffer, self.image_size)
+        settings = self._overrides(model, size)
         model = Model.open(self.path, device=self.options.device, settings=settings)
         if model.learner.settings.memory.policy != "none":
             model.learner.memory.grow(buffer)
             model.learner.buffer = buffer
-        model.learner.notes[USER_SETTINGS_NOTE] = chosen_by_user
+        model.learner.notes[USER_SETTINGS_NOTE] = self._chosen_by_user(model)
+        model.learner.notes[MINUTES_NOTE] = self.options.minutes or saved
         return model
 
+    def settings_for_lesson(self, size: LessonSize) -> Settings:
+        """Return the settings that a lesson of this size would be learned with now."""
+        if self.model is None:
+            settings = new_model_settings(self.options, size)
+            return settings_for(self.options.method_or_default, None, size.buffer, settings)
+        return build(flatten(self.model.learner.settings.model_dump()), self._overrides(self.model, size))
+
+    def _overrides(self, model: Model, size: LessonSize) -> dict[str, Any]:
+        """Return the settings for a lesson of an existing model that differ from those of its last lesson."""
+        chosen, saved = self._chosen_by_user(model), self._saved_minutes(model)
+        return {**training_settings(size, model.learner.settings, chosen, self.options, saved), **chosen}
+
+    def _chosen_by_user(self, model: Model) -> dict[str, Any]:
+        return {**user_settings(model), **self.options.settings}
+
     def _create_model(self, images: LessonImages) -> Model:
-        options = self.options
+        options, buffer = self.options, self.options.buffer_for(self.image_size)
+        size = LessonSize(len(images.train), 0, buffer, self.image_size)
         model = Model.create(
             self.path,
             size=self.image_size,
             method=options.method_or_default,
-            buffer=options.buffer_or_default,
+            buffer=buffer,
             seed=options.seed or 0,
-            settings=new_model_settings(options, self.image_size, len(images.train)),
+            settings=new_model_settings(options, size),
             flip=bool(options.flip),
             device=options.device,
         )
         if options.weights is not None:
             model.learner.prepare(model.task(images.train.pixels, images.train.labels))
             load_backbone_weights(model.learner.net, options.weights)
-        model.learner.notes[USER_SETTINGS_NOTE] = dict(options.settings)
+        model.learner.notes |= {USER_SETTINGS_NOTE: dict(options.settings), MINUTES_NOTE: options.minutes}
         return model
 
     # ------------------------------------------------------------------ notes and history

@@ -54,6 +54,7 @@ def describe(model: Model) -> dict[str, Any]:
             "room": memory.size,
             "policy": learner.settings.memory.policy,
             "pixel_bytes": len(memory) * math.prod(learner.image_shape),
+            "room_bytes": memory.size * math.prod(learner.image_shape),
             "file_bytes": _disk_usage(model.path / str(model.generation) / "memory"),
         },
         "calibration": {**model.calibration.model_dump(), "rule": model.calibration.rule},
@@ -86,10 +87,15 @@ def main_facts(facts: dict[str, Any]) -> dict[str, str]:
         "network": facts["network"],
         "images": shape + (", augmented by mirroring" if image["flip"] else ""),
         "tasks": str(facts["tasks"]),
-        "memory": f"{memory['images']} of {memory['room']} images, {memory_bytes} ({memory['policy']})",
+        "memory": f"{memory['images']} of {memory['room']} images, {memory_bytes} ({memory['policy']}){_limit(memory)}",
         "unknown": _describe_unknown(facts["calibration"]),
         "folder": f"{format_bytes(facts['folder_bytes'])}; itl undo can go back {plural(facts['undo'], 'step')}",
     }
+
+
+def _limit(memory: dict[str, Any]) -> str:
+    """The size of the memory when it is full."""
+    return f"; at most {format_bytes(memory['room_bytes'])} of pixels" if memory["images"] < memory["room"] else ""
 
 
 def _describe_unknown(calibration: dict[str, Any]) -> str:

@@ -22,10 +22,26 @@ if TYPE_CHECKING:
     "--size", type=int, metavar="N", help="Scale images to N x N pixels, 8 to 224. [default: chosen from the images]"
 )
 @options.method_option
-@click.option("--buffer", type=int, metavar="N", help="Memory size in images. [default: 200, more for many classes]")
+@click.option(
+    "--buffer", type=int, metavar="N", help="Memory size in images. [default: as many as fit into 64 MiB of pixels]"
+)
+@click.option(
+    "--replay-folders",
+    is_flag=True,
+    help="Also learn again from the images of earlier folders that still exist, not only from those in memory.",
+)
 @options.seed_option
 @click.option(
-    "--epochs", type=int, metavar="N", help="Epochs of training on the new images. [default: chosen from their number]"
+    "--minutes",
+    type=float,
+    metavar="N",
+    help="Time for training one lesson; it ends sooner if it makes no progress. Kept for later lessons. [default: 5]",
+)
+@click.option(
+    "--epochs",
+    type=int,
+    metavar="N",
+    help="Epochs of training on the new images. [default: until their accuracy stops improving]",
 )
 @options.backbone_option
 @options.settings_option
@@ -81,6 +97,8 @@ def learn(model: str, folders: tuple[str, ...], **given: Any) -> None:
         again=given["again"],
         device=given["device"],
         threads=given["threads"],
+        minutes=given["minutes"],
+        replay_folders=given["replay_folders"],
     )
     if given["dry_run"]:
         _print_plan(plan_lessons(Teacher(model, folders, teaching)), given["as_json"])
@@ -105,10 +123,10 @@ def _teach(teacher: Teacher, given: dict[str, Any]) -> list[LessonResult]:
 
     console = live_console(given)
     results = teacher.lesson_results()
-    choice = teacher.choice()
     silent = given["as_json"] or given["quiet"]
-    if choice is not None and not silent:
-        open_console().print(choice, highlight=False)
+    if (choice := teacher.choice()) is not None and not silent:
+        for line in (choice, teacher.training_choice()):
+            open_console().print(line or "", highlight=False, soft_wrap=True, end="\n" if line else "")
     try:
         with GracefulInterrupt(console) as interrupt:
             for number, result in enumerate(results, 1):

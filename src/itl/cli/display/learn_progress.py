@@ -58,7 +58,9 @@ class LearnLog(Callback):
 
     def on_stage_end(self, learner: Learner, stage: Stage) -> None:
         """Print the stage, its epochs and its time."""
-        self._print(f"{stage_words(stage.name)}, {plural(total_epochs(stage), 'epoch')}")
+        epochs = plural(stage.summary.get("epochs", total_epochs(stage)), "epoch")
+        early = f" ({stage.summary['measure']} stopped improving)" if stage.summary.get("measure") else ""
+        self._print(f"{stage_words(stage.name)}, {epochs}{early if stage.summary.get('stopped') else ''}")
 
     def _print(self, what: str) -> None:
         echo(f"{self.name}: {what}, {format_duration(time.monotonic() - self.started)}")

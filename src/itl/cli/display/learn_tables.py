@@ -76,6 +76,8 @@ def _remarks(result: LessonResult) -> list[RenderableType]:
     if result.memory_growth is not None:
         before, after = result.memory_growth
         remarks.append(f"the memory has grown from {before} to {after} images, to hold every class")
+    if result.replayed:
+        remarks.append(f"learned {plural(result.replayed, 'image')} of earlier folders again")
     if result.dropped_classes:
         remarks.append(Text(f"the memory no longer holds an image of {_name_list(result.dropped_classes)}"))
     for name, (old, new) in list(result.fallen_classes.items())[:MAX_LISTED]:
@@ -116,7 +118,7 @@ def plan_summary(plan: dict[str, Any]) -> RenderableType:
     model = "existing model" if plan["exists"] else "new model"
     parts: list[RenderableType] = [
         Text.assemble((plan["model"], "bold"), f": {model}, {plan['method']}, {net['name']}{width},"),
-        Text(f"images of {plan['size']} x {plan['size']} pixels, {plan['buffer']} of them in memory"),
+        Text(f"images of {plan['size']} x {plan['size']} pixels, {_memory(plan)}"),
     ]
     for lesson in plan["lessons"]:
         table = plain_table()
@@ -130,14 +132,27 @@ def plan_summary(plan: dict[str, Any]) -> RenderableType:
         if lesson["imbalance"] >= MIN_IMBALANCE:
             total += f"; the largest class has {lesson['imbalance']:.1f} times as many as the smallest"
         if lesson["epochs"] is not None:
-            on_memory = f", {lesson['epochs']['memory']} on the memory" if lesson["epochs"]["memory"] else ""
-            total += f"; {plural(lesson['epochs']['images'], 'epoch')}{on_memory}"
+            total += f"; {_epochs(lesson['epochs'])}"
         parts += ["", table, total]
         parts += [Text(f"skipped: {p['path']}: {p['why']}", overflow="fold") for p in lesson["problems"][:MAX_LISTED]]
     estimate = plan["estimate"]
     cost = f"about {format_duration(estimate['seconds'])} and {format_bytes(estimate['bytes'])} of memory"
     parts += ["", f"{cost} on {estimate['device']}; dry run, nothing was learned"]
     return Group(*parts)
+
+
+def _memory(plan: dict[str, Any]) -> str:
+    """The size of the memory, in images and in bytes of pixels."""
+    if not plan["buffer"]:
+        return "none of them in memory"
+    return f"up to {plan['buffer']} of them in memory ({format_bytes(plan['memory_bytes'])} of pixels)"
+
+
+def _epochs(epochs: dict[str, Any]) -> str:
+    """How long a lesson is trained."""
+    number = plural(epochs["images"], "epoch")
+    until = f"until accuracy stops improving, at most {number}" if epochs["until_converged"] else number
+    return until + (f", {epochs['memory']} on the memory" if epochs["memory"] else "")
 
 
 def _name_list(names: Sequence[str]) -> str:
