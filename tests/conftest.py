@@ -13,31 +13,44 @@ import torch
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported
 
+# Folders and files with tests of tiny networks, on which oneDNN takes longer than PyTorch's own convolutions.
+WITHOUT_ONEDNN = {"engine", "memory", "test_kernels_frozen.py"}
 # Files that take longest, of the slow tier and of the others. They come first, so that two processes end together.
 LONGEST = (
-    "test_cli_kills.py",
-    "test_server_browser.py",
     "test_search_cluster.py",
-    "test_fuzzing.py",
-    "test_scikit_learn.py",
-    "test_cli_own_data.py",
+    "test_examples.py",
     "test_report_scale.py",
-    "test_cli_sweep.py",
-    "test_frozen_trunk.py",
+    "test_cli_kills.py",
+    "test_search_trials.py",
+    "test_fuzzing.py",
+    "test_disk_failures.py",
+    "test_server_browser.py",
+    "test_cli_own_data.py",
+    "test_scikit_learn.py",
+    "test_kernels_end_to_end.py",
+    "test_methods_table.py",
     "test_specialist_methods.py",
-    "test_cli_learn.py",
-    "test_cli_live.py",
     "test_cli_errors.py",
-    "test_cli_model.py",
-    "test_cli_report.py",
-    "test_cli_run.py",
     "test_report_browser.py",
-    "test_committed_results.py",
-    "test_learner_known_classes.py",
-    "test_learner_state.py",
-    "test_run.py",
-    "test_kernels_frozen.py",
+    "test_cli_sweep.py",
+    "test_cli_learn.py",
+    "test_cli_resume.py",
+    "test_cli_model.py",
+    "test_cli_live.py",
+    "test_frozen_trunk.py",
+    "test_specialist_selection.py",
     "test_contributing.py",
+    "test_search_sweep.py",
+    "test_run.py",
+    "test_learner_state.py",
+    "test_model_damage.py",
+    "test_model_export.py",
+    "test_learner_known_classes.py",
+    "test_docs.py",
+    "test_memory_choosing.py",
+    "test_cli_run.py",
+    "test_kernels_norm.py",
+    "test_committed_results.py",
 )
 
 
@@ -51,6 +64,12 @@ def pytest_configure(config: pytest.Config) -> None:
     os.fsync = lambda handle: None  # slow, and needed only if the machine loses power
     # The first call of jvp makes torch use its own deprecated torch.jit.script.
     config.addinivalue_line("filterwarnings", "ignore:`torch.jit:DeprecationWarning")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Choose the implementation of convolutions before the fixtures of a test are set up."""
+    torch.backends.mkldnn.enabled = WITHOUT_ONEDNN.isdisjoint(item.path.parts[-2:])
 
 
 @pytest.fixture(autouse=True)

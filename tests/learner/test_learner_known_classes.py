@@ -18,6 +18,7 @@ from support.tiny import LambdaCallback, differing_keys, learner_snapshot, tiny_
 NEEDS_NEW_CLASSES = {"co2l", "icarl", "lwf"}  # their papers define them for tasks of new classes only
 NEEDS_FIXED_CLASSES = {"x-der"}  # it needs the number of classes from the start
 METHODS = sorted(set(presets.METHODS) - NEEDS_NEW_CLASSES - NEEDS_FIXED_CLASSES)
+SHORT = {"tangent__steps": 1, "projection__steps": 1}
 
 
 def images_of(classes: list[int], each: int = 10, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -36,7 +37,7 @@ def test_method_for_new_classes_refuses_known_ones(method: str) -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_task_can_have_known_and_new_classes(method: str) -> None:
-    learner = tiny_learner(method, buffer=12, classes=None, specialist__steps=4)
+    learner = tiny_learner(method, buffer=12, classes=None, specialist__steps=2, **SHORT)
     for classes in ([0, 1], [1], [0, 2, 3]):
         learner.learn(*images_of(classes, seed=len(learner.tasks)))
     assert learner.tasks == [(0, 1), (1,), (0, 2, 3)]
@@ -61,7 +62,7 @@ def test_new_images_of_a_known_class_are_stored_as_likely_as_old_ones() -> None:
 @pytest.mark.parametrize("method", sorted(set(METHODS) - {"sgd", "joint", "ncm", "ridge", "ranpac"}))
 def test_memory_grows_with_the_classes_if_allowed(method: str, tmp_path: Path) -> None:
     learner = tiny_learner(
-        method, buffer=4, classes=None, memory__outgrown="grow", memory__least=3, specialist__steps=6
+        method, buffer=4, classes=None, memory__outgrown="grow", memory__least=3, specialist__steps=4, **SHORT
     )
     sizes = []
     for classes in ([0], [1, 2], [0, 3, 4]):

@@ -55,21 +55,21 @@ def test_slots_match_their_images_classes_and_tasks(policy: str, method: str) ->
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("epoch", [1, 2, 3])
-def test_interrupted_task_ends_with_the_same_memory(policy: str, epoch: int, tmp_path: Path) -> None:
-    """Also between two coresets, and after the last epoch, before the memory is updated."""
+def test_interrupted_task_ends_with_the_same_memory(policy: str, tmp_path: Path) -> None:
+    """Interrupted after each epoch: also between two coresets, and after the last one, before the memory is updated."""
     stream = tiny_stream(classes=6, tasks=3, each=9)
 
-    def save_when_reached(event: str, learner: Learner, stage: str | None, at: int) -> None:
-        if (event, stage, at, len(learner.tasks)) == ("on_round_end", "specialist", epoch, 2):
-            learner.save(tmp_path)
+    def save_each_epoch(event: str, learner: Learner, stage: str | None, epoch: int) -> None:
+        if (event, stage, len(learner.tasks)) == ("on_round_end", "specialist", 2):
+            learner.save(tmp_path / str(epoch))
 
-    uninterrupted = learner_with(policy, callback=LambdaCallback(save_when_reached))
+    uninterrupted = learner_with(policy, callback=LambdaCallback(save_each_epoch))
     for task in stream.tasks[:2]:
         uninterrupted.learn(task)
-    again = itl.load(tmp_path, device="cpu")
-    again.learn(stream.tasks[1])
-    assert not differing_keys(learner_snapshot(uninterrupted), learner_snapshot(again))
+    for epoch in (1, 2, 3):
+        again = itl.load(tmp_path / str(epoch), device="cpu")
+        again.learn(stream.tasks[1])
+        assert not differing_keys(learner_snapshot(uninterrupted), learner_snapshot(again)), epoch
 
 
 def test_herding_uses_the_specialists_features() -> None:
