@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -171,22 +169,14 @@ def is_learning(model: Path, name: str) -> bool:
     return opened.pending is not None and opened.pending["what"] == name and opened.learner.position[0] == "specialist"
 
 
-def test_learn_continues_after_ctrl_c_and_ends_with_the_same_weights(itl, tmp_path):
+def test_learn_continues_after_ctrl_c_and_ends_with_the_same_weights(itl, fork_server, tmp_path):
     command = ["learn", "m", "monday", "tuesday", *NEW, *as_options({"specialist.epochs": 40})]
-    env = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "ITL_SAVE_EVERY": "0"}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "itl.cli", *command],
-        cwd=tmp_path,
-        env=env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = fork_server.start(command, tmp_path, env={"ITL_SAVE_EVERY": "0"})
     interrupt_when(process, lambda: is_learning(tmp_path / "m", "tuesday"))
-    out, err = process.communicate()
-    assert process.returncode == 130
-    assert [line.partition(":")[0] for line in out.splitlines() if " images of " in line] == ["monday"]
-    assert err == "itl: Interrupted. m keeps what it has learned. To continue, repeat the command.\n"
+    ended = process.wait()
+    assert ended.code == 130
+    assert [line.partition(":")[0] for line in ended.out.splitlines() if " images of " in line] == ["monday"]
+    assert ended.err == "itl: Interrupted. m keeps what it has learned. To continue, repeat the command.\n"
     done = itl(*command, "--json")
     assert done.code == 0, done.err
     assert [lesson["learned"] for lesson in done.json["lessons"]] == [False, True]

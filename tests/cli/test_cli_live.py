@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import re
-import subprocess
-import sys
+import select
 
 import pytest
 
@@ -15,33 +14,31 @@ from itl.cli.display.accuracy_plot import accuracy_plot, downsample
 from itl.cli.display.formatting import format_duration
 from itl.learner.eta import EtaEstimator, estimate_run
 from itl.learner.stage_estimate import StageEstimate
-from support.cli_process import tiny
+from support.cli_process import ForkServer, tiny
 from support.image_folders import IMAGE_SETTINGS, as_options, write_images
 
 
-def run_on_terminal(args: list[str], folder) -> str:
+def run_on_terminal(server: ForkServer, args: list[str], folder) -> str:
     """Everything `itl` writes to a terminal of 80 columns."""
     master, slave = pty.openpty()
-    env = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "80", "LINES": "30", "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen([sys.executable, "-m", "itl.cli", *args], cwd=folder, stdout=slave, env=env)
+    env = {"TERM": "xterm-256color", "COLUMNS": "80", "LINES": "30"}
+    process = server.start(args, folder, env=env, terminal=os.ttyname(slave))
+    written, ended = b"", False
+    while not ended:
+        ended = process.has_ended()  # before the last bytes are read
+        while select.select([master], [], [], 0.05)[0]:
+            written += os.read(master, 65536)
     os.close(slave)
-    written = b""
-    while True:
-        try:
-            chunk = os.read(master, 65536)
-        except OSError:  # the other end is closed
-            break
-        if not chunk:
-            break
-        written += chunk
     os.close(master)
-    assert process.wait() == 0
+    assert process.wait().code == 0
     return written.decode().replace("\r\n", "\n")
 
 
 @pytest.fixture(scope="module")
-def shown(tmp_path_factory) -> str:
-    return run_on_terminal(["run", *tiny("specialist.steps=40", "tangent.steps=80")], tmp_path_factory.mktemp("live"))
+def shown(fork_server, tmp_path_factory) -> str:
+    return run_on_terminal(
+        fork_server, ["run", *tiny("specialist.steps=40", "tangent.steps=80")], tmp_path_factory.mktemp("live")
+    )
 
 
 def test_run_display_shows_stage_accuracy_loss_and_remaining_time(shown):
@@ -78,11 +75,11 @@ def test_run_display_restores_the_cursor_before_the_summary(shown):
     assert shown.index("\x1b[?25h") < shown.index("wrote ")
 
 
-def test_learn_display_shows_stage_and_remaining_time(tmp_path):
+def test_learn_display_shows_stage_and_remaining_time(fork_server, tmp_path):
     write_images(tmp_path / "monday", "ant", "bee")
     words = ["learn", "m", "monday", "--size", "8", "--buffer", "12", "--device", "cpu"]
     shown = run_on_terminal(
-        [*words, *as_options({**IMAGE_SETTINGS, "specialist.epochs": 40, "tangent.steps": 80})], tmp_path
+        fork_server, [*words, *as_options({**IMAGE_SETTINGS, "specialist.epochs": 40, "tangent.steps": 80})], tmp_path
     )
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown)
     assert "m: learning monday" in plain

@@ -25,10 +25,17 @@ def test_report_of_one_run_is_written_to_its_folder(itl, tmp_path):
     assert not re.search(
         r"""(?:src|href)=["']?(?:https?:)?//""", re.sub(r"<script\b.*?</script>", "", page, flags=re.DOTALL)
     )
+
+
+def test_report_writes_its_page_and_figures_elsewhere(itl, tmp_path):
+    fake_run(tmp_path / "run", tasks=2, classes=4, stop=1, stages=("specialist",))  # few figures
     (tmp_path / "elsewhere").mkdir()
     assert itl("report", "run", "--out", "elsewhere/page.html", "--figures", "figures").code == 0
     assert (tmp_path / "elsewhere/page.html").exists()
-    assert len(list((tmp_path / "figures").glob("*.pdf"))) == len(list((tmp_path / "figures").glob("*.png"))) > 8
+    assert not (tmp_path / "run/report.html").exists()
+    drawn = {path.suffix: sorted(tmp_path.glob(f"figures/*{path.suffix}")) for path in tmp_path.glob("figures/*")}
+    assert drawn.keys() == {".pdf", ".png"}
+    assert [path.stem for path in drawn[".pdf"]] == [path.stem for path in drawn[".png"]]
 
 
 def test_report_and_table_show_the_same_numbers(itl, tmp_path):

@@ -5,9 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
-import subprocess
-import sys
 
 import pytest
 
@@ -26,32 +23,20 @@ def metrics(folder) -> str:
 
 
 @pytest.fixture(scope="module")
-def interrupted(tmp_path_factory):
+def interrupted(tmp_path_factory, fork_server):
     """The folder and the outcome of a run that was interrupted by Ctrl-C in its second task."""
     folder = tmp_path_factory.mktemp("interrupted")
-    env = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "itl.cli", "run", *tiny("tangent.steps=400")],
-        cwd=folder,
-        env=env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=lambda: signal.signal(
-            signal.SIGINT, signal.SIG_DFL
-        ),  # a test suite in the background ignores SIGINT
-    )
+    process = fork_server.start(["run", *tiny("tangent.steps=400")], folder)
     interrupt_when(process, (folder / "runs" / NAME / "model/CURRENT").exists)  # saved at the end of the first task
-    out, err = process.communicate()
-    return folder, (process.returncode, out, err)
+    return folder, process.wait()
 
 
 def test_ctrl_c_prints_how_to_continue(interrupted):
-    _, (code, out, err) = interrupted
-    assert code == 130
-    assert out.startswith("task 1 of 2, specialist: Class-IL ")
-    assert "wrote" not in out
-    assert err == f"itl: Interrupted. To continue runs/{NAME}, repeat the command with --resume.\n"
+    _, ended = interrupted
+    assert ended.code == 130
+    assert ended.out.startswith("task 1 of 2, specialist: Class-IL ")
+    assert "wrote" not in ended.out
+    assert ended.err == f"itl: Interrupted. To continue runs/{NAME}, repeat the command with --resume.\n"
 
 
 def test_a_resumed_run_equals_an_uninterrupted_one(itl, tmp_path, interrupted):

@@ -111,7 +111,7 @@ def test_search_leaves_the_test_images_to_the_process_that_finishes_last(itl, tm
     from itl.experiments.search.trials import TrialJobs
 
     words = [*tiny(), "--over", "specialist.lr=0.001,0.1", "--method", "b", "--sampler", "grid", "--device", "cpu"]
-    words += ["--out", "both"]
+    words += ["--out", "both", "--workers", "1", "--threads", "1"]
     assert itl("search", *words, "--trials", "1", "--quiet").code == 0
     search = tmp_path / "both" / "search.json"
     search.write_text(search.read_text().replace('"trials": 1', '"trials": 2'))
@@ -131,6 +131,7 @@ def test_search_leaves_the_test_images_to_the_process_that_finishes_last(itl, tm
 
 def test_search_tries_each_point_of_a_small_space_once_and_runs_the_best(itl, tmp_path):
     words = [*tiny(), "--over", "specialist.lr=0.001,0.1", "--method", "b", "--device", "cpu", "--workers", "1"]
+    words += ["--threads", "1"]
     words += ["--sampler", "random", "--trials", "9", "--final", "0"]
     done = itl("search", *words)
     assert done.code == 0, done.err
@@ -157,7 +158,7 @@ def test_sweep_without_a_terminal_prints_a_line_per_run(itl, tmp_path):
     (tmp_path / "mine.json").write_text(
         json.dumps({"methods": ["b"], "seeds": [0, 1], "tasks": 2, "settings": settings})
     )
-    done = itl("sweep", "mine.json", "--device", "cpu", "--workers", "1")
+    done = itl("sweep", "mine.json", "--device", "cpu", "--workers", "1", "--threads", "1")
     assert done.code == 0, done.err
     assert [line for line in done.out.splitlines() if line.startswith(("1 of 2: ", "2 of 2: ")) and "done" in line]
     assert "1 of 2" not in itl("sweep", "mine.json", "--device", "cpu", "--quiet").out
