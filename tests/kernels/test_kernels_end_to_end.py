@@ -79,7 +79,7 @@ def test_short_first_chunks_reuse_the_stage_graphs(captures: list[int], monkeypa
         monkeypatch.setattr(epochs, "FIRST_CHUNK_EPOCHS", soon)
         captures.clear()
         chunks = count_calls(epochs.SampleRoundPlanner, "_chunk", monkeypatch)
-        outcomes.append(taught("itl", capture=True, **{"tangent.epochs": 48, "projection.epochs": 48}))
+        outcomes.append(taught("itl", capture=True, **{"tangent.epochs": 24, "projection.epochs": 24}))
         made.append((len(captures), len(chunks)))
     assert made[0][0] == made[1][0]
     assert made[1][1] == made[0][1] + 8  # two more in each of two stages of two tasks
