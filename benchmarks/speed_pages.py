@@ -7,6 +7,7 @@ the records.
 from __future__ import annotations
 
 import json
+import statistics
 import sys
 from pathlib import Path
 from typing import Any
@@ -118,6 +119,42 @@ def performance_text(bench: dict[str, Any], whole_run: dict[str, Any]) -> str:
     )
 
 
+def cpu_text(bench: dict[str, Any], augment: dict[str, Any]) -> str:
+    """The list of docs/performance.md on two CPU cores."""
+    (recipe,) = [row for row in augment["rows"] if row["recipe"] == "crop + flip + AutoAugment cifar10"]
+    ratio, whole = bench["ratio"], bench["whole"]
+    specialists = [ratio[name] for name in ("er", "derpp", "itl specialist")]
+    ours, usual = (statistics.fmean(run["seconds"] for run in whole[side]) for side in ("ours", "usual"))
+    growth = bench["growth"]
+    per_image = ", ".join(f"{entry['per_image_us'] / 1000:.2f}" for entry in growth)
+    sizes = ", ".join(f"{entry['buffer']:,}" for entry in growth)
+    return "\n".join(
+        [
+            f"- Drawing and applying crop, flip and AutoAugment takes {recipe['ours_us']:.0f} µs per image, against "
+            f"{recipe['pillow_us']:.0f} µs with Pillow and one worker:",
+            f"  {ratio_text(recipe['ratio'])}x (target: 5x).",
+            "- Steps of a small network (ResNet-8 with 8 filters on 16x16 images) are "
+            f"{ratio_text(min(specialists))}x to {ratio_text(max(specialists))}x (specialists),",
+            f"  {ratio_text(ratio['itl tangent'])}x (tangent learning) and {ratio_text(ratio['itl projection'])}x "
+            "(projection) as fast as the baseline loop. Most of their time is spent in convolutions.",
+            f"- A full `seq-digits` run takes {ours:.0f} s, against {usual:.0f} s with the baseline loop: "
+            f"{ratio_text(whole['ratio'])}x (target: 1.5x).",
+            f"- Tangent learning and projection take {per_image} ms per image at {sizes} images in memory.",
+        ]
+    )
+
+
+def report_text(record: dict[str, Any]) -> str:
+    """The sentence of docs/performance.md on the report."""
+    many, large = record["cases"]["40 runs"], record["cases"]["200 classes x 10 tasks"]
+    return (
+        f"`itl report` takes {many['seconds']:.1f} s of one core for 40 runs with pictures (a page of "
+        f"{many['megabytes']:.1f} MB; {many['before']:.1f} s\nbefore 18 November 2026) and "
+        f"{large['seconds']:.1f} s for a run with 200 classes in 10 tasks "
+        "([`report.json`](../benchmarks/results/speed/report.json))."
+    )
+
+
 def load_text(load: dict[str, Any]) -> str:
     """The paragraph of docs/serve.md on load."""
     memory = load["resident_megabytes_every_500_requests"]
@@ -154,6 +191,8 @@ def texts() -> dict[tuple[str, str], str]:
     return {
         ("README.md", "speed"): readme_text(bench),
         ("docs/performance.md", "speed"): performance_text(bench, whole_run),
+        ("docs/performance.md", "cpu"): cpu_text(record("cpu-bench.json"), record("cpu-augment.json")),
+        ("docs/performance.md", "report"): report_text(record("report.json")),
         ("docs/serve.md", "load"): load_text(record("serve.json")),
         ("docs/serve.md", "novice"): novice_text(record("serve-novice.json")),
     }

@@ -287,13 +287,13 @@ def test_record_of_format_1_gives_every_figure(tmp_path: Path) -> None:
     assert RunFolder(old).read("result.json")["format"] == 1
     page = contents(report(old), None)
     assert [tab.name for tab in page.tabs] == ["Stages", "Tasks", "Memory", "Mistakes", "Time"]
-    assert page.charts["stages/r0/class_il"]["series"]
+    assert json.loads(page.charts["stages/r0/class_il"])["series"]
 
 
 def test_lists_shared_by_charts_are_stored_once(tmp_path: Path) -> None:
     fake_run(tmp_path / "run")
     page = contents(report(tmp_path), None)
-    class_il, task_il = (page.charts[f"breakdown/r0/{measure}"] for measure in ("class_il", "task_il"))
+    class_il, task_il = (json.loads(page.charts[f"breakdown/r0/{measure}"]) for measure in ("class_il", "task_il"))
     assert class_il["descriptions"] == task_il["descriptions"]
     chart = stages.breakdown(report(tmp_path).runs[0].run.lines)
     assert chart is not None
@@ -305,12 +305,13 @@ def test_interrupted_run_has_figures_of_its_finished_part(tmp_path: Path) -> Non
     fake_run(tmp_path / "run", stop=3)
     page = contents(report(tmp_path), None)
     assert {key.split("/")[0] for key in page.charts} == {"stages", "breakdown", "matrix", "held"}
-    assert len(page.charts["matrix/r0/class_il"]["heatmap"]["rows"]) == 2
+    assert len(json.loads(page.charts["matrix/r0/class_il"])["heatmap"]["rows"]) == 2
 
 
 def test_report_works_for_one_task_and_for_a_run_without_measurements(tmp_path: Path) -> None:
     fake_run(tmp_path / "one", tasks=1, classes=2)
-    assert contents(report(tmp_path / "one"), None).charts["matrix/c0/class_il"]["heatmap"]["values"]
+    charts = contents(report(tmp_path / "one"), None).charts
+    assert json.loads(charts["matrix/c0/class_il"])["heatmap"]["values"]
     folder = RunFolder(tmp_path / "nothing")
     folder.create({"method": "itl", "stream": "seq-digits", "buffer": 20, "seed": 0})
     assert contents(report(folder.path), None).tabs == []
@@ -323,6 +324,15 @@ def test_chart_data_is_valid_json_with_rounded_numbers(tmp_path: Path) -> None:
     exact = [v for series in chart.series for v in series.y]  # type: ignore[union-attr]
     shown = [v for series in value["series"] for v in series["y"]]
     assert [None if v is None else f"{v:.2f}" for v in exact] == [None if v is None else f"{v:.2f}" for v in shown]
+
+
+def test_long_lists_are_rounded_like_single_numbers() -> None:
+    rng = np.random.default_rng(0)
+    ties = [k / 1000 for k in range(-3000, 3000)] + [0.285, 2.675, 1e15 / 7, -0.001, 1e9 + 0.125]
+    values: list[float | None] = [*ties, *rng.uniform(-100, 100, 2000).tolist(), None, 7.0]
+    expected = [None if value is None else plain(value) for value in values]
+    assert [(type(value), value) for value in plain(values)] == [(type(value), value) for value in expected]
+    assert json.dumps(plain([0.5, 2.0, None, True, "a"])) == '[0.5, 2, null, true, "a"]'
 
 
 def test_names_of_runs_and_groups_contain_the_fields_that_differ(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from itl.presets import METHODS
 from itl.results import render
 from itl.results.published import SOURCES, published
 from itl.results.runs import find_runs, read_run
-from itl.results.seed_groups import MeanStd
+from itl.results.seed_groups import MeanStd, t_quantile
 from itl.results.table import Table, TableRow, build
 from support.run_records import fake_run
 
@@ -72,6 +72,13 @@ def test_mean_and_deviation_equal_those_of_numpy(tmp_path: Path) -> None:
     assert score.interval == pytest.approx((high - low) / 2)
     assert row.ours.command.endswith("--buffer 200 --seeds 0,1,2")
     assert row.ours.hardware == "NVIDIA H200"
+
+
+def test_quantiles_of_students_t_equal_those_of_scipy() -> None:
+    from scipy.special import stdtrit
+
+    for count in [*range(2, 30), 101, 1000]:
+        assert t_quantile(count) == pytest.approx(float(stdtrit(count - 1, 0.975)), rel=1e-11)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
+import numpy as np
+
 DIGITS = 2  # decimal places of every number that is shown
 ROLES = "abcdefgh"  # roles of series without a meaning of their own
 
@@ -125,7 +127,7 @@ class SharedLists:
 
     def __init__(self) -> None:
         self.lists: list[Any] = []
-        self.indices: dict[str, int] = {}
+        self.indices: dict[tuple[Any, ...], int] = {}
 
     def share(self, chart: dict[str, Any]) -> dict[str, Any]:
         """Replace the long lists of a chart (as JSON) by references."""
@@ -136,21 +138,40 @@ class SharedLists:
         return chart
 
     def _index(self, value: list[Any]) -> int:
-        key = json.dumps(value)
+        key = tuple(value)
         if key not in self.indices:
             self.indices[key] = len(self.lists)
             self.lists.append(value)
         return self.indices[key]
 
 
+UNCHANGED = frozenset({str, int, bool, type(None)})  # types that are JSON values already
+MIN_ARRAY = 24  # from this length on an array is faster than a loop
+
+
+def encode(chart: Chart) -> str:
+    """A chart as compact JSON."""
+    return compact_json(plain(chart))
+
+
+def compact_json(value: Any) -> str:
+    """JSON without spaces."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
 def plain(value: Any) -> Any:
-    """A chart (or a container of charts) as JSON: numbers rounded, empty fields omitted."""
-    kind = type(value)
-    if kind is float:  # by far the most common, so it comes first
-        rounded = round(value, DIGITS)
-        return int(rounded) if rounded == int(rounded) else rounded
-    if kind in (str, int, bool) or value is None:
+    """A chart (or a container of charts) as JSON values: numbers rounded, empty fields omitted."""
+    if isinstance(value, (list, tuple)):  # most are long lists of texts or of numbers
+        kinds = set(map(type, value))
+        if kinds <= UNCHANGED:
+            return list(value)
+        if len(value) >= MIN_ARRAY and kinds <= {float, type(None)}:
+            return _round_all(value)
+        return [plain(part) for part in value]
+    if type(value) in UNCHANGED:
         return value
+    if isinstance(value, float):  # numpy's float64 is one, too
+        return _round(value)
     if is_dataclass(value):
         parts = {entry.name: getattr(value, entry.name) for entry in fields(value)}
         value = {
@@ -158,8 +179,22 @@ def plain(value: Any) -> Any:
             for name, part in parts.items()
             if part is not None and part is not False and part not in ("", "std") and part != () and part != {}
         }
-    if isinstance(value, dict):
-        return {name: plain(part) for name, part in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(part) for part in value]
-    return plain(float(value)) if isinstance(value, float) else value  # numpy's float64
+    return {name: plain(part) for name, part in value.items()} if isinstance(value, dict) else value
+
+
+def _round(value: float) -> float:
+    """The number that is shown."""
+    rounded = round(float(value), DIGITS)
+    return int(rounded) if rounded == int(rounded) else rounded
+
+
+def _round_all(values: Sequence[float | None]) -> list[float | None]:
+    """`_round` of each number. An array is not exact at ties and has neither None nor whole numbers: one by one."""
+    scaled = np.array(values, float) * 10**DIGITS
+    whole = np.rint(scaled)
+    out: list[float | None] = (whole / 10**DIGITS).tolist()
+    with_care = ~(np.abs(scaled - whole) < 0.5 - 1e-6) | ~(np.abs(scaled) < 1e9) | (whole % 10**DIGITS == 0)
+    for k in np.flatnonzero(with_care).tolist():
+        value = values[k]
+        out[k] = None if value is None else _round(value)
+    return out

@@ -82,7 +82,7 @@ def sheet(images: np.ndarray) -> dict[str, Any]:
     kind = "PNG" if max(height, width) <= MAX_LOSSLESS_SIDE else "WEBP"
     image_file = Image.fromarray(canvas[:, :, 0] if channels == 1 else canvas[:, :, :3])
     out = io.BytesIO()
-    image_file.save(out, kind, **({} if kind == "PNG" else {"quality": 82, "method": 4}))
+    image_file.save(out, kind, **({} if kind == "PNG" else {"quality": 82, "method": 1}))
     uri = f"data:image/{kind.lower()};base64,{base64.b64encode(out.getvalue()).decode()}"
     return {"uri": uri, "columns": columns, "rows": rows}
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from itl.report.chart import Axis, Chart, HeatMap, Series, plain
+from itl.report.chart import Axis, Chart, HeatMap, Series, compact_json, encode
 from itl.report.image_sheets import sheet
 from itl.report.page import render, write_page
 from itl.report.tabs import FigureSpec, PageContents, Tab
@@ -59,19 +59,19 @@ def write_model_report(model: ModelRecord, path: str | os.PathLike[str]) -> None
     Raises:
         UserError: The file cannot be written.
     """
-    charts: dict[str, Any] = {}
+    charts: dict[str, str] = {}
     lead = []
     if model.lessons:
-        charts["lessons"], charts["classes"] = plain(lesson_chart(model)), plain(class_chart(model))
+        charts["lessons"], charts["classes"] = encode(lesson_chart(model)), encode(class_chart(model))
         caption = "Share of the held-out test images that the model classifies correctly right after each lesson"
         lead = [
             FigureSpec("lessons", "Accuracy over lessons", f"{caption}."),
             FigureSpec("classes", "Accuracy of every class", f"{caption}. A row from left to right shows forgetting."),
         ]
     views = [FigureSpec("held", "Content of the memory", "Images of each class in the memory.")]
-    charts["held"] = plain(memory_chart(model))
+    charts["held"] = encode(memory_chart(model))
     if len(model.pixels):
-        charts["sheet"] = gallery(model)
+        charts["sheet"] = compact_json(gallery(model))
         views.append(FigureSpec("sheet", "Its images", "Images of the memory by class.", kind="gallery"))
     contents = PageContents([Tab("Memory", views)] if len(model.labels) else [], charts, lead=lead)
     subtitle = f"{len(model.classes)} classes · {len(model.lessons)} lessons · {len(model.labels)} images in memory"

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import base64
-import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from html import escape
 from importlib.resources import files
@@ -13,6 +12,7 @@ from importlib.resources import files
 from itl.atomic import write_text_atomic
 from itl.errors import UserError
 from itl.report import captions
+from itl.report.chart import compact_json
 from itl.report.run_selection import ReportData, report_data
 from itl.report.selection import preference
 from itl.report.tabs import PageContents, contents
@@ -75,17 +75,20 @@ def render(title: str, subtitle: str, overview: str, page_contents: PageContents
 def _payload(page_contents: PageContents) -> str:
     """The data of the page as JSON that is safe inside HTML."""
     tabs = [{"name": tab.name, "views": [asdict(view) for view in tab.views]} for tab in page_contents.tabs]
-    lead = [asdict(view) for view in page_contents.lead]
     payload = {
-        "tabs": tabs,
-        "charts": page_contents.charts,
-        "lead": lead,
-        "first": page_contents.first,
-        "pool": page_contents.pool.lists,
-        "selection": page_contents.selection,
+        "tabs": compact_json(tabs),
+        "charts": _object(page_contents.charts),
+        "lead": compact_json([asdict(view) for view in page_contents.lead]),
+        "first": compact_json(page_contents.first),
+        "pool": compact_json(page_contents.pool.lists),
+        "selection": compact_json(page_contents.selection),
     }
-    text = json.dumps(payload, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    return text.replace("<", "\\u003c")
+    return _object(payload).replace("<", "\\u003c")
+
+
+def _object(parts: Mapping[str, str]) -> str:
+    """A JSON object of parts that are JSON already."""
+    return "{" + ",".join(f"{compact_json(name)}:{text}" for name, text in parts.items()) + "}"
 
 
 def _tabs(page_contents: PageContents) -> str:

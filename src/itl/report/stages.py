@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import statistics
+import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import cached_property
 from itertools import groupby
 from typing import Any
 
@@ -15,6 +16,7 @@ MAX_CHART_NUMBERS = 12_000  # curves with more numbers are thinned
 MEASURES = {"class_il": "Class-IL", "task_il": "Task-IL"}
 CURVE_KINDS = ("start", "curve")
 Line = dict[str, Any]  # of metrics.jsonl
+Point = tuple[float, Line, str]  # x, measurement, description
 
 
 def role(stage: str) -> str:
@@ -25,7 +27,7 @@ def role(stage: str) -> str:
 class StageTimeline:
     """The position of each stage of a run on the x axis, and its measurements."""
 
-    def __init__(self, lines: Sequence[Line], points: int | None = None) -> None:
+    def __init__(self, lines: Sequence[Line]) -> None:
         inside = [line for line in lines if line.get("kind") in (*CURVE_KINDS, "end")]
         self.bands: list[tuple[int, str, float, float, list[Line]]] = []
         at = 0.0
@@ -33,14 +35,25 @@ class StageTimeline:
             width = STAGE_WIDTHS.get(stage, 1.0)
             self.bands.append((task, stage, at, at + width, list(part)))
             at += width
-        self.end, self.points = at, points
+        self.end = at
 
-    def curve(self, low: float, high: float, part: Sequence[Line]) -> list[tuple[float, Line]]:
-        """(x, line) of a stage's curve, evenly spaced; the drop after the half-pipe is at its start."""
-        within = [line for line in part if line["kind"] == "curve"]
-        inner = [(low + (high - low) * (k + 1) / (len(within) + 1), line) for k, line in enumerate(within)]
-        inner = _thin(inner, self.points)
-        return [(low, line) for line in part if line["kind"] == "start"] + inner
+    @cached_property
+    def curves(self) -> list[list[Point]]:
+        """The points of each stage's curve, evenly spaced; the drop after the half-pipe is at its start."""
+        curves = []
+        for _, _, low, high, part in self.bands:
+            within = [line for line in part if line["kind"] == "curve"]
+            points = [(low, line) for line in part if line["kind"] == "start"]
+            points += [(low + (high - low) * (k + 1) / (len(within) + 1), line) for k, line in enumerate(within)]
+            curves.append(
+                [(x, line, f"task {line['task']}, {line['stage']}, epoch {line['epoch']}") for x, line in points]
+            )
+        return curves
+
+    @cached_property
+    def lines(self) -> list[Line]:
+        """The measurements of all curves."""
+        return [line for curve in self.curves for _, line, _ in curve]
 
     @property
     def task_ranges(self) -> dict[int, tuple[float, float]]:
@@ -85,28 +98,33 @@ def mean_lines(runs: Sequence[Sequence[Line]]) -> list[Line]:
         measured = [by_key[key] for by_key in keyed if key in by_key]
         if len(measured) < len(keyed):
             continue
-        mean: Line = {name: statistics.fmean(line[name] for line in measured) for name in MEASURES}
+        count = len(measured)
+        mean: Line = {name: math.fsum([line[name] for line in measured]) / count for name in MEASURES}
         for name in (f"{measure}_tasks" for measure in MEASURES):
-            mean[name] = [statistics.fmean(column) for column in zip(*(line[name] for line in measured), strict=False)]
+            mean[name] = [math.fsum(column) / count for column in zip(*[line[name] for line in measured], strict=False)]
         out.append({**first, **mean})
     return out
 
 
-def stages(lines: Sequence[Line], measure: str = "class_il") -> Chart | None:
-    """Mean accuracy over the tasks seen during training; horizontal lines are stage ends on all test images."""
-    timeline = StageTimeline(lines)
+def stages(lines: Sequence[Line] | StageTimeline, measure: str = "class_il") -> Chart | None:
+    """Mean accuracy over the tasks seen during training; horizontal lines are stage ends on all test images.
+
+    Args:
+        lines: The lines of metrics.jsonl, or their timeline if several charts share it.
+        measure: "class_il" or "task_il".
+    """
+    timeline = lines if isinstance(lines, StageTimeline) else StageTimeline(lines)
     if not timeline.bands:
         return None
     names = list(dict.fromkeys(stage for _, stage, *_ in timeline.bands))
     series = []
     for name in names:
         x, y, hover = [], [], []
-        for _, stage, low, high, part in timeline.bands:
+        for (_, stage, _, high, _), points in zip(timeline.bands, timeline.curves, strict=True):
             if stage == name:
-                points = timeline.curve(low, high, part)
-                x += [p for p, _ in points] + [high]
-                y += [line[measure] for _, line in points] + [None]
-                hover += [_describe(line) for _, line in points] + [""]
+                x += [p for p, _, _ in points] + [high]
+                y += [line[measure] for _, line, _ in points] + [None]
+                hover += [description for _, _, description in points] + [""]
         series.append(Series(name, y, x, role=role(name), hover=hover, width=1.2))
     for name in names:
         x, y, hover = [], [], []
@@ -128,22 +146,23 @@ def stages(lines: Sequence[Line], measure: str = "class_il") -> Chart | None:
     )
 
 
-def breakdown(lines: Sequence[Line], measure: str = "class_il") -> Chart | None:
-    """The accuracy of every task during training, and their mean in bold."""
-    tasks = max((line["task"] for line in lines), default=0)
-    numbers = sum(len(line.get(f"{measure}_tasks", ())) for line in lines if line.get("kind") in CURVE_KINDS)
-    timeline = StageTimeline(lines)
-    if numbers > MAX_CHART_NUMBERS and timeline.bands:
-        timeline.points = max(1, MAX_CHART_NUMBERS // (len(timeline.bands) * max(1, tasks // 2)))
-    points = [point for _, _, low, high, part in timeline.bands for point in timeline.curve(low, high, part)]
+def breakdown(lines: Sequence[Line] | StageTimeline, measure: str = "class_il") -> Chart | None:
+    """The accuracy of every task during training, and their mean in bold; arguments as in `stages`."""
+    timeline = lines if isinstance(lines, StageTimeline) else StageTimeline(lines)
+    tasks = max((task for task, *_ in timeline.bands), default=0)
+    numbers = sum(len(line[f"{measure}_tasks"]) for line in timeline.lines)
+    limit = None
+    if numbers > MAX_CHART_NUMBERS:
+        limit = max(1, MAX_CHART_NUMBERS // (len(timeline.bands) * max(1, tasks // 2)))
+    points = [point for curve in timeline.curves for point in _thin(curve, limit)]
     if not points:
         return None
-    mean = Series("mean", [line[measure] for _, line in points], role="ink", width=3.0, marks=False, tag="mean")
+    mean = Series("mean", [line[measure] for _, line, _ in points], role="ink", width=3.0, marks=False, tag="mean")
     task_series = []
     for task in range(tasks):
-        start = next((k for k, (_, line) in enumerate(points) if line["task"] > task), None)
+        start = next((k for k, (_, line, _) in enumerate(points) if line["task"] > task), None)
         if start is not None:
-            y = [line[f"{measure}_tasks"][task] for _, line in points[start:]]
+            y = [line[f"{measure}_tasks"][task] for _, line, _ in points[start:]]
             task_series.append(
                 Series(f"task {task + 1}", y, start=start, role=ROLES[task % len(ROLES)], width=1.2, tag=str(task + 1))
             )
@@ -151,18 +170,21 @@ def breakdown(lines: Sequence[Line], measure: str = "class_il") -> Chart | None:
         f"{MEASURES[measure]} of every task",
         y=Axis(f"{MEASURES[measure]}, %", 0.0, 104.0),
         series=(*task_series, mean),
-        xs=tuple(x for x, _ in points),
-        descriptions=tuple(_describe(line) for _, line in points),
+        xs=tuple(x for x, _, _ in points),
+        descriptions=tuple(description for _, _, description in points),
         **timeline.chart_options(),
     )
 
 
-def _describe(line: Line) -> str:
-    return f"task {line['task']}, {line['stage']}, epoch {line['epoch']}"
+def tasks_with_curves(runs: Iterable[Sequence[Line]]) -> int:
+    """The number of the last task that a run measured within its stages."""
+    return max((line["task"] for lines in runs for line in lines if line["kind"] in CURVE_KINDS), default=0)
 
 
-def _thin(points: list[Any], limit: int | None) -> list[Any]:
-    """At most `limit` points, evenly spaced, including the last."""
-    if limit is None or len(points) <= limit:
+def _thin(points: list[Point], limit: int | None) -> list[Point]:
+    """At most `limit` points after the start, evenly spaced, including the last."""
+    first = [point for point in points if point[1]["kind"] == "start"]
+    others = points[len(first) :]
+    if limit is None or len(others) <= limit:
         return points
-    return [points[round((k + 1) * len(points) / limit) - 1] for k in range(limit)]
+    return first + [others[round((k + 1) * len(others) / limit) - 1] for k in range(limit)]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from itl.report import compare, memory, stages, tasks
-from itl.report.chart import Chart, SharedLists, plain
+from itl.report.chart import Chart, SharedLists, compact_json, encode, plain
 from itl.report.image_sheets import ImageLoader, memory_gallery, mistake_gallery
 from itl.report.policies import policies
 from itl.report.run_selection import ReportData, ReportGroup, ReportRun
@@ -43,10 +42,10 @@ class Tab:
 
 @dataclass
 class PageContents:
-    """Tabs and all charts that their figures can show, as JSON values."""
+    """Tabs, and the JSON of all charts that their figures can show."""
 
     tabs: list[Tab]
-    charts: dict[str, Any]
+    charts: dict[str, str]
     notes: list[str] = field(default_factory=list)
     lead: list[FigureSpec] = field(default_factory=list)  # figures at the top of the first tab
     first: dict[str, str] = field(default_factory=dict)  # initial values of the selectors
@@ -56,7 +55,7 @@ class PageContents:
 
 def contents(report: ReportData, data: str | None) -> PageContents:
     """Build the tabs for which these runs have data."""
-    charts: dict[str, Any] = {}
+    charts: dict[str, str] = {}
     pool = SharedLists()
     detailed, notes = _detail(report, charts, pool)
     runs = [[report_run.key, report_run.name] for report_run in detailed]
@@ -70,7 +69,7 @@ def contents(report: ReportData, data: str | None) -> PageContents:
     pictured = _pictures(report, detailed, charts, ImageLoader(data))
     several = len(report.groups) > 1
     tabs = [
-        Tab("Stages", _stages([*means, *runs], charts)),
+        Tab("Stages", _stages([*means, *runs], charts, stages.tasks_with_curves(r.run.lines for r in detailed))),
         Tab("Tasks", _tasks(report, runs, finished, charts)),
         Tab("Compare", list(_compare(report, charts)) if several else []),
         Tab("Memory", _memory(runs, finished, charts, pictured)),
@@ -90,7 +89,7 @@ def _first(groups: Sequence[ReportGroup], report: ReportData, detailed: Sequence
     return {"run": report.first(groups[0]).key, "group": groups[0].key, "reference": groups[0].key}
 
 
-def _detail(report: ReportData, charts: dict[str, Any], pool: SharedLists) -> tuple[list[ReportRun], list[str]]:
+def _detail(report: ReportData, charts: dict[str, str], pool: SharedLists) -> tuple[list[ReportRun], list[str]]:
     """The charts of single runs and of means over seeds, for as many runs as fit.
 
     The order is: the first run of every group, the means, then the other runs.
@@ -105,8 +104,8 @@ def _detail(report: ReportData, charts: dict[str, Any], pool: SharedLists) -> tu
     for source in sources:
         shared_before = len(pool.lists)
         drawn = mean_charts(report, source) if isinstance(source, ReportGroup) else charts_of(source)
-        source_charts = {key: pool.share(plain(chart)) for key, chart in drawn if chart is not None}
-        size += len(json.dumps([source_charts, pool.lists[shared_before:]]))
+        source_charts = {key: compact_json(pool.share(plain(chart))) for key, chart in drawn if chart is not None}
+        size += sum(map(len, source_charts.values())) + len(compact_json(pool.lists[shared_before:]))
         if size > MAX_CHART_CHARACTERS and taken:
             break
         charts |= source_charts
@@ -138,21 +137,23 @@ def mean_charts(report: ReportData, group: ReportGroup) -> Iterator[tuple[str, C
 
 
 def _stage_charts(key: str, lines: Sequence[stages.Line]) -> Iterator[tuple[str, Chart | None]]:
+    timeline = stages.StageTimeline(lines)
     for measure, _ in MEASURES:
-        yield f"stages/{key}/{measure}", stages.stages(lines, measure)
-        yield f"breakdown/{key}/{measure}", stages.breakdown(lines, measure)
+        yield f"stages/{key}/{measure}", stages.stages(timeline, measure)
+        yield f"breakdown/{key}/{measure}", stages.breakdown(timeline, measure)
 
 
-def _having(kind: str, runs: Sequence[list[str]], charts: dict[str, Any]) -> list[list[str]]:
+def _having(kind: str, runs: Sequence[list[str]], charts: dict[str, str]) -> list[list[str]]:
     """The runs that have a chart of this kind."""
     with_chart = {key.split("/")[1] for key in charts if key.startswith(f"{kind}/")}
     return [run for run in runs if run[0] in with_chart]
 
 
-def _stages(runs: list[list[str]], charts: dict[str, Any]) -> list[FigureSpec]:
+def _stages(runs: list[list[str]], charts: dict[str, str], last_task: int) -> list[FigureSpec]:
     drawn = _having("stages", runs, charts)
     if not drawn:
         return []
+    choice = [["", "all tasks"], *([str(number), f"task {number}"] for number in range(1, last_task + 1))]
     return [
         FigureSpec(
             "stages/{run}/{measure}",
@@ -168,21 +169,13 @@ def _stages(runs: list[list[str]], charts: dict[str, Any]) -> list[FigureSpec]:
             "Every task through training",
             "One line per task from the moment it is learned; the bold line is their mean. Select a task to highlight "
             "it.",
-            {"run": _having("breakdown", runs, charts), "measure": MEASURES, "task": _task_choice(charts)},
+            {"run": _having("breakdown", runs, charts), "measure": MEASURES, "task": choice},
         ),
     ]
 
 
-def _task_choice(charts: dict[str, Any]) -> list[list[str]]:
-    tags = {
-        series.get("tag") for key, chart in charts.items() if key.startswith("breakdown/") for series in chart["series"]
-    }
-    numbers = sorted(int(tag) for tag in tags if tag and tag.isdigit())
-    return [["", "all tasks"], *([str(number), f"task {number}"] for number in numbers)]
-
-
 def _tasks(
-    report: ReportData, runs: list[list[str]], finished: list[list[str]], charts: dict[str, Any]
+    report: ReportData, runs: list[list[str]], finished: list[list[str]], charts: dict[str, str]
 ) -> list[FigureSpec]:
     chosen: list[list[str]] = []
     for group in sorted(report.groups, key=preference):
@@ -190,7 +183,7 @@ def _tasks(
         for measure, _ in MEASURES:
             chart = tasks.matrix(group_runs, measure)
             if chart is not None:
-                charts[f"matrix/{group.key}/{measure}"] = plain(chart)
+                charts[f"matrix/{group.key}/{measure}"] = encode(chart)
         chosen.append([group.key, group.name])
     chosen += [run for run in _having("matrix", runs, charts) if run not in chosen]
     chosen = _having("matrix", chosen, charts)
@@ -217,19 +210,19 @@ def _tasks(
     return views
 
 
-def _comparison(comparison: compare.Comparison, charts: dict[str, Any]) -> list[FigureSpec]:
+def _comparison(comparison: compare.Comparison, charts: dict[str, str]) -> list[FigureSpec]:
     """The figure of a comparison, if there is data for it."""
     choices = []
     for name, draw in comparison.draw.items():
         drawn = {measure: chart for measure, _ in MEASURES if (chart := draw(measure)) is not None}
-        charts |= {f"{comparison.kind}/{name}/{measure}": plain(chart) for measure, chart in drawn.items()}
+        charts |= {f"{comparison.kind}/{name}/{measure}": encode(chart) for measure, chart in drawn.items()}
         choices += [[name, name]] if "class_il" in drawn else []
     key = f"{comparison.kind}/{{{comparison.selector}}}/{{measure}}"
     selectors = {comparison.selector: choices, "measure": MEASURES}
     return [FigureSpec(key, comparison.title, comparison.caption, selectors)] if choices else []
 
 
-def _compare(report: ReportData, charts: dict[str, Any]) -> Iterator[FigureSpec]:
+def _compare(report: ReportData, charts: dict[str, str]) -> Iterator[FigureSpec]:
     averages, *others = compare.comparisons(report.groups)
     yield from _comparison(averages, charts)
     yield from _paired(report.groups, charts)
@@ -238,20 +231,20 @@ def _compare(report: ReportData, charts: dict[str, Any]) -> Iterator[FigureSpec]
     by_measure = {measure: policies(report.groups, measure) for measure, _ in MEASURES}
     for number, chart in enumerate(by_measure["class_il"]):
         for measure, _ in MEASURES:
-            charts[f"policies{number}/{measure}"] = plain(by_measure[measure][number])
+            charts[f"policies{number}/{measure}"] = encode(by_measure[measure][number])
         caption = "Runs that differ in the memory's settings only."
         caption += " Horizontal lines are policies without this setting." if chart.levels else ""
         title = chart.title.replace(": Class-IL by ", ": memory policies by ")
         yield FigureSpec(f"policies{number}/{{measure}}", title, caption, {"measure": MEASURES})
 
 
-def _paired(groups: Sequence[ReportGroup], charts: dict[str, Any]) -> Iterator[FigureSpec]:
+def _paired(groups: Sequence[ReportGroup], charts: dict[str, str]) -> Iterator[FigureSpec]:
     """Differences between any two groups that can be compared."""
     references = []
     for members in compare.comparable_sets(sorted(groups, key=preference)).values():
         for reference in members:
             drawn = {measure: compare.paired(members, reference, measure) for measure, _ in MEASURES}
-            found = {f"paired/{reference.key}/{measure}": plain(chart) for measure, chart in drawn.items() if chart}
+            found = {f"paired/{reference.key}/{measure}": encode(chart) for measure, chart in drawn.items() if chart}
             charts |= found
             references += [[reference.key, reference.name]] if found else []
     if references:
@@ -266,7 +259,7 @@ def _paired(groups: Sequence[ReportGroup], charts: dict[str, Any]) -> Iterator[F
 
 
 def _memory(
-    runs: list[list[str]], finished: list[list[str]], charts: dict[str, Any], pictured: set[str]
+    runs: list[list[str]], finished: list[list[str]], charts: dict[str, str], pictured: set[str]
 ) -> list[FigureSpec]:
     views = []
     held = _having("held", runs, charts)
@@ -287,7 +280,7 @@ def _memory(
     return views
 
 
-def _mistakes(finished: list[list[str]], charts: dict[str, Any], pictured: set[str]) -> list[FigureSpec]:
+def _mistakes(finished: list[list[str]], charts: dict[str, str], pictured: set[str]) -> list[FigureSpec]:
     paired = _having("pairs", finished, charts)
     if not paired:
         return []
@@ -311,16 +304,16 @@ def _mistakes(finished: list[list[str]], charts: dict[str, Any], pictured: set[s
     ]
 
 
-def _time(report: ReportData, charts: dict[str, Any]) -> list[FigureSpec]:
+def _time(report: ReportData, charts: dict[str, str]) -> list[FigureSpec]:
     chart = compare.seconds(report)
     if chart is None:
         return []
-    charts["seconds"] = plain(chart)
+    charts["seconds"] = encode(chart)
     return [FigureSpec("seconds", "Where the time went", "Mean seconds of a run by section.")]
 
 
 def _pictures(
-    report: ReportData, report_runs: Sequence[ReportRun], charts: dict[str, Any], loader: ImageLoader
+    report: ReportData, report_runs: Sequence[ReportRun], charts: dict[str, str], loader: ImageLoader
 ) -> set[str]:
     """Image sheets of as many runs as fit: the first run of every group, then the others."""
     first = {id(report.first(group)) for group in report.groups}
@@ -342,6 +335,6 @@ def _pictures(
         size += sum(len(sheet["sheet"]["uri"]) for sheet in sheets.values() if sheet)
         if size > MAX_IMAGE_CHARACTERS and shown:
             break
-        charts |= {f"{kind}/{report_run.key}": sheet for kind, sheet in sheets.items() if sheet}
+        charts |= {f"{kind}/{report_run.key}": compact_json(sheet) for kind, sheet in sheets.items() if sheet}
         shown.add(report_run.key)
     return shown

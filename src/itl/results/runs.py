@@ -14,7 +14,7 @@ import numpy as np
 from itl.errors import UserError
 from itl.results.packed import PackedRun, experiment_at, is_packed
 from itl.results.record import RunFolder, is_run
-from itl.results.validation import check_config, check_line, check_predictions, check_result
+from itl.results.validation import check_config, check_lines, check_predictions, check_result
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,7 @@ class Run:
     def lines(self) -> list[dict[str, Any]]:
         """The checked lines of metrics.jsonl."""
         lines = self.storage.read_lines()
-        for number, line in enumerate(lines, 1):
-            check_line(line, f"{self.path / 'metrics.jsonl'}, line {number},")
+        check_lines(lines, self.path / "metrics.jsonl")
         return lines
 
     @cached_property

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from itl.errors import UserError
 from itl.metrics import forgetting_measures
@@ -115,6 +115,9 @@ class _Line(_Record):
     task_il_tasks: list[float]
 
 
+_LINES = TypeAdapter(list[_Line])
+
+
 def _check(model: type[_Record], value: Any, where: object) -> None:
     try:
         model.model_validate(value)
@@ -151,12 +154,20 @@ def read_config(path: str | os.PathLike[str]) -> dict[str, Any]:
     return check_config(RunFolder(path).read("config.json"), Path(path) / "config.json", finished=False)
 
 
-def check_line(line: Any, where: str) -> None:
-    """Check one line of metrics.jsonl."""
-    _check(_Line, line, where)
-    measured = min(len(line["class_il_tasks"]), len(line["task_il_tasks"]))
-    if line["kind"] in ("start", "curve") and measured < line["task"]:
-        raise UserError(f"{where} is damaged: it has fewer accuracies than tasks seen; run it again")
+def check_lines(lines: list[Any], path: Path) -> None:
+    """Check the lines of metrics.jsonl."""
+    try:
+        _LINES.validate_python(lines)
+    except ValidationError as error:
+        index, *names = error.errors()[0]["loc"]
+        where = f"{path}, line {int(index) + 1},"
+        raise UserError(f"{where} is damaged: '{next(iter(names), '')}' is missing or invalid; run it again") from None
+    for number, line in enumerate(lines, 1):
+        if line["kind"] in ("start", "curve"):
+            measured = min(len(line["class_il_tasks"]), len(line["task_il_tasks"]))
+            if measured < line["task"]:
+                where = f"{path}, line {number},"
+                raise UserError(f"{where} is damaged: it has fewer accuracies than tasks seen; run it again")
 
 
 def check_predictions(arrays: dict[str, np.ndarray], classes: int | None, path: Path) -> dict[str, np.ndarray]:
