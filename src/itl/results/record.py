@@ -189,11 +189,17 @@ def is_run(path: Path) -> bool:
     return (path / "config.json").is_file() or (path / "result.json").is_file()
 
 
-def load_arrays(path: Path, names: Sequence[str] | None = None) -> dict[str, np.ndarray]:
-    """The arrays of an .npz file: all, or those named."""
+def load_arrays(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of an .npz file."""
+    with damage_as_user_error(path), np.load(path, allow_pickle=False) as file:
+        return {key: file[key] for key in file.files}
+
+
+@contextmanager
+def damage_as_user_error(path: Path) -> Iterator[None]:
+    """Turn the errors of reading an .npz file into a `UserError`."""
     try:
-        with np.load(path, allow_pickle=False) as file:
-            return {key: file[key] for key in (file.files if names is None else names)}
+        yield
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:
         raise UserError(f"{path} is damaged: {error}; run it again") from None
 
