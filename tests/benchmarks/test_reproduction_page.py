@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import itertools
 import json
 import runpy
 from dataclasses import replace
@@ -108,13 +110,38 @@ def test_variants_show_their_gain(tmp_path: Path) -> None:
     assert cells == [["66.00 ± 1.00", ""], ["69.00 ± 1.00", "+3.0 ± 0.0"], ["60.00", "-5.0"], ["–", "–"]]
 
 
-def test_readme_says_what_the_ablation_says() -> None:
-    fine_tuned, tangent = seed_group([69.0, 70.0, 71.5]), seed_group([65.0, 66.0, 67.0])
-    # differences 4, 4, 4.5: mean 4.167, standard deviation 0.2887, t(0.975, 2) = 4.3027
-    text = "\n".join(NAMES["ablation_sentence"](FakeTable(**{"b+hp+ff+pd": fine_tuned, "itl": tangent})))
-    assert "is\n+4.2 ± 0.7 points of Class-IL in our runs" in text
-    assert text.endswith("in the paper: **opposite to the paper**.")
-    assert NAMES["ablation_sentence"](FakeTable(itl=tangent)) == []
+def test_ablation_from_the_same_specialists_is_paired_by_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [{"split": "test", "alone": []}, {"split": "validation", "rung": "itl", "seed": 0, "task": 5}]
+    scores = {"itl": (66.0, 69.0), "b+hp+lf": (64.0, 64.0), "b+hp+ff+pd": (68.0, 70.0)}  # before and after projection
+    for (rung, (before, expert)), (seed, noise) in itertools.product(scores.items(), enumerate((0.0, 1.0, 2.5))):
+        more = noise * (1.2 if rung == "itl" else 1.0)
+        values = {"specialist": 50.0, "generalist": before + more, "expert": expert + more}
+        stages = {stage: {"class_il": value} for stage, value in values.items()}
+        lines.append({"split": "test", "rung": rung, "candidate": 0, "seed": seed, "task": 5, "stages": stages})
+    path = tmp_path / "trials.jsonl.gz"
+    path.write_bytes(gzip.compress("".join(json.dumps(line) + "\n" for line in lines).encode()))
+    monkeypatch.setitem(NAMES["trials"].__globals__, "SAME_SPECIALISTS", path)
+    text = " ".join(NAMES["ablation_sentence"]())
+    # differences 5, 5.2, 5.5: mean 5.233, standard deviation 0.2517, t(0.975, 2) = 4.3027
+    assert "3 seeds" in text
+    assert "+5.2 ± 0.6 against a linear classifier (`b+hp+lf`; +6.1 in the paper)" in text
+    assert "-0.8 ± 0.6 against full fine-tuning (`b+hp+ff+pd`; +4.5 in the paper)" in text
+    assert "the tangent model is +2.2 ± 0.6 against the linear one" in text
+    rows = [[word.strip() for word in row.split("|")[2:-1]] for row in NAMES["same_specialists"]()[2:]]
+    assert [row[0] for row in rows] == ["`b`", "`b+hp+lf`", "`b+hp+ff+pd`", "`itl`"]
+    assert rows[1][1:] == ["65.17 ± 1.26", "65.17 ± 1.26", "+2.2 ± 0.6", "+5.2 ± 0.6"]
+
+
+def test_methods_are_compared_with_the_variant_that_has_their_settings(tmp_path: Path) -> None:
+    for seed, class_il in enumerate((69.0, 69.5, 70.0)):
+        fake_run(tmp_path / f"now{seed}", seed=seed, class_il=class_il)
+        fake_run(tmp_path / f"sgd{seed}", seed=seed, class_il=class_il - 4, variant="sgd")
+        fake_run(tmp_path / f"open{seed}", seed=seed, class_il=class_il - 3, variant="reservoir")
+    records = NAMES["RecordedTable"](find_runs([tmp_path])[0])
+    assert "| `itl` | 66.35 | 65.50 ± 0.50 |" in "\n".join(NAMES["ablation"](records))
+    lines = NAMES["variants"](records, {"itl": ("sgd", "reservoir")})
+    cells = [[word.strip() for word in line.split("|")[3:5]] for line in lines[2:]]
+    assert cells == [["65.50 ± 0.50", ""], ["69.50 ± 0.50", "+4.0 ± 0.0"], ["66.50 ± 0.50", "+1.0 ± 0.0"]]
 
 
 def test_page_lists_every_result_even_if_it_was_not_run() -> None:

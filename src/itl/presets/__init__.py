@@ -18,6 +18,7 @@ __all__ = ["ITL_PAPER", "METHODS", "Method", "all_methods", "get", "names", "set
 
 # The methods of this package: baselines in alphabetical order, then compositions.
 METHODS: dict[str, Method] = {}
+CONVEX_SETTINGS = ("tangent.solver", "tangent.l2")  # defaults that suit a convex problem only
 
 
 def get(name: str) -> Method:
@@ -58,7 +59,8 @@ def settings_for(name: str, stream: str | None, buffer: int, overrides: Defaults
 
     If the overrides add a generalist to a method without one, it gets ITL's settings for the generalist, and a
     stratified memory if the method has none, because a generalist learns from the memory. If they replace the method's
-    specialist, the options of that specialist are dropped.
+    specialist, the options of that specialist are dropped. If they replace a solved generalist by one that cannot be
+    solved, the solver and its λ are dropped.
 
     Args:
         name: A method's name.
@@ -72,11 +74,14 @@ def settings_for(name: str, stream: str | None, buffer: int, overrides: Defaults
     given, defaults = flatten(overrides or {}), get(name).defaults_for(stream, buffer)
     if given.get("generalist", "none") != "none" and defaults.get("generalist") == "none":
         itl = METHODS["itl"].defaults_for(stream, buffer)
-        defaults |= {key: value for key, value in itl.items() if key.startswith(("tangent.", "projection."))}
+        stages = ("tangent.", "projection.", "half_pipe_scale")
+        defaults |= {key: value for key, value in itl.items() if key.startswith(stages)}
         if defaults.get("memory.policy") == "none":
             defaults["memory.policy"] = "stratified"
     if given.get("specialist.name", defaults.get("specialist.name")) != defaults.get("specialist.name"):
         defaults = {key: value for key, value in defaults.items() if not key.startswith(OPTIONS)}
+    if given.get("generalist") == "full" or given.get("design") == "reverse":  # neither is a convex problem
+        defaults = {key: value for key, value in defaults.items() if key not in CONVEX_SETTINGS}
     return build(defaults, given)
 
 
