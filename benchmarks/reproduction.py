@@ -252,8 +252,8 @@ def solved_share_alone(specialist_seconds: float) -> list[str]:
     share = (tangent + projection) / specialist_seconds
     return [
         f"Solved, as by default at 200 images, it takes {tangent:.1f} + {projection:.1f} s after the last task, alone",
-        f"on the GPU: {100 * share:.0f} % of that run's {specialist_seconds:.1f} s per task for the specialist, which is",
-        "above the limit.",
+        f"on the GPU: {100 * share:.0f} % of that run's {specialist_seconds:.1f} s per task for the specialist, which",
+        "is above the limit.",
     ]
 
 

@@ -10,7 +10,9 @@ import pytest
 
 from itl import streams
 from itl._deprecated import SETTING_VALUES, SETTINGS
+from itl.errors import UserError
 from itl.presets import METHODS, get, settings_for
+from itl.presets.compositions import SOLVED
 from itl.settings import Settings, flatten
 from itl.specialists import resolve_options
 
@@ -39,7 +41,8 @@ def test_defaults_are_valid_on_every_stream(method: str, stream: str | None) -> 
 
 
 # Settings of every method on every stream (differences from the default settings), recorded before defaults moved to
-# the methods' files: {method: {stream: {buffer: settings}}}. A buffer not listed has those of the next smaller one.
+# the methods' files, and again where a choice was made since: {method: {stream: {buffer: settings}}}. A buffer not
+# listed has those of the next smaller one.
 RECORDED = json.loads((Path(__file__).parent / "recorded_settings.json").read_text())
 RECORDED_BUFFERS = (0, 50, 200, 300, 480, 500, 1000, 2000, 5120, 9000)
 
@@ -187,22 +190,43 @@ def test_buffer_between_published_sizes_uses_the_nearest() -> None:
     assert settings_for("derpp", "seq-cifar10", 9000).specialist.beta == 1.0
 
 
+def solved_differences(stream: str | None, buffer: int = 200) -> dict[str, tuple[Any, Any]]:
+    """Settings chosen for itl in one cell; the methods that it is compared with have the earlier ones."""
+    if (stream, buffer) != ("seq-cifar10", 200):
+        return {}
+    earlier = flat("itl-na")
+    return {name: (value, earlier[name]) for name, value in SOLVED.items() if earlier[name] != value}
+
+
 @pytest.mark.parametrize("stream", [None, *streams.names()])
 @pytest.mark.parametrize("buffer", BUFFERS)
 def test_na_variants_differ_in_the_augmentation_of_tasks_only(stream: str | None, buffer: int) -> None:
     alone = {"specialist.alpha": (0.2, 0.1), "projection.lr": (0.03, 0.05), "projection.epochs": (60, 120)}
     for method in ("itl", "itl-l"):
         chosen = alone if (method, stream, buffer) == ("itl-l", "seq-cifar10", 500) else {}  # for itl-l-na
+        if method == "itl":
+            chosen = solved_differences(stream, buffer)
         assert differences(method, f"{method}-na", stream, buffer) == {"augment.task": ("stream", None), **chosen}
 
 
 @pytest.mark.parametrize("stream", [None, *streams.names()])
 def test_ablation_rows_differ_in_the_generalist_only(stream: str | None) -> None:
-    assert differences("itl", "b", stream) == {"generalist": ("tangent", "none")}
-    assert differences("itl", "b+ff", stream) == {"generalist": ("tangent", "full")}
-    assert differences("itl", "b+lf", stream) == {"generalist": ("tangent", "linear")}
+    solved = solved_differences(stream)
+    assert differences("itl", "b", stream) == {"generalist": ("tangent", "none"), **solved}
+    assert differences("itl", "b+ff", stream) == {"generalist": ("tangent", "full"), **solved}
+    assert differences("itl", "b+lf", stream) == {"generalist": ("tangent", "linear"), **solved}
     assert differences("b+lf", "b+hp+lf", stream) == {"half_pipe": (None, True)}
     assert differences("b+ff", "b+hp+ff+pd", stream) == {"half_pipe": (None, True), "project": (None, True)}
+
+
+def test_a_generalist_that_cannot_be_solved_drops_the_solver_and_its_penalty() -> None:
+    full = settings_for("itl", "seq-cifar10", 200, {"generalist": "full"})
+    assert (full.tangent.solver, full.tangent.l2, full.projection.loss) == ("sgd", 1e-5, "kl")
+    assert settings_for("itl", "seq-cifar10", 200, {"generalist": "linear"}).tangent.solver == "lbfgs"
+    with_tangent = settings_for("er", "seq-cifar10", 200, {"generalist": "tangent"})
+    assert (with_tangent.tangent.solver, with_tangent.half_pipe_scale) == ("lbfgs", 10.0)
+    with pytest.raises(UserError, match="solves convex problems"):
+        settings_for("itl", "seq-cifar10", 200, {"generalist": "full", "tangent.solver": "lbfgs"})
 
 
 def test_itl_is_offline_er_and_itl_l_is_derpp() -> None:

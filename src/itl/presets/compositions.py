@@ -52,8 +52,8 @@ ITL_STREAMS: StreamDefaults = {
     ("seq-cifar10", 5120): LARGE_MEMORY,
 }
 
-# Tangent learning solved to its minimum, and a projection that does not depend on the size of its logits. Chosen for itl
-# at this size on the validation split (benchmarks/results/tangent-study); not tried for the other cells yet.
+# Tangent learning solved to its minimum, and a projection that does not depend on the size of its logits: chosen for
+# itl with 200 images on the validation split (benchmarks/results/tangent-study), not tried for the other cells yet.
 SOLVED = {
     "half_pipe_scale": 10.0,
     "tangent.solver": "lbfgs",
