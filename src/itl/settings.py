@@ -43,6 +43,7 @@ class Network(SettingsGroup):
         width: Filters in the first layer; null: the backbone's default.
         strided: Whether the first convolution has stride 2, for larger images.
         pretrained: Whether to start from the backbone's pre-trained weights, with their preprocessing.
+        weights: A safetensors file to start from, in place of the backbone's own pre-trained weights; null: none.
         size: Height and width to which images are resized in front of the network; null: their own.
         trained: Number of last layers to train, the classifier included. The layers before them are frozen, and their
             features are computed once per image. null: train the whole network.
@@ -52,6 +53,7 @@ class Network(SettingsGroup):
     width: Annotated[int, Field(strict=True, ge=1, le=1024)] | None = None
     strided: bool = False
     pretrained: bool = False
+    weights: str | None = None
     size: Annotated[int, Field(strict=True, ge=8, le=1024)] | None = None
     trained: Annotated[int, Field(strict=True, ge=1, le=64)] | None = None
 

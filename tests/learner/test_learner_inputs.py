@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch.utils.data import DataLoader
 
-from itl import UserError
-from support.tiny import differing_keys, learner_snapshot, tiny_images, tiny_learner
+import itl
+from itl import Learner, UserError
+from itl.learner import load_learner
+from support.tiny import TINY, differing_keys, learner_snapshot, tiny_images, tiny_learner
 
 
 class PairDataset(torch.utils.data.Dataset[Any]):
@@ -90,3 +94,46 @@ def test_evaluate_accepts_the_same_inputs_as_learn() -> None:
     assert learner.evaluate(pixels[first_class], labels[first_class]).task_il == 100  # only one class to choose from
     with pytest.raises(UserError, match=r"no labels; call evaluate\(images, labels\)"):
         learner.evaluate(pixels)
+
+
+def test_labels_may_be_class_names(tmp_path: Path) -> None:
+    images, labels = tiny_images()
+    names = np.array(["pear", "apple", "fig", "date"])[labels]
+    named, numbered = (Learner("er", 20, settings=TINY, device="cpu") for _ in range(2))
+    for first, second in ((0, 1), (2, 3)):
+        chosen = np.isin(labels, (first, second))
+        named.learn(images[chosen], names[chosen] if first else names[chosen].tolist())
+        outputs = np.where(labels == first, second, first)  # new names are sorted: apple and pear, then date and fig
+        numbered.learn(images[chosen], outputs[chosen])
+    assert named.class_names == ["apple", "pear", "date", "fig"]
+    predicted = np.array(named.class_names)[numbered.predict(images)]
+    np.testing.assert_array_equal(named.predict(images), predicted)
+    accuracy = 100 * (predicted == names).mean()
+    assert named.evaluate(images, names).class_il == pytest.approx(accuracy)
+    named.save(tmp_path / "model")
+    np.testing.assert_array_equal(load_learner(tmp_path / "model", device="cpu").predict(images), predicted)
+    np.testing.assert_array_equal(itl.Model.open(tmp_path / "model", device="cpu").predict(images), predicted)
+    with pytest.raises(UserError, match=r"Unknown class 'figs'. Did you mean 'fig'"):
+        named.evaluate(images[:1], ["figs"])
+    with pytest.raises(UserError, match="labels were names so far, such as 'apple'; give names again"):
+        named.learn(images[:4], labels[:4])
+    with pytest.raises(UserError, match="labels were integers so far; give integers again"):
+        numbered.learn(images[:4], names[:4])
+
+
+@pytest.mark.parametrize("kind", ["integers", "names"])
+def test_data_loader_is_learned_like_arrays(kind: str) -> None:
+    images, labels = tiny_images(classes=2)
+    given = labels if kind == "integers" else np.array(["ant", "bee"])[labels]
+    pairs = [
+        (torch.from_numpy(image).float() / 255, label) for image, label in zip(images, given.tolist(), strict=True)
+    ]
+    from_arrays, from_loader = (Learner("er", 20, settings=TINY, device="cpu") for _ in range(2))
+    from_arrays.learn(images, given)
+    from_loader.learn(DataLoader(pairs, batch_size=3))  # type: ignore[arg-type]
+    assert torch.equal(from_arrays.net.classifier.weight, from_loader.net.classifier.weight)
+    assert from_loader.evaluate(DataLoader(pairs, batch_size=8)).class_il  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="batch 0 of the DataLoader is not a pair"):
+        from_loader.learn(DataLoader([torch.zeros(1, 8, 8)]))  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"batch 0 of the DataLoader: images of floats must be in 0..1"):
+        from_loader.learn(DataLoader([(torch.full((1, 8, 8), 7.0), 0)]))  # type: ignore[arg-type]

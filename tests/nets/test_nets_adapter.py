@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import itl
 from itl import Learner, UserError
 from itl.generalists.tangent_model import TangentModel
-from itl.nets import ModuleAdapter, with_new_classifier
+from itl.nets import ModuleAdapter, split_frozen, with_new_classifier
 from support.tiny import TINY, LambdaCallback, differing_keys, learner_snapshot, tiny_images, tiny_net, tiny_stream
 
 
@@ -236,3 +236,72 @@ def test_mistakes_are_user_errors(tmp_path: Path) -> None:
     other.body[0] = nn.Conv2d(8, 16, 5, 2, 2)
     with pytest.raises(UserError, match=r"the weights do not fit a \S+Backbone with 4 outputs"):
         itl.load(tmp_path, device="cpu", net=other)
+
+
+def test_layers_of_a_vision_transformer_are_its_blocks() -> None:
+    net = ModuleAdapter(TinyViT())
+    assert net.layer_modules == (("patches",), ("blocks.0",), ("blocks.1", "norm"), ("head",))
+    assert net.in_last_layers("module.norm.weight", 2)
+    assert not net.in_last_layers("module.blocks.0.qkv.weight", 2)
+    assert ModuleAdapter(Backbone()).layers == ("stem", "body", "fc")
+
+
+@pytest.mark.parametrize("made", [TinyViT, Backbone])
+def test_module_is_cut_before_its_last_layers(made: type[nn.Module]) -> None:
+    torch.manual_seed(0)
+    net, x = ModuleAdapter(made()).eval(), torch.randn(3, 1, 8, 8)
+    expected = net(x)
+    trunk, head = split_frozen(net, 2, (1, 8, 8))
+    features = trunk(x)
+    torch.testing.assert_close(head.eval()(features), expected)
+    assert not any(p.requires_grad for p in trunk.parameters())
+    trained = {name for name, p in head.named_parameters() if p.requires_grad}
+    assert trained == {name for name in trained if head.in_last_layers(name, 2)}
+    head.train()
+    assert not any(layer.training for layer in head.modules() if isinstance(layer, nn.BatchNorm2d))
+    grads = torch.autograd.grad(head(features).sum(), [p for p in head.parameters() if p.requires_grad])
+    assert all(bool(torch.isfinite(grad).all()) for grad in grads)
+
+
+class SkipsTheBlock(nn.Module):
+    """The classifier sees the first layer's output too, past the second layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.fc = nn.Linear(64, 8), nn.Linear(8, 8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        early = self.first(x.flatten(1))
+        return self.fc(self.second(early) + early)
+
+
+def test_module_that_cannot_be_cut_is_refused() -> None:
+    torch.manual_seed(0)
+    with pytest.raises(UserError, match=r"cannot be cut before second: later layers need more than its input; set"):
+        split_frozen(ModuleAdapter(SkipsTheBlock()), 2, (1, 8, 8))
+    with pytest.raises(UserError, match=r"freezes none of them; set net.trained=null"):
+        split_frozen(ModuleAdapter(SkipsTheBlock()), 3, (1, 8, 8))
+
+
+class HidesItsClassifier(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.other = nn.Linear(64, 2), nn.Linear(3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(x.flatten(1)) + 0 * self.other.weight.sum()
+
+
+def test_plain_module_is_a_network_and_its_classifier_is_found() -> None:
+    settings = {**TINY, **OWN, "tangent.layers": 2}
+    torch.manual_seed(3)
+    plain = Learner("itl", 20, 0, 4, settings=settings, device="cpu", net=Backbone())
+    named = Learner("itl", 20, 0, 4, settings=settings, device="cpu", net=backbone())
+    for one in (plain, named):
+        one.learn(tiny_stream().tasks[0])
+    assert differing_keys(plain.net.state_dict(), named.net.state_dict()) == set()
+    hidden = Learner("er", 20, 0, settings=TINY, device="cpu", net=HidesItsClassifier())
+    with pytest.raises(UserError, match=r"other, does not return the network's logits; name the layer that does"):
+        hidden.learn(tiny_stream().tasks[0])
+    with pytest.raises(UserError, match=r"a Flatten has no torch.nn.Linear"):
+        Learner("er", net=nn.Flatten())

@@ -61,7 +61,8 @@ method_option = click.option(
 backbone_option = click.option(
     "--backbone",
     metavar="NAME",
-    help="Network to train, pre-trained if there are weights for it; `itl backbones` lists them.",
+    help="Network to train, pre-trained if there are weights for it: one that `itl backbones` lists, timm:NAME, "
+    "torchvision:NAME, or MODULE:FUNCTION for your own.",
 )
 settings_option = click.option(
     "--set",

@@ -80,7 +80,7 @@ def with_backbone(backbone: str | None, settings: dict[str, Any]) -> dict[str, A
         return settings
     from itl.nets import backbone_settings
 
-    return {**backbone_settings(backbone), **settings}
+    return {**backbone_settings(backbone, settings.get("net.weights")), **settings}
 
 
 def expand_settings(pairs: Sequence[str]) -> list[dict[str, Any]]:

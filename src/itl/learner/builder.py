@@ -17,16 +17,21 @@ from itl.errors import UserError
 from itl.features import REFERENCE_SHAPE, FeatureExtractor, MirrorAugment
 from itl.learner import validation
 from itl.memory import Memory, PolicyOptions
+from itl.nets.weights import file_sha256, tensors_sha256
 from itl.settings import AugmentSettings, Network, Settings
 from itl.specialists import Specialist
 from itl.streams import Traits
 
 
-def backbone_overrides(backbone: str | None, net: nets.ModuleAdapter | None) -> Mapping[str, Any]:
-    """Settings that suit a backbone; none if it is not given."""
+def backbone_overrides(
+    backbone: str | None, net: nets.ModuleAdapter | None, settings: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """`settings` with those that suit a backbone, if it is given."""
     if net is not None and backbone is not None:
         raise UserError("give either net or backbone, not both")
-    return {} if backbone is None else nets.backbone_settings(backbone)
+    if backbone is None:
+        return settings
+    return {**nets.backbone_settings(backbone, settings.get("net.weights")), **settings}
 
 
 @dataclass(frozen=True)
@@ -70,7 +75,7 @@ class Configuration:
         channels: int,
         outputs: int,
         generator: torch.Generator | None = None,
-        pretrained: bool = False,
+        loads_weights: bool = False,
     ) -> nets.Net:
         """The network that the settings name, or the user's module with a new classifier, drawn from `generator`."""
         if self.own_net is not None:
@@ -82,7 +87,8 @@ class Configuration:
             width=settings.width,
             strided=settings.strided,
             generator=generator,
-            pretrained=pretrained,
+            pretrained=loads_weights and settings.pretrained,
+            weights=settings.weights if loads_weights else None,
         )
 
 
@@ -95,16 +101,21 @@ class PretrainedBackbone:
     preprocessing: nets.Preprocessing
 
     @classmethod
-    def find(cls, name: str) -> PretrainedBackbone:
-        """The backbone called `name`.
+    def describe(
+        cls, settings: Network, net: nets.Net, traits: Traits, shape: tuple[int, int, int]
+    ) -> PretrainedBackbone:
+        """The backbone that the settings name, whose weights `net` has.
 
-        Raises:
-            UserError: If there is none, or it has no pre-trained weights.
+        A backbone that expects no preprocessing of its own gets the stream's.
         """
-        backbone = nets.find(name)
-        if backbone.load_weights is None or backbone.preprocessing is None:
-            raise UserError(f"the backbone {name} has no pre-trained weights; set net.pretrained=false")
-        return cls(name, backbone.weights_sha256, backbone.preprocessing)
+        backbone, file = nets.find(settings.name), settings.weights
+        if file is not None:
+            sha256 = file_sha256(file)
+        else:
+            sha256 = backbone.weights_sha256 or tensors_sha256(net)
+        own = nets.Preprocessing(traits.mean, traits.std, settings.size or shape[-1])
+        preprocessing = (backbone.preprocessing if settings.pretrained else None) or own
+        return cls(settings.name, sha256, preprocessing)
 
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> PretrainedBackbone:
@@ -115,6 +126,19 @@ class PretrainedBackbone:
     def to_dict(self) -> dict[str, Any]:
         """JSON data for saved learners."""
         return asdict(self)
+
+
+@dataclass(frozen=True)
+class SavedNetwork:
+    """What a saved learner says about its network, whose weights the caller will load.
+
+    Attributes:
+        backbone: The record of its pre-trained backbone, if it has one.
+        has_initial_weights: Whether the initial weights are saved too.
+    """
+
+    backbone: PretrainedBackbone | None = None
+    has_initial_weights: bool = False
 
 
 @dataclass(frozen=True)
@@ -139,7 +163,7 @@ def build_components(
     shape: tuple[int, int, int],
     traits: Traits,
     outputs: int,
-    saved_backbone: PretrainedBackbone | None = None,
+    saved: SavedNetwork | None = None,
 ) -> Components:
     """Build the components of a learner for images of `shape` `[c, h, w]` and a classifier with `outputs` outputs.
 
@@ -149,7 +173,7 @@ def build_components(
         shape: Shape of the images.
         traits: Properties of the stream.
         outputs: Outputs of the classifier.
-        saved_backbone: Record of the pre-trained backbone of a saved learner, whose weights the caller will load.
+        saved: The network of a saved learner; None for a new one.
 
     Raises:
         UserError: The settings, the specialist and the memory do not fit together.
@@ -158,13 +182,14 @@ def build_components(
     reverse = settings.design == "reverse"
     specialist = generalists.TangentSpecialist(settings) if reverse else specialists.build(settings.specialist)
     engine = choose_engine(configuration.device, settings.precision, exact=settings.exact, capture=settings.capture)
-    backbone = saved_backbone
-    if settings.net.pretrained and backbone is None:
-        backbone = PretrainedBackbone.find(settings.net.name)
     # A method that starts every task from the initial weights needs them even if the trained weights are loaded.
-    loads_weights = settings.net.pretrained and (saved_backbone is None or specialist.resets_network)
+    resets = specialist.resets_network and settings.net.trained != 1
+    loads_weights = saved is None or (resets and not saved.has_initial_weights)
     rng = torch_generator(configuration.seed, "network")
     net = configuration.network(settings.net, shape[0], outputs, rng, loads_weights)
+    backbone = None if saved is None else saved.backbone
+    if backbone is None and saved is None and (settings.net.pretrained or settings.net.weights is not None):
+        backbone = PretrainedBackbone.describe(settings.net, net, traits, shape)
     normalize, net = _build_input(settings, net, engine, shape, traits, backbone, specialist)
     references = isinstance(normalize, FeatureExtractor)
     memory_shape = REFERENCE_SHAPE if references else shape
@@ -198,7 +223,7 @@ def _build_input(
     engine.to_device(net).validate_input(input_shape)
     if settings.net.trained is None:
         return normalize, net
-    trunk, head = nets.split_frozen(net, settings.net.trained)
+    trunk, head = nets.split_frozen(net, settings.net.trained, input_shape)
     flips = traits.flip if settings.augment.flip is None else settings.augment.flip
     return FeatureExtractor(normalize, trunk, engine, shape, flips and specialist.optimizes), head
 

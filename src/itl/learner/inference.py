@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -67,3 +68,11 @@ def _forward(learner: Learner, x: Tensor) -> Tensor:
             logits: Tensor = learner.net(x)
             return logits.float()
         return learner.specialist.evaluate_logits(learner.net, x).float()
+
+
+def label_outputs(learner: Learner, outputs: np.ndarray) -> np.ndarray:
+    """Labels of outputs `[n]`: class names if the learner has them, the number for an output without a class."""
+    if learner.class_names is None:
+        return outputs
+    numbers = range(len(learner.class_names), learner.net.classifier.out_features)
+    return np.array([*learner.class_names, *map(str, numbers)])[outputs]

@@ -1,24 +1,102 @@
-"""Converts images and labels from arrays, Pillow images or datasets into a task."""
+"""Converts images and labels from arrays, Pillow images, datasets or data loaders into a task."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset
 
-from itl.errors import UserError
+from itl.errors import UserError, unknown
 from itl.streams import Task, Traits
-from itl.streams.arrays import as_images, statistics
+from itl.streams.arrays import as_images, collect, collect_batches, statistics
 
-ImageData: TypeAlias = np.ndarray | Tensor | Sequence[Image.Image] | Dataset[Any]
-LabelData: TypeAlias = np.ndarray | Tensor | Sequence[int]
+if TYPE_CHECKING:
+    from itl.learner.learner import Learner
+
+ImageData: TypeAlias = np.ndarray | Tensor | Sequence[Image.Image] | Dataset[Any] | DataLoader[Any]
+LabelData: TypeAlias = np.ndarray | Tensor | Sequence[int] | Sequence[str]
 
 MAX_OUTPUTS = 1 << 17  # larger labels are not class numbers; so wide a classifier would not fit into memory
+
+
+def read_data(images: ImageData, labels: LabelData | None, verb: str = "learn") -> tuple[Any, Any]:
+    """Images and labels of a `Dataset` or a `DataLoader`; other data are returned as they are.
+
+    Args:
+        images: Images, a `Dataset` of images and labels, or a `DataLoader` of batches of both.
+        labels: Labels `[n]`; None for a `Dataset` or a `DataLoader`.
+        verb: Name of the caller's method, for error messages.
+
+    Raises:
+        UserError: Labels are missing, or a sample is not a pair of image and label.
+    """
+    if labels is not None:
+        return images, labels
+    if isinstance(images, DataLoader):
+        return collect_batches(images)
+    if isinstance(images, np.ndarray | Tensor | list | tuple):
+        raise UserError(
+            f"there are images but no labels; call {verb}(images, labels), or pass a Dataset or DataLoader of both"
+        )
+    return collect(images)
+
+
+def encode_labels(labels: Any, names: Sequence[str] | None, first: bool, grow: bool) -> tuple[Any, list[str] | None]:
+    """Replace labels that are strings by the outputs of the classifier.
+
+    Args:
+        labels: Integers or strings `[n]`.
+        names: Class name of each output; None if labels have been integers.
+        first: Whether no task was learned yet.
+        grow: Whether a new name is a new class; otherwise it is refused.
+
+    Returns:
+        Integer labels, and the names including new ones; None if labels are integers.
+
+    Raises:
+        UserError: If strings are mixed with integers, or a name is unknown and `grow` is False.
+    """
+    array = labels if isinstance(labels, Tensor) else np.asarray(labels)
+    is_text = not isinstance(array, Tensor) and array.ndim == 1 and (array.dtype.kind in "US" or _all_text(array))
+    if not is_text:
+        if names is not None and len(array):
+            raise UserError(f"labels were names so far, such as '{names[0]}'; give names again")
+        return labels, None
+    if names is None and not first:
+        raise UserError("labels were integers so far; give integers again")
+    given, known = [str(name) for name in array.tolist()], list(names or [])
+    new = sorted(set(given) - set(known))
+    if new and not grow:
+        raise unknown("class", new[0], known)
+    outputs = {name: output for output, name in enumerate([*known, *new])}
+    return np.array([outputs[name] for name in given], np.int64), list(outputs)
+
+
+def task_for(
+    learner: Learner, data: ImageData, labels: LabelData | None, verb: str = "learn"
+) -> tuple[Task, list[str] | None]:
+    """Build a learner's next task, or one to evaluate, from what its method `verb` takes.
+
+    Returns:
+        The task, and the class names including those of the task; None if labels are integers.
+
+    Raises:
+        UserError: The data cannot be read, or their labels do not fit the learner's.
+    """
+    learns = verb == "learn"
+    images, labels = read_data(data, labels, verb)
+    labels, names = encode_labels(labels, learner.class_names, first=not learner.tasks, grow=learns)
+    traits = learner.traits if learner.is_built else None
+    return task_from_arrays(images, labels, len(learner.tasks) if learns else 0, traits, verb), names
+
+
+def _all_text(array: np.ndarray) -> bool:
+    return array.dtype.kind == "O" and array.size > 0 and all(isinstance(name, str) for name in array)
 
 
 def task_from_arrays(
@@ -27,8 +105,9 @@ def task_from_arrays(
     """Build a task from images and labels.
 
     Args:
-        images: uint8 images `[n, h, w]`, `[n, h, w, c]` or `[n, c, h, w]`, a list of Pillow images, or a `Dataset`.
-        labels: Integer labels `[n]`; None for a `Dataset` that has them.
+        images: uint8 images `[n, h, w]`, `[n, h, w, c]` or `[n, c, h, w]`, a list of Pillow images, a `Dataset`, or a
+            `DataLoader`.
+        labels: Integer labels `[n]`; None for a `Dataset` or `DataLoader` that has them.
         number: Index of the task.
         traits: Traits of the stream; None measures mean and standard deviation on these images.
         verb: Name of the caller's method, for error messages.
@@ -39,9 +118,7 @@ def task_from_arrays(
     Raises:
         UserError: Labels are missing, negative or too large, or there are no images.
     """
-    if labels is None and isinstance(images, np.ndarray | Tensor | list | tuple):
-        raise UserError(f"there are images but no labels; call {verb}(images, labels), or pass a torch Dataset of both")
-    data = as_images(images, labels)
+    data = as_images(*read_data(images, labels, verb))
     if not len(data):
         raise UserError(f"there are no images to {verb}{' from' * (verb == 'learn')}")
     if int(data.labels.min()) < 0:

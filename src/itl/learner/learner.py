@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from torch import Tensor
+from torch import Tensor, nn
 
 from itl import generalists, metrics, nets, presets
 from itl.callbacks.base import Callback
@@ -21,9 +21,9 @@ from itl.errors import UserError
 from itl.features import FeatureExtractor
 from itl.generalists import Generalist
 from itl.learner import validation
-from itl.learner.builder import Configuration, PretrainedBackbone, backbone_overrides, build_components
-from itl.learner.inference import class_il_choices, compute_logits
-from itl.learner.inputs import ImageData, LabelData, task_from_arrays
+from itl.learner.builder import Configuration, SavedNetwork, backbone_overrides, build_components
+from itl.learner.inference import class_il_choices, compute_logits, label_outputs
+from itl.learner.inputs import ImageData, LabelData, task_for
 from itl.learner.stage_state import StageState
 from itl.learner.stages import (
     grow_for_task,
@@ -63,8 +63,10 @@ class Learner:
         settings: Values by dotted name that override the method's defaults on the stream of the first task.
         device: "auto", "cpu", "cuda" or "cuda:N".
         callback: Called during training; combine several in a `CallbackList`.
-        net: Module to train in place of the network that the settings name (`itl.nets.ModuleAdapter`).
-        backbone: Name of a backbone, pre-trained if there are weights for it (`itl backbones` lists them). Sets the
+        net: Module to train in place of the network that the settings name. Its classifier and layers are detected; an
+            `itl.nets.ModuleAdapter` names them.
+        backbone: Name of a backbone, pre-trained if there are weights for it: one that `itl backbones` lists,
+            `timm:NAME`, `torchvision:NAME`, or `MODULE:FUNCTION` for a function that returns a torch module. Sets the
             `net` settings that suit it; `settings` override them.
 
     Raises:
@@ -72,6 +74,7 @@ class Learner:
 
     Attributes:
         tasks: Classes of each task that was started.
+        class_names: Class names in the order of the classifier's outputs, if labels were names; else None.
         position: Stage of the current task and the number of its completed rounds; ("done", 0) between tasks.
         stage_state: Tensors that an unfinished stage needs in addition to network and memory.
         notes: JSON data of the caller, saved with the learner.
@@ -88,14 +91,15 @@ class Learner:
         settings: Mapping[str, Any] | None = None,
         device: str = "auto",
         callback: Callback | None = None,
-        net: nets.ModuleAdapter | None = None,
+        net: nn.Module | None = None,
         backbone: str | None = None,
     ) -> None:
         presets.get(method)
         if buffer < 0:
             raise UserError(f"the buffer's size must not be negative, not {buffer}")
         self.method, self.buffer, self.seed, self.classes = method, buffer, seed, classes
-        self.overrides = {**backbone_overrides(backbone, net), **flatten(settings or {})}
+        net = nets.as_adapter(net)
+        self.overrides = backbone_overrides(backbone, net, flatten(settings or {}))
         self.device, self.own_net = device, net
         self.settings: Settings = self.configuration.default_settings()
         self.callback = callback or Callback()
@@ -104,6 +108,7 @@ class Learner:
         self.position: tuple[str, int] = ("done", 0)
         self.stage_state = StageState()
         self.notes: dict[str, Any] = {}
+        self.class_names: list[str] | None = None
         self.threads: int | None = None
         self.is_built = False  # whether network and memory exist
         self._inside_round = False  # weights, memory and position are inconsistent within a round
@@ -132,16 +137,20 @@ class Learner:
 
         Args:
             task: A task of a stream; or uint8 images `[n, h, w]`, `[n, h, w, c]` or `[n, c, h, w]`, a list of Pillow
-                images, or a torch `Dataset` of images and labels.
-            labels: Integer labels `[n]` of the images; None for a task or a `Dataset`.
+                images, or a torch `Dataset` or `DataLoader` of images and labels. Images may also be floats from 0
+                to 1.
+            labels: Labels `[n]` of the images: the classifier's outputs as integers, or class names, of which new ones
+                are new classes. None for a task, a `Dataset` or a `DataLoader`.
 
         Raises:
             UserError: The task does not fit the learner, or the loss is not finite.
         """
         self.check_consistent()
+        names = self.class_names
         if not isinstance(task, Task):
-            task = task_from_arrays(task, labels, len(self.tasks), self.traits if self.is_built else None)
+            task, names = task_for(self, task, labels)
         self._start_task(task)
+        self.class_names = names
         with self.engine.activate():
             try:
                 self._train_specialist(task)  # p_t = argmin L(f_{t-1}; B_{t-1} ∪ D_t)
@@ -220,7 +229,7 @@ class Learner:
 
         Args:
             stream: A stream, whose test images of every task are evaluated; or anything that `learn` takes as a task.
-            labels: Integer labels `[n]` if `stream` is images.
+            labels: Labels `[n]` if `stream` is images, as for `learn`.
 
         Returns:
             The accuracies of each task and their means over the tasks learned so far.
@@ -231,7 +240,7 @@ class Learner:
         if isinstance(stream, Stream):
             return self.scores(stream.tasks, [task.test for task in stream])
         self._check_built()
-        task = stream if isinstance(stream, Task) else task_from_arrays(stream, labels, 0, self.traits, "evaluate")
+        task = stream if isinstance(stream, Task) else task_for(self, stream, labels, "evaluate")[0]
         return self.scores([task], [task.test if len(task.test) else task.train])
 
     def scores(self, tasks: Sequence[Task], images: Sequence[Images]) -> metrics.Scores:
@@ -255,9 +264,9 @@ class Learner:
             images: uint8 images in any layout that `learn` takes.
 
         Returns:
-            Labels int64 `[n]`.
+            Labels int64 `[n]`, or class names if the labels were names.
         """
-        return np.asarray(self.predict_proba(images).argmax(1))
+        return label_outputs(self, np.asarray(self.predict_proba(images).argmax(1)))
 
     def predict_proba(self, images: Images | ImageData) -> np.ndarray:
         """Probability of each class for each image.
@@ -338,9 +347,9 @@ class Learner:
         shape: tuple[int, int, int],
         traits: Traits,
         outputs: int,
-        saved_backbone: PretrainedBackbone | None = None,
+        saved: SavedNetwork | None = None,
     ) -> None:
-        components = build_components(self.configuration, stream, shape, traits, outputs, saved_backbone)
+        components = build_components(self.configuration, stream, shape, traits, outputs, saved)
         self.stream, self.traits, self.image_shape = stream, traits, shape
         self.backbone = components.backbone
         self.settings, self.specialist, self.engine = components.settings, components.specialist, components.engine

@@ -15,10 +15,11 @@ from itl.callbacks.base import Callback
 from itl.checkpoint import store
 from itl.checkpoint.learner_state import LearnerState, restore_memory
 from itl.errors import UserError
-from itl.learner.builder import Configuration, PretrainedBackbone
+from itl.learner.builder import Configuration, PretrainedBackbone, SavedNetwork
 from itl.learner.learner import Learner
 from itl.learner.stage_state import STAGES, StageState
 from itl.nets import ModuleAdapter, split_frozen
+from itl.nets import find as find_backbone
 from itl.settings import flatten
 from itl.streams import Images, Traits
 
@@ -80,6 +81,8 @@ def learner_from_state(
         values = state.metadata
         own_net = _adapt_module(source, values["network"], net)
         saved_settings = update_saved_settings(values["settings"])
+        if own_net is None:
+            _find_backbone(source, saved_settings)
         arguments = (values["method"], values["buffer"], values["seed"], values["classes"])
         try:
             saved = Learner(*arguments, settings=saved_settings, net=own_net)
@@ -91,7 +94,8 @@ def learner_from_state(
         _check_numbers(state)
         traits: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values["traits"].items()}
         backbone = None if values.get("backbone") is None else PretrainedBackbone.from_dict(values["backbone"])
-        learner._build(values["stream"], tuple(values["shape"]), Traits(**traits), values["outputs"], backbone)
+        saved_network = SavedNetwork(backbone, bool(state.group("initial.")))
+        learner._build(values["stream"], tuple(values["shape"]), Traits(**traits), values["outputs"], saved_network)
         _restore(learner, state)
     except (AttributeError, LookupError, TypeError, ValueError, RuntimeError, OverflowError, MemoryError) as error:
         raise UserError(
@@ -115,7 +119,17 @@ def _adapt_module(source: str | os.PathLike[str], saved: Any, net: nn.Module | N
     if net is None:
         raise UserError(f"the learner in {source} uses your own network, a {saved['class']}; load it with net=")
     module = net.module if isinstance(net, ModuleAdapter) else net
-    return ModuleAdapter(module, saved["classifier"], [str(layer) for layer in saved["last"]])
+    last = [layer if isinstance(layer, str) else tuple(map(str, layer)) for layer in saved["last"]]
+    return ModuleAdapter(module, saved["classifier"], last)
+
+
+def _find_backbone(source: str | os.PathLike[str], settings: Mapping[str, Any]) -> None:
+    """Refuse a folder whose backbone is not installed: neither the folder nor this version is to blame."""
+    name = str(settings["net.name"])
+    try:
+        find_backbone(name)
+    except UserError as error:
+        raise UserError(f"{source} cannot be opened here, and is unchanged: {error}") from error
 
 
 def _check_numbers(state: LearnerState) -> None:
@@ -139,12 +153,16 @@ def _check_sizes(state: LearnerState, configuration: Configuration) -> None:
         raise ValueError(f"the memory has {stored[0]} images, not {values['buffer']}")
     if type(outputs) is not int or outputs < 1:
         raise ValueError(f"the number of outputs is {outputs!r}, not a positive integer")
+    if outputs not in [len(tensor) for tensor in state.group("net.").values() if tensor.ndim]:
+        raise ValueError(f"no layer has {outputs} outputs")
     settings = configuration.settings_for(values["stream"]).net
-    with torch.device("meta"):  # allocates nothing
+    # Allocates nothing. Other libraries' networks cannot always be built so, and name their own sizes.
+    with torch.device("cpu" if ":" in settings.name else "meta"):
         net: nn.Module = configuration.network(settings, shape[0], outputs)
         trunk: nn.Module = nn.Sequential()
         if settings.trained is not None:
-            trunk, net = split_frozen(net, settings.trained)  # type: ignore[arg-type]
+            input_shape = (shape[0], settings.size or shape[1], settings.size or shape[2])
+            trunk, net = split_frozen(net, settings.trained, input_shape)  # type: ignore[arg-type]
     if _shapes(net) != _saved_shapes(state, "net.") or _shapes(trunk) != _saved_shapes(state, "trunk."):
         own_net = configuration.own_net
         name = values["settings"]["net.name"] if own_net is None else own_net.describe()["class"]
@@ -165,6 +183,8 @@ def _restore(learner: Learner, state: LearnerState) -> None:
     """Copy the saved tensors and counters into a newly built learner."""
     values, device = state.metadata, learner.engine.device
     learner.net.load_state_dict(state.group("net."))
+    if initial := state.group("initial."):
+        learner.net.set_initial_state(initial)
     if learner.extractor is not None:
         learner.extractor.trunk.load_state_dict(state.group("trunk."))
         pixels = state.tensors["memory.pixels"]
@@ -181,6 +201,8 @@ def _restore(learner: Learner, state: LearnerState) -> None:
     learner.threads = int(values["threads"])
     learner.timer.seconds.update({str(part): float(spent) for part, spent in values["seconds"].items()})
     learner.notes = dict(values["notes"])
+    names = values.get("class_names")
+    learner.class_names = None if names is None else [str(name) for name in names]
     unfinished = (stage == "generalist" and rounds > 0) or (stage, rounds) == ("projection", 0)
     if learner.settings.generalist != "none" and unfinished:
         learner._restore_generalist(learner.traits)

@@ -22,6 +22,8 @@ def get_state(learner: Learner) -> LearnerState:
     tensors |= {f"flight.{name}": t for name, t in learner.stage_state.tensors().items()}
     tensors |= {f"specialist.{name}": t for name, t in learner.specialist.state_dict().items()}
     tensors |= memory_tensors(learner.memory)
+    if learner.backbone is not None and learner.specialist.resets_network:
+        tensors |= {f"initial.{name}": t for name, t in (learner.net.initial_state or {}).items()}
     if learner.extractor is not None:
         tensors |= {f"trunk.{name}": t for name, t in learner.extractor.trunk.state_dict().items()}
         tensors["memory.pixels"] = learner.memory.pixels.new_zeros((learner.memory.size, *learner.image_shape)).cpu()
@@ -41,6 +43,7 @@ def get_state(learner: Learner) -> LearnerState:
         "slots": {"count": slots.count, "seen": slots.seen, "clock": slots.step},
         "seconds": dict(learner.timer.seconds),
         "notes": learner.notes,
+        "class_names": learner.class_names,
         "threads": torch.get_num_threads(),
         "network": None if learner.own_net is None else learner.own_net.describe(),
         "backbone": None if learner.backbone is None else learner.backbone.to_dict(),

@@ -102,6 +102,17 @@ def check_task(learner: Learner, task: Task, is_new: bool) -> None:
         raise UserError(f"task {len(learner.tasks)} is unfinished; finish learning it before another task")
 
 
+# Stages in words that need no knowledge of the paper.
+STAGE_PHRASES = {
+    "specialist": "learning the new images",
+    "closing": "finishing the new images",
+    "tangent": "learning from the memory",
+    "linear": "learning from the memory",
+    "full": "learning from the memory",
+    "projection": "combining old and new",
+}
+
+
 def explain_divergence(settings: Settings, task: int, error: Diverged) -> str:
     """Message for a loss that is not finite: where, and which setting to lower."""
     group = {"specialist": "specialist", "closing": "specialist", "projection": "projection"}.get(
@@ -109,6 +120,6 @@ def explain_divergence(settings: Settings, task: int, error: Diverged) -> str:
     )
     lr = getattr(settings, group).lr
     return (
-        f"task {task}, {error.stage}, epoch {error.epoch}: the loss is not finite; "
+        f"task {task}, {STAGE_PHRASES.get(error.stage, error.stage)}, epoch {error.epoch}: the loss is not finite; "
         f"lower {group}.lr (now {lr:g}) or {group}.momentum. The last saved state is unchanged"
     )

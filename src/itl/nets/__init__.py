@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itl.nets import frozen, jvp_rules
-from itl.nets.adapter import ModuleAdapter, math_attention, with_new_classifier
+from itl.nets.adapter import ModuleAdapter, as_adapter, math_attention, with_new_classifier
 from itl.nets.base import Net
 from itl.nets.frozen_trunk import Head, split_frozen
 from itl.nets.init import initialize
@@ -15,6 +15,8 @@ from itl.nets.registry import (
     build,
     describe,
     find,
+    find_named,
+    fixed_input_size,
     names,
     register,
     weights_available,
@@ -28,10 +30,13 @@ __all__ = [
     "Net",
     "Preprocessing",
     "ResNet",
+    "as_adapter",
     "backbone_settings",
     "build",
     "describe",
     "find",
+    "find_named",
+    "fixed_input_size",
     "fixed_running_statistics",
     "forward_each",
     "frozen",

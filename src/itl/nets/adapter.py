@@ -14,6 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from itl.errors import UserError, unknown
 from itl.nets.base import Net
 from itl.nets.init import initialize
+from itl.nets.module_layers import find_classifier, find_layers
 
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
@@ -26,28 +27,36 @@ class ModuleAdapter(Net):
 
     Args:
         module: The classifier. Parameters with `requires_grad=False` are never trained.
-        classifier: Dotted name of its last `torch.nn.Linear`, whose output the module returns.
+        classifier: Dotted name of its last `torch.nn.Linear`, whose output the module returns. None: the one that is
+            defined last, and all layers of the module, such as the blocks of a vision transformer, count as `last`.
         last: Dotted names of the layers that the tangent model may change, in the order of the forward pass, up to the
-            classifier. Default: the classifier alone.
+            classifier; several names together are one layer. Default: the classifier alone.
 
     Raises:
         UserError: If a layer does not exist, or the classifier is not a `torch.nn.Linear`.
     """
 
-    def __init__(self, module: nn.Module, classifier: str, last: Sequence[str] = ()) -> None:
+    def __init__(
+        self, module: nn.Module, classifier: str | None = None, last: Sequence[str | Sequence[str]] = ()
+    ) -> None:
         super().__init__()
         self.module = copy.deepcopy(module)
+        self.found_classifier = classifier is None
+        if classifier is None:
+            classifier = find_classifier(self.module)
+            last = last or find_layers(self.module, classifier)
         self.classifier_path, self.classifier_name = classifier, f"module.{classifier}"
-        self.layers = tuple(last) or (classifier,)
-        if self.layers[-1] != classifier:
-            self.layers = (*self.layers, classifier)
-        for name in self.layers:
-            self._find(name)
+        parts = [(layer,) if isinstance(layer, str) else tuple(layer) for layer in last] or [(classifier,)]
+        self.layer_modules = tuple(parts if parts[-1] == (classifier,) else [*parts, (classifier,)])
+        self.layers = tuple(names[0] for names in self.layer_modules)
+        for names in self.layer_modules:
+            for name in names:
+                self._find(name)
         if not isinstance(self.classifier, nn.Linear):
             kind = type(self.classifier).__name__
             raise UserError(f"the classifier '{classifier}' is a {kind}; name the network's last torch.nn.Linear")
         self.frozen_parameters = {f"module.{name}" for name, p in self.module.named_parameters() if not p.requires_grad}
-        self.module_state = {name: t.detach().cpu().clone() for name, t in self.module.state_dict().items()}
+        self.keep_as_initial()
         self.has_batch_norm = any(isinstance(layer, NORMS) for layer in self.module.modules())
 
     @property
@@ -88,24 +97,36 @@ class ModuleAdapter(Net):
 
     def in_last_layers(self, name: str, last: int | None) -> bool:
         """Whether the parameter `name` of the head is trainable and in the last `last` layers (None: in any layer)."""
-        chosen = ("",) if last is None else tuple(f"{layer}." for layer in self.layers[len(self.layers) - last :])
-        return name not in self.frozen_parameters and any(name.startswith(f"module.{layer}") for layer in chosen)
+        layers = self.layer_modules[0 if last is None else len(self.layers) - last :]
+        chosen = ("module.",) if last is None else tuple(f"module.{part}." for layer in layers for part in layer)
+        return name not in self.frozen_parameters and name.startswith(chosen)
 
     def validate_input(self, shape: tuple[int, int, int]) -> None:
         """Run two black images through the module, so that errors appear before training starts."""
         weights = {name: p for name, p in self.named_parameters() if p.requires_grad}
+        outputs: list[Tensor] = []
+        hook = self.classifier.register_forward_hook(lambda _, __, output: outputs.append(output))
         try:
             with _eval_mode(self.module), torch.enable_grad():
                 logits = self.module(torch.zeros((2, *shape), device=self.classifier.weight.device))
+                if self.found_classifier and not any(output is logits for output in outputs):
+                    raise UserError(
+                        f"the last linear layer, {self.classifier_path}, does not return the network's logits; "
+                        "name the layer that does: itl.nets.ModuleAdapter(module, NAME)"
+                    )
                 width = (2, self.classifier.out_features)
                 if not isinstance(logits, Tensor) or tuple(logits.shape) != width:
                     raise ValueError(
                         f"it returns {getattr(logits, 'shape', type(logits).__name__)}, not logits {width}"
                     )
                 grads = torch.autograd.grad(logits.sum(), list(weights.values()), allow_unused=True)
+        except UserError:
+            raise
         except Exception as error:  # user code: any exception is possible
             reason = (str(error) or type(error).__name__).splitlines()[0]
             raise UserError(f"the network cannot classify images of shape {list(shape)}: {reason}") from error
+        finally:
+            hook.remove()
         unused = [name for name, grad in zip(weights, grads, strict=True) if grad is None]
         if unused:
             raise UserError(
@@ -114,8 +135,7 @@ class ModuleAdapter(Net):
 
     def reinitialize(self, generator: torch.Generator) -> None:
         """Restore the weights that the module came with, and reset the classifier to a random initialization."""
-        trunk = {name: t for name, t in self.module_state.items() if not name.startswith(f"{self.classifier_path}.")}
-        self.module.load_state_dict(trunk, strict=False)
+        self.load_state_dict(self.initial_state or {}, strict=False)
         initialize(self.classifier, generator)
 
     def describe(self) -> dict[str, object]:
@@ -124,7 +144,7 @@ class ModuleAdapter(Net):
         return {
             "class": f"{kind.__module__}.{kind.__qualname__}",
             "classifier": self.classifier_path,
-            "last": list(self.layers),
+            "last": [names[0] if len(names) == 1 else list(names) for names in self.layer_modules],
         }
 
     def _find(self, name: str) -> nn.Module:
@@ -143,6 +163,19 @@ def with_new_classifier(net: ModuleAdapter, classes: int, generator: torch.Gener
         initialize(new, generator)
     out.set_classifier(new)
     return out
+
+
+def as_adapter(net: nn.Module | None) -> ModuleAdapter | None:
+    """A user's module in an adapter, whose classifier and layers are detected; None for None.
+
+    Raises:
+        UserError: If it is not a module.
+    """
+    if net is None or isinstance(net, ModuleAdapter):
+        return net
+    if not isinstance(net, nn.Module):
+        raise UserError(f"net must be a torch.nn.Module, not {type(net).__name__}")
+    return ModuleAdapter(net)
 
 
 @contextmanager

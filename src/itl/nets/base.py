@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -77,6 +77,14 @@ class Net(nn.Module):
             return
         self.load_state_dict(self.initial_state, strict=False)
         initialize(self.classifier, generator)
+
+    def keep_as_initial(self) -> None:
+        """Let `reinitialize` restore the present weights, except the classifier's."""
+        self.set_initial_state({n: t.detach().clone() for n, t in self.state_dict().items()})
+
+    def set_initial_state(self, tensors: Mapping[str, Tensor]) -> None:
+        """Let `reinitialize` restore these tensors of the state dict, except the classifier's."""
+        self.initial_state = {n: t for n, t in tensors.items() if not n.startswith(f"{self.classifier_name}.")}
 
     def set_classifier(self, layer: nn.Linear) -> None:
         """Replace the classifier."""

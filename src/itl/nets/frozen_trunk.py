@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-import torch
 from torch import nn
 
 from itl.errors import UserError
 from itl.nets.adapter import ModuleAdapter
 from itl.nets.base import Net
+from itl.nets.module_cut import cut_module
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
@@ -32,44 +32,65 @@ class Head(Net):
     def train(self, mode: bool = True) -> Head:
         """Set the mode of all layers except batch norm, which stays in evaluation mode."""
         super().train(mode)
-        for layer in self.modules():
-            if isinstance(layer, BATCH_NORMS):
-                layer.training = False
+        _fix_batch_norm(self)
         return self
 
 
-def split_frozen(net: Net, trained: int) -> tuple[nn.Module, Head]:
+class ModuleHead(ModuleAdapter):
+    """The rest of a module that was cut, whose inputs are the trunk's features. Batch norm is fixed, as in a `Head`."""
+
+    def train(self, mode: bool = True) -> ModuleHead:
+        """Set the mode of all layers except batch norm, which stays in evaluation mode."""
+        super().train(mode)
+        _fix_batch_norm(self)
+        return self
+
+
+def _fix_batch_norm(net: Net) -> None:
+    for layer in net.modules():
+        if isinstance(layer, BATCH_NORMS):
+            layer.training = False
+
+
+def split_frozen(net: Net, trained: int, shape: tuple[int, int, int]) -> tuple[nn.Module, Head | ModuleHead]:
     """Split a network before its last `trained` layers.
 
     Args:
         net: The network. Its layers become part of the result.
         trained: Number of layers of the head, the classifier included.
+        shape: Shape `(channels, height, width)` of the network's inputs.
 
     Returns:
         The trunk, in evaluation mode and without gradients, and the head.
 
     Raises:
-        UserError: If the network has fewer layers, or a module of unknown structure is to be split elsewhere than
-            before its classifier.
+        UserError: If the network has fewer layers, or is a module that cannot be cut there.
     """
     head: Head
     trunk: nn.Module
     if isinstance(net, ModuleAdapter):
         if trained != 1:
-            raise UserError(
-                f"a {type(net.module).__name__} can be split before its classifier only; set net.trained=1, or "
-                "net.trained=null to train all of it"
-            )
+            return _split_module(net, trained, shape)
         head = Head(OrderedDict(classifier=net.classifier))
         net.set_classifier(nn.Identity())  # type: ignore[arg-type]
         trunk = net.module
     else:
         trunk, layers = net.split(trained)
         head = Head(OrderedDict(layers.named_children()))
-    head.initial_state = _without_classifier(head) if net.initial_state is not None else None
+    if net.initial_state is not None:
+        head.keep_as_initial()
     return trunk.eval().requires_grad_(False), head
 
 
-def _without_classifier(net: Net) -> dict[str, torch.Tensor]:
-    state = net.state_dict()
-    return {n: t.detach().clone() for n, t in state.items() if not n.startswith(f"{net.classifier_name}.")}
+def _split_module(net: ModuleAdapter, trained: int, shape: tuple[int, int, int]) -> tuple[nn.Module, ModuleHead]:
+    """Split a module of unknown structure before its last `trained` layers."""
+    net.split(trained)  # raises if it has fewer layers
+    if trained == len(net.layers):
+        raise UserError(
+            f"the network has {trained} layers, and net.trained={trained} freezes none of them; "
+            "set net.trained=null to train all of them"
+        )
+    trunk, rest = cut_module(net.module, net.layer_modules, trained, shape)
+    layers = [[f"module.{name}" for name in names] for names in net.layer_modules[-trained:]]
+    head = ModuleHead(rest, f"module.{net.classifier_path}", layers)
+    return trunk.eval().requires_grad_(False), head

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -15,8 +16,10 @@ from itl import plugins
 from itl.errors import UserError, unknown
 from itl.nets.base import Net
 from itl.nets.init import seeded
+from itl.nets.weights import load_backbone_weights
 
 GROUP = "itl.backbones"  # an entry point of this group refers to a `Backbone`
+EXTERNAL = "itl.nets.external"  # backbones of other libraries
 MODULES = ("itl.nets.resnet", "itl.nets.efficientnet_lite")  # each has a sequence `BACKBONES`
 
 
@@ -53,6 +56,9 @@ class Backbone:
         load_weights: Loads pre-trained weights into a network that `build` returned. None if there are none.
         weights_sha256: Hash of the file of pre-trained weights, recorded with every model that uses them.
         weights_installed: Whether the weights are on this machine; None if that is unknown.
+        weights_file: A safetensors file of pre-trained weights, in place of `load_weights`. It is refused if its hash
+            is not `weights_sha256`, unless that is "".
+        fixed_size: Whether images must have the size that `preprocessing` names, as for most vision transformers.
     """
 
     name: str
@@ -63,6 +69,13 @@ class Backbone:
     load_weights: Callable[[Net], None] | None = None
     weights_sha256: str = ""
     weights_installed: Callable[[], bool] | None = None
+    weights_file: str | os.PathLike[str] | None = None
+    fixed_size: bool = False
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether there are pre-trained weights."""
+        return self.load_weights is not None or self.weights_file is not None
 
 
 REGISTERED: dict[str, Backbone] = {}
@@ -90,15 +103,21 @@ def names() -> list[str]:
 
 
 def find(name: str) -> Backbone:
-    """The backbone called `name`.
+    """The backbone called `name`: one of `names`, `timm:NAME`, `torchvision:NAME`, or `MODULE:FUNCTION`.
+
+    A function is imported only if the user has named it (`backbone_settings`) or the environment variable
+    `ITL_BACKBONES` lists it.
 
     Raises:
-        UserError: If there is no such backbone, or it is a plug-in that cannot be loaded.
+        UserError: If there is no such backbone, its package is not installed, or it cannot be loaded.
     """
     known = {**REGISTERED, **_built_in()}
     if name in known:
         return known[name]
     point = plugins.find_all(GROUP).get(name)
+    if point is None and ":" in name:
+        external: Backbone = import_module(EXTERNAL).find(name)
+        return external
     if point is None:
         raise unknown("backbone", name, names())
     found: Backbone = plugins.load("backbone", point, Backbone)
@@ -116,18 +135,42 @@ TRAINED_LAYERS = 1  # of a pre-trained backbone: the classifier
 SAFE_PROJECTION = {"projection.loss": "kl", "projection.monitor": True}
 
 
-def backbone_settings(name: str) -> dict[str, Any]:
-    """Settings by dotted name that select a backbone, with its pre-trained weights and a frozen trunk if it has them.
+def find_named(name: str) -> Backbone:
+    """The backbone called `name`, which the user has named: `MODULE:FUNCTION` is imported.
 
     Raises:
         UserError: If there is no such backbone.
     """
+    if ":" in name:
+        import_module(EXTERNAL).allow(name)
+    return find(name)
+
+
+def fixed_input_size(name: str) -> int | None:
+    """Height and width that the images of a backbone must have; None if any will do."""
     backbone = find(name)
-    if backbone.load_weights is None:
-        return {"net.name": name}
+    return backbone.preprocessing.input_size if backbone.fixed_size and backbone.preprocessing else None
+
+
+def backbone_settings(name: str, weights: str | os.PathLike[str] | None = None) -> dict[str, Any]:
+    """Settings by dotted name that select a backbone, with its pre-trained weights and a frozen trunk if it has them.
+
+    Args:
+        name: Name of the backbone.
+        weights: A safetensors file of pre-trained weights, in place of the backbone's own. The networks of this package
+            that have none of their own, the ResNets, are trained as a whole.
+
+    Raises:
+        UserError: If there is no such backbone.
+    """
+    backbone = find_named(name)
+    file = {} if weights is None else {"net.weights": os.fspath(weights)}
+    if not backbone.has_weights and not (file and ":" in name):
+        return {"net.name": name, **file}
     size = {} if backbone.preprocessing is None else {"net.size": backbone.preprocessing.input_size}
     return {
         "net.name": name,
+        **file,
         "net.pretrained": True,
         "net.trained": TRAINED_LAYERS,
         "tangent.layers": TRAINED_LAYERS,
@@ -154,7 +197,7 @@ def describe() -> list[dict[str, Any]]:
                 "summary": backbone.summary,
                 "reference": backbone.reference,
                 "preprocessing": asdict(backbone.preprocessing) if backbone.preprocessing else None,
-                "pretrained": backbone.load_weights is not None,
+                "pretrained": backbone.has_weights,
             }
         )
     return rows
@@ -169,28 +212,30 @@ def build(
     strided: bool = False,
     generator: torch.Generator | None = None,
     pretrained: bool = False,
+    weights: str | None = None,
 ) -> Net:
     """Build a network.
 
     Args:
-        name: Name of a backbone, see `names`.
+        name: Name of a backbone, see `find`.
         classes: Number of outputs of the classifier.
         channels: Channels of the images.
         width: Filters of the first layer; None for the backbone's usual width.
         strided: Start with a 7x7 convolution of stride 2 and max-pooling, for images of about 96 pixels or more.
         generator: Source of the initial weights. None: PyTorch's global random state.
         pretrained: Load the backbone's pre-trained weights, except the classifier's.
+        weights: Load this safetensors file in their place.
 
     Returns:
         The network. It maps float images `[n, channels, height, width]` to logits `[n, classes]`.
 
     Raises:
-        UserError: If there is no such backbone, the width is not positive, or there are no pre-trained weights.
+        UserError: If there is no such backbone, the width is not positive, or the weights are missing or do not fit.
     """
     backbone = find(name)
     if width is not None and width < 1:
         raise UserError(f"the width of a network must be at least 1, not {width}")
-    if pretrained and backbone.load_weights is None:
+    if pretrained and not backbone.has_weights and weights is None:
         raise UserError(f"the backbone {name} has no pre-trained weights")
     options = {"classes": classes, "channels": channels, "width": width, "strided": strided}
     if generator is None:
@@ -202,8 +247,16 @@ def build(
         raise UserError(f"the backbone {name} builds a {type(net).__name__}; wrap it in an itl.nets.ModuleAdapter")
     if generator is not None:
         net.reinitialize(generator)
-    if pretrained and backbone.load_weights is not None:
-        backbone.load_weights(net)
-        classifier = f"{net.classifier_name}."
-        net.initial_state = {n: t.clone() for n, t in net.state_dict().items() if not n.startswith(classifier)}
+    if pretrained or weights is not None:
+        _load_weights(backbone, net, weights)
+        net.keep_as_initial()
     return net
+
+
+def _load_weights(backbone: Backbone, net: Net, weights: str | None) -> None:
+    if weights is not None:
+        load_backbone_weights(net, weights)
+    elif backbone.weights_file is not None:
+        load_backbone_weights(net, backbone.weights_file, backbone.weights_sha256)
+    elif backbone.load_weights is not None:
+        backbone.load_weights(net)

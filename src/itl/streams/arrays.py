@@ -106,7 +106,7 @@ def from_dataset(train: Any, test: Any = None, **options: Any) -> Stream:
     if names is not None and "class_names" not in options:
         options["class_names"] = tuple(str(name) for name in names)
     options.setdefault("name", type(train).__name__)
-    arrays = _collect(train) if test is None else (*_collect(train), *_collect(test))
+    arrays = collect(train) if test is None else (*collect(train), *collect(test))
     return from_arrays(*arrays, layout="NCHW", **options)
 
 
@@ -121,7 +121,7 @@ def as_images(images: Any, labels: Any = None) -> Images:
         UserError: The images cannot be read as such, or the number of labels differs.
     """
     if labels is None and hasattr(images, "__getitem__") and not isinstance(images, np.ndarray | Tensor | list | tuple):
-        pixels, dataset_labels = _collect(images)
+        pixels, dataset_labels = collect(images)
         return Images(pixels, as_labels(dataset_labels))
     pixels = as_pixels(images)
     data = torch.zeros(len(pixels), dtype=torch.int64) if labels is None else as_labels(labels)
@@ -249,12 +249,35 @@ def statistics(
     return tuple(mean or means), tuple(std or stds)
 
 
-def _collect(dataset: Any) -> tuple[Tensor, list[int]]:
-    """All samples of a torch Dataset: uint8 `[N, C, H, W]` and labels."""
+def collect_batches(loader: Any) -> tuple[Tensor, Any]:
+    """All batches of a torch `DataLoader`: uint8 `[N, C, H, W]`, and labels, which are integers or strings.
+
+    Raises:
+        UserError: A batch is not a pair of raw images and labels, or the images differ in shape.
+    """
+    images: list[Tensor] = []
+    labels: list[Any] = []
+    for k, batch in enumerate(loader):
+        if not isinstance(batch, list | tuple) or len(batch) != 2:
+            raise UserError(f"batch {k} of the DataLoader is not a pair (images, labels); give a dataset of pairs")
+        try:
+            images.append(as_pixels(batch[0], "NCHW" if getattr(batch[0], "ndim", 0) == 4 else None))
+        except UserError as error:
+            raise UserError(f"batch {k} of the DataLoader: {error}") from None
+        if images[-1].shape[1:] != images[0].shape[1:]:
+            raise UserError(f"batch {k} of the DataLoader has images of another shape; resize all images to one size")
+        labels += batch[1].tolist() if isinstance(batch[1], Tensor | np.ndarray) else list(batch[1])
+    if not images:
+        raise UserError("the DataLoader is empty; give a dataset with at least one image of every class")
+    return torch.cat(images), labels
+
+
+def collect(dataset: Any) -> tuple[Tensor, Any]:
+    """All samples of a torch Dataset: uint8 `[N, C, H, W]`, and labels, which are integers or strings."""
     if not isinstance(dataset, Sized) or not hasattr(dataset, "__getitem__"):
         raise UserError(f"{type(dataset).__name__} has no length or index; give a map-style torch Dataset")
     images: list[Tensor] = []
-    labels: list[int] = []
+    labels: list[int | str] = []
     for k in range(len(dataset)):
         image, label = _sample(dataset, k)
         if images and image.shape != images[0].shape:
@@ -269,11 +292,11 @@ def _collect(dataset: Any) -> tuple[Tensor, list[int]]:
     return torch.stack(images), labels
 
 
-def _sample(dataset: Any, k: int) -> tuple[Tensor, int]:
+def _sample(dataset: Any, k: int) -> tuple[Tensor, int | str]:
     """Sample `k`: uint8 `[C, H, W]` and label."""
     try:
         image, label = dataset[k]
-        label = int(label)
+        label = label if isinstance(label, str) else int(label)
     except (TypeError, ValueError) as error:
         raise UserError(f"sample {k} of {type(dataset).__name__} is not a pair (image, integer): {error}") from error
     if isinstance(image, Image.Image):

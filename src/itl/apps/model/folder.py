@@ -39,7 +39,7 @@ from itl.checkpoint.learner_state import LearnerState
 from itl.checkpoint.lock import lock, locked
 from itl.errors import UserError
 from itl.learner import Learner, learner_from_state, use_saved_threads
-from itl.nets import ModuleAdapter, backbone_settings
+from itl.nets import backbone_settings, fixed_input_size
 from itl.nets import find as find_backbone
 from itl.streams import Images, Task
 
@@ -106,7 +106,7 @@ class Model(PredictionMixin):
         policy: str | None = None,
         undo: int = DEFAULT_UNDO,
         device: str = "auto",
-        net: ModuleAdapter | None = None,
+        net: nn.Module | None = None,
         backbone: str | None = None,
     ) -> Model:
         """Create a new model. Nothing is written before the first `save`.
@@ -136,7 +136,10 @@ class Model(PredictionMixin):
             raise UserError(f"{path} already contains a model; open it, or choose another folder")
         if undo < 0:
             raise UserError(f"undo must be 0 or more, not {undo}")
-        chosen = {} if backbone is None else {**backbone_settings(backbone), "net.size": None}
+        chosen = {}
+        if backbone is not None:
+            weights = (settings or {}).get("net.weights")
+            chosen = {**backbone_settings(backbone, weights), "net.size": fixed_input_size(backbone)}
         if size is None:
             preprocessing = None if backbone is None else find_backbone(backbone).preprocessing
             size = DEFAULT_SIZE if preprocessing is None else preprocessing.input_size

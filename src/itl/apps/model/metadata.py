@@ -61,7 +61,8 @@ class ModelMetadata(BaseModel):
 def read_metadata(path: Path, state: dict[str, Any]) -> ModelMetadata:
     """Return the validated metadata of a saved state.
 
-    The classes of a folder that was written by `Learner.save` are named "0", "1", "2" and so on.
+    The classes of a folder that was written by `Learner.save` are named "0", "1", "2" and so on, unless its labels
+    were names.
 
     Args:
         path: The model folder, for error messages.
@@ -74,7 +75,8 @@ def read_metadata(path: Path, state: dict[str, Any]) -> ModelMetadata:
         notes = dict(state["notes"])
         channels, height, width = (int(length) for length in state["shape"])
         if METADATA_KEY not in notes:
-            names = [str(output) for output in range(int(state["outputs"]))]
+            named = [str(name) for name in state.get("class_names") or ()]
+            names = [*named, *(str(output) for output in range(len(named), int(state["outputs"])))]
             return ModelMetadata(names=names, image=ImageSpec(size=height, channels=channels, flip=False, policy=None))
         version = notes[METADATA_KEY]["format"]
         if type(version) is not int or version != METADATA_FORMAT:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,7 @@ from itl.apps.teaching.estimate import measure_speed
 from itl.apps.teaching.options import DEFAULT_MINUTES, TeachingOptions
 from itl.engine.device import choose_engine
 from itl.learner.stage_estimate import estimate_stages, images_per_epoch
-from itl.nets import backbone_settings
+from itl.nets import backbone_settings, fixed_input_size
 from itl.presets import settings_for
 from itl.settings import Settings, build, flatten
 
@@ -69,8 +70,10 @@ def fixed_settings(options: TeachingOptions, lesson: LessonSize) -> dict[str, An
         network = default_network(lesson.pixels, gpu, options.weights is not None)
         small = method in FOLDER_METHODS and not gpu
         network |= {"specialist.lr": CPU_LEARNING_RATE} if small else {}
+        network |= {"net.weights": os.fspath(options.weights)} if options.weights is not None else {}
     else:
-        network = {**backbone_settings(options.backbone), "net.size": None}  # the model's images have the right size
+        network = backbone_settings(options.backbone, options.weights)
+        network["net.size"] = fixed_input_size(options.backbone)  # otherwise the model's images have the right size
         network |= {"net.strided": True} if options.weights is not None else {}
     balanced = method in FOLDER_METHODS and own.get("memory.policy", "stratified") == "stratified"
     return {

@@ -12,8 +12,8 @@ from itl.apps.model import Model
 from itl.apps.model.generations import earlier_finished
 from itl.checkpoint.store import generations
 from itl.errors import UserError
+from itl.nets import backbone_settings, find_named, fixed_input_size, weights_available
 from itl.nets import find as find_backbone
-from itl.nets import weights_available
 from itl.settings import flatten
 
 DEFAULT_IMAGE_SIZES = (32, 64, 128)  # pixels: one is chosen by the size of the first folder's images
@@ -44,7 +44,8 @@ class TeachingOptions:
         flip: Whether horizontal flips preserve the class (used for augmentation).
         settings: Further settings by dotted name, as for `Learner`.
         backbone: Name of a backbone, pre-trained if there are weights for it.
-        weights: A safetensors file of pretrained ResNet weights, for a new model only.
+        weights: A safetensors file of the backbone's pre-trained weights, for a new model only. Default backbone: a
+            ResNet-18.
         test: Use a folder's `test/`, or hold out test images; otherwise learn from all images.
         again: Learn a folder again whose images were learned before.
         device: `auto`, `cpu` or `cuda`.
@@ -103,7 +104,8 @@ class TeachingOptions:
         photographs = side is not None and side >= MIN_PHOTOGRAPH_SIDE
         if self.leaves_model_open and photographs and weights_available(DEFAULT_BACKBONE):
             return replace(self, backbone=DEFAULT_BACKBONE, method=BACKBONE_METHOD)
-        if self.leaves_method_open and weights_available(self.backbone or ""):
+        pretrained = self.backbone is not None and backbone_settings(self.backbone, self.weights).get("net.pretrained")
+        if self.leaves_method_open and pretrained:
             return replace(self, method=BACKBONE_METHOD)
         return self
 
@@ -127,7 +129,7 @@ class TeachingOptions:
         if self.weights is not None and not Path(self.weights).is_file():
             raise UserError(f"cannot read --weights {self.weights}: No such file or directory")
         if self.backbone is not None:
-            find_backbone(self.backbone)  # raises if there is none
+            find_named(self.backbone)  # raises if there is none
 
 
 def check_model_path(path: str | os.PathLike[str]) -> None:
@@ -216,4 +218,6 @@ def input_sizes(backbone: str) -> tuple[int, ...]:
     preprocessing = find_backbone(backbone).preprocessing
     if preprocessing is None:
         return DEFAULT_IMAGE_SIZES
+    if fixed_input_size(backbone) is not None:
+        return (preprocessing.input_size,)
     return tuple(sorted({min(SMALL_INPUT_SIZE, preprocessing.input_size), preprocessing.input_size}))

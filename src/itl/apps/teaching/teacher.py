@@ -46,7 +46,6 @@ from itl.callbacks.base import Callback, CallbackList
 from itl.engine.device import choose_engine
 from itl.errors import UserError
 from itl.nets import find as find_backbone
-from itl.nets.weights import load_backbone_weights
 from itl.presets import settings_for
 from itl.settings import Settings, build, flatten
 from itl.streams import Progress
@@ -354,9 +353,6 @@ class Teacher:
             flip=bool(options.flip),
             device=options.device,
         )
-        if options.weights is not None:
-            model.learner.prepare(model.task(images.train.pixels, images.train.labels))
-            load_backbone_weights(model.learner.net, options.weights)
         model.learner.notes |= {USER_SETTINGS_NOTE: dict(options.settings), MINUTES_NOTE: options.minutes}
         return model
 

@@ -19,7 +19,20 @@ from itl.cli import options
 from itl.cli.display.formatting import format_bytes
 from itl.cli.output import echo, print_json
 
-EXTRAS = ("report", "search", "tensorboard", "onnx", "backbones", "serve", "heic", "mlflow", "wandb")  # of itl[NAME]
+# Names in itl[NAME].
+EXTRAS = (
+    "report",
+    "search",
+    "tensorboard",
+    "onnx",
+    "backbones",
+    "serve",
+    "heic",
+    "mlflow",
+    "wandb",
+    "timm",
+    "torchvision",
+)
 CORE_PACKAGES = ("torch", "numpy", "Pillow", "safetensors", "scikit-learn", "pydantic", "click", "rich")
 SELF_TEST = {"net.width": 8, "specialist.steps": 40, "tangent.steps": 20, "projection.steps": 20}
 

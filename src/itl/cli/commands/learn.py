@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 )
 @options.backbone_option
 @options.settings_option
-@click.option("--weights", metavar="FILE", help="Initialize a new model with ResNet weights from a safetensors file.")
+@click.option("--weights", metavar="FILE", help="Start a new model from the backbone's weights in a safetensors file.")
 @click.option("--flip/--no-flip", default=None, help="Augment with mirrored images. [default: --no-flip]")
 @click.option("--no-test", is_flag=True, help="Learn from all images; hold none out for testing.")
 @click.option("--again", is_flag=True, help="Learn a folder even if the same images were learned before.")

@@ -75,7 +75,7 @@ def backbones(as_json: bool) -> None:
     if as_json:
         print_json(rows)
         return
-    note = "Choose one with --set net.name=NAME."
+    note = "Choose one with --backbone NAME. All networks of timm and torchvision: timm:NAME, torchvision:NAME."
     cells = [(row["name"], "yes" if row["pretrained"] else "no", row["summary"]) for row in rows]
     _print_rows(("backbone", "pretrained weights", "description"), cells, note)
 

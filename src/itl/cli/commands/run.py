@@ -41,7 +41,9 @@ CONFIG_FIELDS = ("stream", "method", "buffer", "tasks", "order", "order_seed", "
     "--vary", multiple=True, metavar="KEY=V,V,…", help="One run for each of these values of a setting. Repeatable."
 )
 @options.runs_per_gpu_option
-@click.option("--epochs", type=int, metavar="N", help="Epochs of the specialist; short for --set specialist.epochs=N.")
+@click.option(
+    "--epochs", type=int, metavar="N", help="Epochs of training on each task; short for --set specialist.epochs=N."
+)
 @options.backbone_option
 @options.settings_option
 @click.option(

@@ -16,6 +16,7 @@ from itl.cli.display.progress import TrainingDisplay
 from itl.cli.output import echo
 from itl.learner.eta import estimate_run
 from itl.learner.stage_estimate import StageEstimate
+from itl.learner.validation import STAGE_PHRASES
 
 if TYPE_CHECKING:
     from itl.apps.teaching import LessonResult, Teacher
@@ -23,20 +24,9 @@ if TYPE_CHECKING:
     from itl.learner import Learner
 
 
-# Stages in words for people who teach their own images.
-STAGE_NAMES = {
-    "specialist": "learning the new images",
-    "closing": "finishing the new images",
-    "tangent": "learning from the memory",
-    "linear": "learning from the memory",
-    "full": "learning from the memory",
-    "projection": "combining old and new",
-}
-
-
 def stage_words(name: str) -> str:
     """A stage in plain words."""
-    return STAGE_NAMES.get(name, name)
+    return STAGE_PHRASES.get(name, name)
 
 
 class LearnLog(Callback):
