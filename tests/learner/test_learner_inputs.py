@@ -70,7 +70,7 @@ def test_pillow_images_of_mixed_modes_become_rgb() -> None:
         ([Image.new("L", (8, 8))], None, "no labels; call learn"),
         (Image.new("RGB", (8, 8)), [0] * 8, r"a single Pillow image; give a list, as in \[image\]"),
         ([Image.new("L", (8, 8))], [0, 1], "there are 1 images but 2 labels"),
-        ([Image.new("L", (8, 8))], ["cat"], "labels must be integers"),
+        ([Image.new("L", (8, 8))] * 2, ["cat", 1], "labels must be integers"),
         ([Image.new("L", (8, 8))], [10**9], "labels must be under 131,072, not 1000000000"),
         (np.zeros((0, 8, 8), np.uint8), np.zeros(0, np.int64), "there are no images to learn from"),
     ],

@@ -145,7 +145,7 @@ def test_from_dataset_uses_the_test_dataset_and_converts_palette_images():
     [
         (Pairs([torch.full((3, 6, 6), 2.0)] * 48), "sample 0 of Pairs: images of floats must be in 0..1"),
         (Pairs([np.zeros((6, 6), np.uint8)] * 3 + [np.zeros((7, 6), np.uint8)]), "sample 3 .* one size"),
-        (Pairs([np.zeros((6, 6), np.uint8)] * 3, labels=["cat"] * 3), "is not a pair .image, integer."),
+        (Pairs([np.zeros((6, 6), np.uint8)] * 3, labels=["cat"] * 3), "labels must be integers"),
         (Pairs([]), "is empty"),
         (iter([]), "map-style"),
         ([np.zeros((6, 6), np.uint8)], "is not a pair"),

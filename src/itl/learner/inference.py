@@ -75,4 +75,5 @@ def label_outputs(learner: Learner, outputs: np.ndarray) -> np.ndarray:
     if learner.class_names is None:
         return outputs
     numbers = range(len(learner.class_names), learner.net.classifier.out_features)
-    return np.array([*learner.class_names, *map(str, numbers)])[outputs]
+    names = np.array([*learner.class_names, *map(str, numbers)])
+    return np.asarray(names[outputs])

@@ -62,8 +62,7 @@ def encode_labels(labels: Any, names: Sequence[str] | None, first: bool, grow: b
         UserError: If strings are mixed with integers, or a name is unknown and `grow` is False.
     """
     array = labels if isinstance(labels, Tensor) else np.asarray(labels)
-    is_text = not isinstance(array, Tensor) and array.ndim == 1 and (array.dtype.kind in "US" or _all_text(array))
-    if not is_text:
+    if not _is_text(labels):
         if names is not None and len(array):
             raise UserError(f"labels were names so far, such as '{names[0]}'; give names again")
         return labels, None
@@ -95,8 +94,10 @@ def task_for(
     return task_from_arrays(images, labels, len(learner.tasks) if learns else 0, traits, verb), names
 
 
-def _all_text(array: np.ndarray) -> bool:
-    return array.dtype.kind == "O" and array.size > 0 and all(isinstance(name, str) for name in array)
+def _is_text(labels: Any) -> bool:
+    if isinstance(labels, np.ndarray) and labels.dtype.kind != "O":
+        return labels.dtype.kind == "U" and labels.ndim == 1
+    return not isinstance(labels, Tensor) and len(labels) > 0 and all(isinstance(name, str) for name in labels)
 
 
 def task_from_arrays(

@@ -63,7 +63,7 @@ class Speed:
 def measure_speed(net: Network, precision: str | None, size: int, device: str) -> Speed:
     """Time training steps of two batch sizes on blank images of `size` x `size` pixels, once for each network."""
     engine = choose_engine(device, precision)
-    module = _build(net, TIMED_CLASSES, engine)
+    module, size = _build(net, TIMED_CLASSES, engine), net.size or size
     single, activations = _measure_step(module, torch.zeros(TIMED_BATCH, 3, size, size, device=engine.device))
     double, _ = _measure_step(module, torch.zeros(2 * TIMED_BATCH, 3, size, size, device=engine.device))
     per_image = max(double - single, single / 4) / TIMED_BATCH
@@ -94,7 +94,8 @@ def estimate_cost(
     weights = sum(parameter.numel() for parameter in net.parameters())
     pixels = 3 * size * size * (max(count for _, count in lessons) + buffer)
     if first.net.trained is not None:  # training on cached features takes much less time than computing them
-        per_image = _measure_features(net, torch.zeros(FEATURE_BATCH, 3, size, size, device=engine.device))
+        side = first.net.size or size
+        per_image = _measure_features(net, torch.zeros(FEATURE_BATCH, 3, side, side, device=engine.device))
         seconds = per_image * sum(count for _, count in lessons)
         return CostEstimate(seconds, 16 * weights + pixels + process, str(engine.device))
     speed = measure_speed(first.net, first.precision, size, device)
