@@ -97,10 +97,10 @@ def test_script_lists_missing_runs(monkeypatch: pytest.MonkeyPatch, capsys: pyte
 
 
 def run_shortened(
-    script: dict[str, Any], monkeypatch: pytest.MonkeyPatch, names: list[str]
+    script: dict[str, Any], monkeypatch: pytest.MonkeyPatch, names: list[str], tasks: int = 5
 ) -> dict[Any, dict[str, Any]]:
     """Run on a stand-in for Seq-CIFAR-10 (8x8, network of width 4, two steps per task)."""
-    stand_in = tiny_stream(classes=10, tasks=5, each=8, channels=3, name="seq-cifar10", policy="cifar10")
+    stand_in = tiny_stream(classes=2 * tasks, tasks=tasks, each=8, channels=3, name="seq-cifar10", policy="cifar10")
     monkeypatch.setattr(Config, "load_stream", lambda self, data, download=False: stand_in)
     small = {"net.name": "resnet8", "net.width": 4, "tangent.steps": 2, "projection.steps": 2}
     options = ["--stream", "seq-cifar10", "--steps", "2", "--seeds", "0", "--methods", ",".join(names)]
@@ -126,7 +126,7 @@ def test_shortened_run_works_on_a_stand_in(script: dict[str, Any], monkeypatch: 
 
 @pytest.mark.slow
 def test_every_method_runs_shortened(script: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    results = run_shortened(script, monkeypatch, script["names"]())
+    results = run_shortened(script, monkeypatch, script["names"](), tasks=2)
     alone = [name for name in script["names"]() if name not in script["WITH_GENERALIST"]]
     for name in alone:
         assert ("tangent" in results[name, "steps2-tangent", 20, 0]["stages"][-1]) is True

@@ -6,6 +6,7 @@ import re
 import zlib
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -129,10 +130,11 @@ def test_figure_files_have_distinct_names(tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.slow
 def test_every_figure_is_a_png_and_a_pdf_with_embedded_fonts(tmp_path: Path) -> None:
+    small: dict[str, Any] = {"tasks": 2, "classes": 4}
     for buffer in (200, 500):
-        fake_run(tmp_path / f"runs/itl-{buffer}", buffer=buffer)
-    fake_run(tmp_path / "runs/b", method="b")
-    fake_run(tmp_path / "runs/short", seed=7, stop=2)
+        fake_run(tmp_path / f"runs/itl-{buffer}", buffer=buffer, **small)
+    fake_run(tmp_path / "runs/b", method="b", **small)
+    fake_run(tmp_path / "runs/short", seed=7, stop=2, **small)
     runs, _ = find_runs([tmp_path / "runs"])
     done: list[tuple[int, int]] = []
     written = write_figures(runs, tmp_path / "figures", progress=lambda *numbers: done.append(numbers))

@@ -341,7 +341,7 @@ def test_search_killed_repeatedly_equals_an_uninterrupted_search(tmp_path):
     words = (
         "search --method b --tasks 2 --set net.width=2 --set specialist.steps=40 --over specialist.lr=0.001..0.2:log"
     )
-    words += " --trials 4 --device cpu --workers 1 --quiet --out"
+    words += " --trials 4 --device cpu --workers 1 --threads 1 --quiet --out"
     env = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "ITL_SAVE_EVERY": "0"}
 
     def begin(out: str) -> subprocess.Popen:
