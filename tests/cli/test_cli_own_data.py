@@ -21,6 +21,8 @@ SETTINGS = {
     "net.name": "resnet8",
     "net.width": 16,
     "net.strided": False,
+    "specialist.name": "er-balanced",  # the default of `itl learn`
+    "specialist.batch": 32,
     "specialist.epochs": 12,
     "specialist.lr": 0.03,
     "tangent.epochs": 30,

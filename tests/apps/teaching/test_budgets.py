@@ -11,6 +11,7 @@ import pytest
 from itl import UserError
 from itl.apps.model.edit import forget
 from itl.apps.teaching import Teacher, TeachingOptions, default_settings, plan_lessons
+from itl.apps.teaching.choices import training_choice
 from itl.apps.teaching.default_settings import LessonSize, new_model_settings
 from itl.apps.teaching.estimate import Speed
 from itl.callbacks.base import Callback
@@ -31,9 +32,9 @@ def slow_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_minutes_limit_the_steps_and_epochs_replace_them() -> None:
     lesson = LessonSize(320, 0, 1000, 32)
     chosen = new_model_settings(TeachingOptions(device="cpu", minutes=2.0), lesson)
-    assert (chosen["specialist.steps"], chosen["generalist"]) == (120, "none")  # everything is in memory
-    small = new_model_settings(TeachingOptions(device="cpu", minutes=20.0), LessonSize(320, 0, 64, 32))
-    assert small["generalist"] == "tangent"
+    assert (chosen["specialist.steps"], chosen["generalist"]) == (120, "none")
+    with_generalist = TeachingOptions(device="cpu", minutes=20.0, settings={"generalist": "tangent"})
+    small = new_model_settings(with_generalist, LessonSize(320, 0, 64, 32))
     assert small["specialist.steps"] == 1200 - 2 * 2 * small["tangent.epochs"]  # two batches, and the projection
     fixed = new_model_settings(TeachingOptions(device="cpu", settings={"specialist.epochs": 7}), lesson)
     assert (fixed["specialist.epochs"], fixed["specialist.steps"], fixed["specialist.patience"]) == (7, None, None)
@@ -59,7 +60,7 @@ def test_minutes_are_kept_for_later_lessons_and_planned(tmp_path: Path) -> None:
     plan = plan_lessons(Teacher(tmp_path / "m", [write_images(tmp_path / "cat", "cat")], TeachingOptions(device="cpu")))
     assert plan["minutes"] == 0.2
     assert plan["lessons"][0]["epochs"]["until_converged"]
-    assert "at most 0.2 minutes for each lesson" in str(teacher.training_choice())
+    assert "at most 0.2 minutes for each lesson" in str(training_choice(teacher))
 
 
 def test_new_memory_holds_64_mib_and_an_existing_one_keeps_its_size(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from PIL import Image
 
 from itl.apps.model import Model
 from itl.apps.teaching import Teacher, TeachingOptions
+from itl.apps.teaching.choices import model_choice
 from itl.checkpoint.lock import lock
 from itl.errors import UserError
 
@@ -35,11 +36,11 @@ def test_photographs_are_learned_on_the_backbone_and_the_choice_is_stated(tmp_pa
     model, options = tmp_path / "model", TeachingOptions(device="cpu")
     with lock(model):
         teacher = Teacher(model, [folder(tmp_path / "first", 80)], options)
-        assert teacher.choice() == "new model: ridge on the backbone efficientnet-lite0, 128 x 128 pixels"
+        assert model_choice(teacher) == "new model: ridge on the backbone efficientnet-lite0, 128 x 128 pixels"
         for result in teacher.lesson_results():
             teacher.teach(result)
         later = Teacher(model, [folder(tmp_path / "later", 80, ("striped",))], options)
-        assert later.choice() is None
+        assert model_choice(later) is None
         for result in later.lesson_results():
             later.teach(result)
     learner = Model.open(model, device="cpu").learner
@@ -70,14 +71,14 @@ def test_a_given_backbone_gets_the_method_that_suits_it_unless_training_is_confi
 def test_small_images_and_the_users_own_choices_are_learned_from_scratch(side, options, tmp_path):
     teacher = Teacher(tmp_path / "model", [folder(tmp_path / "images", side)], TeachingOptions(device="cpu", **options))
     assert teacher.options.backbone is None
-    assert (teacher.choice() is None) == bool(options)
+    assert (model_choice(teacher) is None) == bool(options)
 
 
 def test_without_the_weights_the_network_is_trained_from_scratch(tmp_path, monkeypatch):
     monkeypatch.setattr("itl.nets.packaged_weights.find_spec", lambda name: None)
     teacher = Teacher(tmp_path / "model", [folder(tmp_path / "images", 80)], TeachingOptions(device="cpu"))
     assert (
-        teacher.choice()
+        model_choice(teacher)
         == "new model: itl, resnet8 trained from scratch, a strided stem for large images, 64 x 64 pixels"
     )
     with pytest.raises(UserError, match="Unknown backbone 'efficientnet-lite9'"):

@@ -27,6 +27,8 @@ from itl.apps.model.metadata import (
     METADATA_KEY,
     ImageSpec,
     ModelMetadata,
+    NamedImages,
+    check_unfinished,
     fingerprint,
     read_metadata,
 )
@@ -43,8 +45,6 @@ from itl.nets import backbone_settings, fixed_input_size
 from itl.nets import find as find_backbone
 from itl.streams import Images, Task
 
-NamedImages = tuple[Tensor, Sequence[str]]
-"""Images, uint8 `[n, c, h, w]`, and the class name of each."""
 DEFAULT_SIZE = 32  # pixels
 STRIDED_STEM_SIZE = 96  # pixels: from this image size on, the default network has a strided stem
 
@@ -365,29 +365,20 @@ class Model(PredictionMixin):
             save_interval: Seconds between saves of the unfinished state; by default `ITL_SAVE_EVERY` or 30.
             threads: Number of CPU threads. None: PyTorch's number; an unfinished task continues with its own number,
                 and any other number makes its result differ in the last bits.
-            validation: Images and class names that are not trained on; all classes are known to the model or in
-                `labels`. They decide when training ends, if the setting `specialist.patience` is not null.
-            replayed: Images and class names of earlier tasks, to learn them again together with the new images. The
-                images in memory are learned again in any case.
+            validation: Images of known or new classes that are not trained on and decide when training ends
+                (`specialist.patience`), and their class names.
+            replayed: Images of earlier tasks to learn again, besides those in memory, and their class names.
 
         Raises:
             UserError: If other images are unfinished, or the images do not fit the model.
         """
         self._require_memory()
         digest, again = fingerprint(pixels, labels), None
-        if self.pending is not None and self.pending["fingerprint"] != digest:
-            raise UserError(
-                f"{self.path} has not finished learning {self.pending.get('what', 'other images')}; "
-                f"give the same images to finish it, or undo it first: itl undo {self.path}"
-            )
         if replayed is not None and len(replayed[1]):
             again = fingerprint(*replayed)
             pixels, labels = torch.cat([pixels, replayed[0]]), [*labels, *replayed[1]]
-        if self.pending is not None and self.pending.get("replayed") != again:
-            raise UserError(
-                f"{self.path} started to learn {self.pending.get('what', 'these images')} with other images of earlier "
-                f"folders; restore them and repeat the command that started it, or undo it: itl undo {self.path}"
-            )
+        if self.pending is not None:
+            check_unfinished(self.path, self.pending, digest, again)
         task = self.task(pixels, labels, validation)
         if self.pending is None:
             self.pending = {**(notes or {}), "fingerprint": digest, "replayed": again}

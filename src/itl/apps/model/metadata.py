@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,8 @@ from itl.apps.model.calibration import Calibration
 from itl.checkpoint import store
 from itl.errors import UserError
 
+NamedImages = tuple[Tensor, Sequence[str]]
+"""Images, uint8 `[n, c, h, w]`, and the class name of each."""
 METADATA_FORMAT = 1
 METADATA_KEY = "model"  # in `Learner.notes`
 DEFAULT_UNDO = 2
@@ -100,3 +102,25 @@ def fingerprint(pixels: Tensor, labels: Sequence[str]) -> str:
     for image in pixels.numpy():
         digest.update(np.ascontiguousarray(image).tobytes())
     return digest.hexdigest()
+
+
+def check_unfinished(path: Path, pending: Mapping[str, Any], digest: str, replayed: str | None) -> None:
+    """Refuse images other than those with which an unfinished lesson was started.
+
+    Args:
+        path: The model folder.
+        pending: Metadata of the unfinished lesson.
+        digest: Fingerprint of the images.
+        replayed: Fingerprint of the images of earlier lessons that are learned again, or None.
+    """
+    lesson = pending.get("what", "other images")
+    if pending["fingerprint"] != digest:
+        raise UserError(
+            f"{path} has not finished learning {lesson}; give the same images to finish it, or undo it first: itl undo "
+            f"{path}"
+        )
+    if pending.get("replayed") != replayed:
+        raise UserError(
+            f"{path} started to learn {lesson} with other images of earlier folders; restore them and repeat the "
+            f"command that started it, or undo it: itl undo {path}"
+        )

@@ -27,7 +27,8 @@ BATCH_SIZE = 32
 MIN_LAST_BATCH = 8  # images: batch norm over fewer images is unreliable
 CPU_LEARNING_RATE = 0.03  # small networks learn well at a higher rate than the paper's, which is for a ResNet-18
 FOLDER_METHODS = ("itl", "itl-na")  # methods whose rate and specialist are chosen here
-BALANCED_SPECIALIST = "er-balanced"
+BALANCED_SPECIALIST = "er-balanced"  # better alone than before a generalist, see benchmarks/results/own-images
+GENERALIST_SETTINGS = ("generalist", "half_pipe", "project", "tangent.", "projection.", "design")  # prefixes
 MIN_MEMORY_PER_CLASS = 10  # images: the memory grows to hold this many of each class, unless `buffer` is given
 USER_SETTINGS_NOTE = "own settings"  # key in `Learner.notes`: settings chosen by the user, kept for later lessons
 MINUTES_NOTE = "minutes"  # key in `Learner.notes`: time for one lesson chosen by the user, kept for later lessons
@@ -76,9 +77,11 @@ def fixed_settings(options: TeachingOptions, lesson: LessonSize) -> dict[str, An
         network["net.size"] = fixed_input_size(options.backbone)  # otherwise the model's images have the right size
         network |= {"net.strided": True} if options.weights is not None else {}
     balanced = method in FOLDER_METHODS and own.get("memory.policy", "stratified") == "stratified"
+    alone = balanced and not any(name.startswith(GENERALIST_SETTINGS) for name in own)
     return {
         **network,
         **({"specialist.name": BALANCED_SPECIALIST} if balanced else {}),
+        **({"generalist": "none"} if alone else {}),
         "memory.outgrown": "grow",
         "memory.least": MIN_MEMORY_PER_CLASS if options.buffer is None else 1,
         **own,
@@ -97,7 +100,7 @@ def training_settings(
         options: The user's options.
         saved: The minutes for a lesson that the user gave earlier, or None.
     """
-    defaults = {**lesson_settings(lesson, settings), **_generalist(lesson, settings, chosen), "specialist.steps": None}
+    defaults = {**lesson_settings(lesson, settings), "specialist.steps": None}
     if "specialist.epochs" in chosen:
         defaults["specialist.patience"] = None
     timed = "specialist.epochs" not in chosen or options.minutes is not None
@@ -106,17 +109,6 @@ def training_settings(
         built = build(flatten(settings.model_dump()), defaults, chosen)
         defaults["specialist.steps"] = steps_within(seconds, built, lesson, options.device)
     return defaults
-
-
-def _generalist(lesson: LessonSize, settings: Settings, chosen: Mapping[str, Any]) -> dict[str, Any]:
-    """Return whether a generalist learns from the memory; nothing if the user has chosen settings of it.
-
-    As long as the memory holds every image, class-balanced training on all of them is better without it.
-    """
-    groups = ("generalist", "half_pipe", "project", "tangent.", "projection.")
-    if settings.specialist.name != BALANCED_SPECIALIST or any(name.startswith(groups) for name in chosen):
-        return {}
-    return {"generalist": "none" if lesson.before + lesson.images <= lesson.buffer else "tangent"}
 
 
 def lesson_settings(lesson: LessonSize, settings: Settings) -> dict[str, int | None]:

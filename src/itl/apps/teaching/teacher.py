@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from itl import specialists
 from itl.apps.images import SkippedPath, printable_path
 from itl.apps.model import Model
 from itl.apps.model.channels import interpolation
@@ -19,7 +18,6 @@ from itl.apps.teaching.default_settings import (
     MINUTES_NOTE,
     USER_SETTINGS_NOTE,
     LessonSize,
-    fixed_settings,
     new_model_settings,
     training_settings,
     user_settings,
@@ -115,34 +113,6 @@ class Teacher:
         """Return the median side of the first folder's images that can be read."""
         sides = (lesson.median_side() for lesson in self.lessons)
         return next((side for side in sides if side is not None), None)
-
-    def choice(self) -> str | None:
-        """Return one line about what was chosen for a new model and why; None if the user or the model says."""
-        if not self.chooses_model:
-            return None
-        options, pixels = self.options, f"{self.image_size} x {self.image_size} pixels"
-        if options.backbone is not None:
-            return f"new model: {options.method_or_default} on the backbone {options.backbone}, {pixels}"
-        size = LessonSize(0, 0, self.buffer, self.image_size)
-        net = settings_for(options.method_or_default, None, self.buffer, fixed_settings(options, size)).net
-        stem = "a strided stem for large images" if net.strided else "no strided stem for small images"
-        return f"new model: {options.method_or_default}, {net.name} trained from scratch, {stem}, {pixels}"
-
-    def training_choice(self) -> str | None:
-        """Return one line about how long a lesson is trained and why; None if its classifier is computed directly."""
-        model, options = self.model, self.options
-        settings = {**(user_settings(model) if model else {}), **options.settings}
-        name = settings.get("specialist.name") or (
-            model.learner.settings.specialist.name
-            if model
-            else settings_for(options.method_or_default, None, self.buffer).specialist.name
-        )
-        if not specialists.find(str(name)).optimizes or (model is not None and model.pending is not None):
-            return None
-        if "specialist.epochs" in settings:
-            return f"training for {settings['specialist.epochs']} epochs, as you chose"
-        measure = "the accuracy on held-out images" if options.test else "the training loss"
-        return f"training until {measure} stops improving, at most {self.minutes:g} minutes for each lesson"
 
     @property
     def buffer(self) -> int:

@@ -116,6 +116,7 @@ def learn(model: str, folders: tuple[str, ...], **given: Any) -> None:
 
 def _teach(teacher: Teacher, given: dict[str, Any]) -> list[LessonResult]:
     """Learn all folders and print a line after each. Ctrl-C saves the model and ends with one line."""
+    from itl.apps.teaching.choices import model_choice, training_choice
     from itl.cli.display.learn_progress import GracefulInterrupt, LearnDisplay, LearnLog
     from itl.cli.display.learn_tables import lesson_line
     from itl.cli.display.live import live_console
@@ -124,9 +125,9 @@ def _teach(teacher: Teacher, given: dict[str, Any]) -> list[LessonResult]:
     console = live_console(given)
     results = teacher.lesson_results()
     silent = given["as_json"] or given["quiet"]
-    if (choice := teacher.choice()) is not None and not silent:
-        for line in (choice, teacher.training_choice()):
-            open_console().print(line or "", highlight=False, soft_wrap=True, end="\n" if line else "")
+    if (choice := model_choice(teacher)) is not None and not silent:
+        training = training_choice(teacher)
+        open_console().print("\n".join([choice, *([training] if training else [])]), highlight=False, soft_wrap=True)
     try:
         with GracefulInterrupt(console) as interrupt:
             for number, result in enumerate(results, 1):
