@@ -205,11 +205,13 @@ def compare(args: argparse.Namespace) -> dict[str, Any]:
             every = [_link(sorted((images / "train").iterdir()), root / "joint")]
             options = [*backbone, "--seed", str(seed)]
             row: dict[str, Any] = {"seed": seed}
-            for column, folders, more in (
-                ("itl learn", lessons, []),
-                ("joint", every, []),
-                ("without replay", lessons, ["--method", "sgd"]),
-            ):
+            columns = {
+                "itl learn": (lessons, []),
+                "joint": (every, []),
+                "without replay": (lessons, ["--method", "sgd"]),
+            }
+            for column in args.columns.split(","):
+                folders, more = columns[column]
                 model = root / f"model {column}"
                 seconds = teach(model, folders, [*options, *more])  # the last of two equal options counts
                 row[column] = {"seconds": seconds, **evaluate(model, images)}
@@ -217,7 +219,7 @@ def compare(args: argparse.Namespace) -> dict[str, Any]:
             rows.append(row)
             if not regressions:
                 regressions["hog and color"] = logistic_regression(images, hog_and_color)
-                if args.backbone:
+                if args.backbone and "itl learn" in row:
                     features = backbone_features(root / "model itl learn")
                     regressions["features"] = logistic_regression(images, features)
                 print(regressions, flush=True)
@@ -256,6 +258,7 @@ def main() -> None:
         part.add_argument("--out", required=True)
         part.add_argument("--backbone")
         part.add_argument("--scratch", action="store_true")
+        part.add_argument("--columns", default="itl learn,joint,without replay")  # of compare
         part.add_argument("--seeds", default="0,1,2")
         part.add_argument("--lessons", type=int, default=3)
     args = parser.parse_args()

@@ -77,7 +77,7 @@ def fixed_settings(options: TeachingOptions, lesson: LessonSize) -> dict[str, An
         network["net.size"] = fixed_input_size(options.backbone)  # otherwise the model's images have the right size
         network |= {"net.strided": True} if options.weights is not None else {}
     balanced = method in FOLDER_METHODS and own.get("memory.policy", "stratified") == "stratified"
-    alone = balanced and not any(name.startswith(GENERALIST_SETTINGS) for name in own)
+    alone = balanced and options.backbone is None and not any(name.startswith(GENERALIST_SETTINGS) for name in own)
     return {
         **network,
         **({"specialist.name": BALANCED_SPECIALIST} if balanced else {}),
