@@ -121,6 +121,8 @@ def test_learning_again_resumes_with_the_same_images(tmp_path: Path, monkeypatch
     with pytest.raises(UserError, match=r"started to learn bee with other images of earlier folders; restore them"):
         teach(tmp_path / "m", folders[1], replay_folders=True)
     moved.rename(folders[0])
+    with pytest.raises(UserError, match="has not finished learning bee with --minutes 5; finish it first"):
+        teach(tmp_path / "m", folders[1], minutes=3.0)
     teach(tmp_path / "m", folders[1])  # an unfinished lesson goes on as it was started
     whole, resumed = (model(tmp_path / name).learner for name in ("uninterrupted", "m"))
     assert not differing_keys(learner_snapshot(whole), learner_snapshot(resumed))

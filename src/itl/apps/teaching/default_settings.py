@@ -31,7 +31,6 @@ BALANCED_SPECIALIST = "er-balanced"  # better alone than before a generalist, se
 GENERALIST_SETTINGS = ("generalist", "half_pipe", "project", "tangent.", "projection.", "design")  # prefixes
 MIN_MEMORY_PER_CLASS = 10  # images: the memory grows to hold this many of each class, unless `buffer` is given
 USER_SETTINGS_NOTE = "own settings"  # key in `Learner.notes`: settings chosen by the user, kept for later lessons
-MINUTES_NOTE = "minutes"  # key in `Learner.notes`: time for one lesson chosen by the user, kept for later lessons
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,9 @@ from itl.apps.model import Model
 from itl.apps.model.channels import interpolation
 from itl.apps.teaching.held_out_evaluation import current_names, last_entries, recorded_train_only_hashes
 from itl.apps.teaching.lesson import LabeledImages, Lesson
+from itl.apps.teaching.options import ROWS_NOTE
 from itl.errors import UserError
 from itl.learner.state import memory_images
-
-ROWS_NOTE = "replayed_rows"  # key in `Model.pending`: which of the folders' images are learned again, as a bit mask
 
 
 @dataclass(frozen=True)

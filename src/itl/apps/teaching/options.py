@@ -26,6 +26,8 @@ DEFAULT_METHOD = "itl"
 MEMORY_BYTES = 64 << 20  # pixels of the images in a new model's memory, unless `buffer` is given
 FIXED_BUFFER, FIXED_BUFFER_METHODS = 200, ("gmed", "gss", "gcr")  # slow, or large on disk, with many images
 DEFAULT_MINUTES, MAX_MINUTES = 5.0, 100_000.0  # time for one lesson
+MINUTES_NOTE = "minutes"  # key in `Learner.notes`: time for one lesson chosen by the user, kept for later lessons
+ROWS_NOTE = "replayed_rows"  # key in `Model.pending`: which of earlier folders' images are learned again, as a bit mask
 MAX_THREADS = 1024
 PICTURES_FOLDER = "pictures"  # in a model folder: the pictures that were added in the browser
 FIXED_SETTINGS = ("net.", "memory.policy", "memory.logits", "specialist.name")  # prefixes of settings fixed for life
@@ -201,6 +203,11 @@ def _check_pending(model: Model, pending: Mapping[str, Any], options: TeachingOp
     buffer = model.learner.memory.size
     if options.buffer not in (None, pending.get("buffer"), buffer):
         raise _unfinished_error(model, f"with a memory of {buffer} images")
+    minutes = model.learner.notes.get(MINUTES_NOTE) or DEFAULT_MINUTES
+    if options.minutes not in (None, minutes):
+        raise _unfinished_error(model, f"with --minutes {minutes:g}")
+    if options.replay_folders and ROWS_NOTE not in pending:
+        raise _unfinished_error(model, "without --replay-folders")
     tested = pending.get("tested", options.test)
     if tested != options.test:
         raise _unfinished_error(model, f"with{'out' if tested else ''} --no-test")

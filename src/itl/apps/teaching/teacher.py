@@ -15,14 +15,13 @@ from itl.apps.model import Model
 from itl.apps.model.channels import interpolation
 from itl.apps.model.metadata import fingerprint
 from itl.apps.teaching.default_settings import (
-    MINUTES_NOTE,
     USER_SETTINGS_NOTE,
     LessonSize,
     new_model_settings,
     training_settings,
     user_settings,
 )
-from itl.apps.teaching.folder_replay import ROWS_NOTE, FolderReplay, replay_folders
+from itl.apps.teaching.folder_replay import FolderReplay, replay_folders
 from itl.apps.teaching.held_out_evaluation import (
     HeldOutEvaluation,
     HeldOutScores,
@@ -35,6 +34,8 @@ from itl.apps.teaching.lesson_result import LessonResult
 from itl.apps.teaching.options import (
     DEFAULT_IMAGE_SIZES,
     DEFAULT_MINUTES,
+    MINUTES_NOTE,
+    ROWS_NOTE,
     TeachingOptions,
     check_model_path,
     check_options,
