@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from itl.engine.keyed_random import generator
@@ -19,7 +20,7 @@ MIN_VALIDATION_IMAGES = 20  # fewer say too little about progress: the training 
 MAX_VALIDATION_IMAGES = 500  # of more, a random part is evaluated after each epoch
 LOWER_RATE = 0.1  # factor of the learning rate after the first epochs without progress
 LAST_SHARE = 0.25  # share of the planned epochs that are trained at the lower rate at least
-LOSS_PROGRESS = 0.99  # a training loss below this fraction of the best one is progress
+LOSS_PROGRESS = 0.99  # a loss below this fraction of the best one is progress, if accuracy is equal or not measured
 
 
 class ConvergenceMonitor:
@@ -45,15 +46,17 @@ class ConvergenceMonitor:
         if self.images is not None and len(self.images) > MAX_VALIDATION_IMAGES:
             rows = generator(*learner._key(), "validation").permutation(len(self.images))[:MAX_VALIDATION_IMAGES]
             self.images = self.images.take(torch.from_numpy(rows))
-        self.best, self.waited, self.done = -torch.inf, 0, 0
+        self.accuracy, self.loss, self.waited, self.done = 0.0, torch.inf, 0, 0
         self.rate, self.stopped = 1.0, False
 
     def after_round(self, is_last: bool, loss: float) -> bool:
         """Compare the epoch with the best one; the weights stay as they are."""
-        value = -loss if self.images is None else self._accuracy(self.images)
-        target = self.best * LOSS_PROGRESS if self.images is None and self.best > -torch.inf else self.best
-        self.done, self.waited = self.done + 1, 0 if value > target else self.waited + 1
-        self.best = max(self.best, value)
+        accuracy = 0.0
+        if self.images is not None:
+            accuracy, loss = self._evaluate(self.images)
+        better = accuracy > self.accuracy or (accuracy == self.accuracy and loss < LOSS_PROGRESS * self.loss)
+        self.accuracy, self.loss = max(self.accuracy, accuracy), min(self.loss, loss)
+        self.done, self.waited = self.done + 1, 0 if better else self.waited + 1
         is_high = self.rate == 1.0
         if self.waited >= self.patience or (is_high and self.done >= (1 - LAST_SHARE) * self.epochs):
             self.stopped = not is_high and not is_last
@@ -66,24 +69,25 @@ class ConvergenceMonitor:
 
     def tensors(self) -> dict[str, Tensor]:
         """The counters."""
-        counters = [self.best, self.waited, self.done, self.rate, float(self.stopped)]
+        counters = [self.accuracy, self.loss, self.rate, self.waited, self.done, float(self.stopped)]
         return {"counters": torch.tensor(counters, dtype=torch.float64)}
 
     def load_tensors(self, tensors: dict[str, Tensor]) -> None:
         """Restore them."""
-        self.best, waited, done, self.rate, stopped = tensors["counters"].tolist()
+        self.accuracy, self.loss, self.rate, waited, done, stopped = tensors["counters"].tolist()
         self.waited, self.done, self.stopped = int(waited), int(done), bool(stopped)
         self._update_summary()
 
-    def _accuracy(self, images: Images) -> float:
-        """Class-IL accuracy of the validation images in percent."""
+    def _evaluate(self, images: Images) -> tuple[float, float]:
+        """Class-IL accuracy in percent and mean cross-entropy of the validation images."""
         logits = compute_logits(self.learner, images, remember=True)
-        return score(logits, images.labels, self.learner.tasks[-1], class_il_choices(self.learner)).class_il
+        accuracy = score(logits, images.labels, self.learner.tasks[-1], class_il_choices(self.learner)).class_il
+        return accuracy, float(F.cross_entropy(logits, images.labels))
 
     def _update_summary(self) -> None:
         self.summary |= {
             "measure": "training loss" if self.images is None else "validation accuracy",
-            "best": -self.best if self.images is None else self.best,
+            "best": self.loss if self.images is None else self.accuracy,
             "epochs": self.done,
             "stopped": self.stopped,
         }

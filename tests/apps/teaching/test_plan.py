@@ -29,8 +29,8 @@ def test_default_epochs_and_network() -> None:
     settings = settings_for("itl", None, 200)
     lessons = [LessonSize(count, 0, 200, 32) for count in (20, 960, 100_000)]
     chosen = [lesson_settings(lesson, settings) for lesson in lessons]
-    assert [one["specialist.epochs"] for one in chosen] == [100, 60, 60]  # the maximum: training ends sooner
-    assert [one["specialist.patience"] for one in chosen] == [20, 4, 4]
+    assert [one["specialist.epochs"] for one in chosen] == [150, 60, 60]  # the maximum: training ends sooner
+    assert [one["specialist.patience"] for one in chosen] == [30, 7, 4]
     assert not default_network(32, gpu=False, pretrained=False)["net.strided"]
     assert default_network(32, gpu=False, pretrained=False)["net.name"] == "resnet8"
     assert default_network(128, gpu=False, pretrained=False)["net.strided"]

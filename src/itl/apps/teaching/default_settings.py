@@ -19,9 +19,9 @@ from itl.settings import Settings, build, flatten
 
 UNSTRIDED_MAX_SIZE = 48  # pixels: up to this image size a CPU network needs no strided stem
 LARGE_IMAGE_SIZE = 96  # pixels: from this image size on, a deeper network or a strided stem
-SPECIALIST_STEPS, MEMORY_STEPS = 300, 200  # target number of steps of the specialist, and of each stage on the memory
-SPECIALIST_EPOCHS, MEMORY_EPOCHS = (60, 100), (2, 60)  # minimum and maximum number of epochs
-PATIENCE_STEPS, PATIENCE_EPOCHS = 100, (4, 20)  # target number of steps without progress, bounds in epochs
+SPECIALIST_STEPS, MEMORY_STEPS = 600, 200  # target number of steps of the specialist, and of each stage on the memory
+SPECIALIST_EPOCHS, MEMORY_EPOCHS = (60, 150), (2, 60)  # minimum and maximum number of epochs
+PATIENCE_STEPS, PATIENCE_EPOCHS = 200, (4, 30)  # target number of steps without progress, bounds in epochs
 MIN_TRAINING_SHARE = 0.5  # of the time for a lesson, at least this is for the new images, the rest for the memory
 BATCH_SIZE = 32
 MIN_LAST_BATCH = 8  # images: batch norm over fewer images is unreliable
