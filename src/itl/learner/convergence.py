@@ -54,7 +54,7 @@ class ConvergenceMonitor:
         accuracy = 0.0
         if self.images is not None:
             accuracy, loss = self._evaluate(self.images)
-        better = accuracy > self.accuracy or (accuracy == self.accuracy and loss < LOSS_PROGRESS * self.loss)
+        better = accuracy > self.accuracy or (self.accuracy == accuracy < 100 and loss < LOSS_PROGRESS * self.loss)
         self.accuracy, self.loss = max(self.accuracy, accuracy), min(self.loss, loss)
         self.done, self.waited = self.done + 1, 0 if better else self.waited + 1
         is_high = self.rate == 1.0

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from itl.apps.model import Model
+from itl.apps.teaching import default_settings
 
 PAGE = Path(__file__).parents[3] / "docs" / "own-data.md"
 CLASSES = ["digit 0", "digit 1", "digit 2"]
@@ -24,6 +25,7 @@ def test_python_snippets_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     for picture in pictures:
         if int(picture.stem) >= 6:  # six images per class keep the test fast
             picture.unlink()
+    monkeypatch.setattr(default_settings, "SPECIALIST_EPOCHS", (3, 3))
     names: dict[str, Any] = {}
     exec(with_teacher, names)
     assert names["model"].classes == CLASSES
