@@ -1,7 +1,7 @@
 """Measure calibration and "unknown" of models of own images: CIFAR-10, with some classes never taught.
 
-    python benchmarks/unknown.py --cifar cifar-10-batches-bin --out benchmarks/results/unknown
-    python benchmarks/unknown.py --folders PHOTOS --out benchmarks/results/unknown  # one sub-folder of images per class
+    python benchmarks/unknown.py --cifar cifar-10-batches-bin --out unknown
+    python benchmarks/unknown.py --folders PHOTOS --out unknown  # one sub-folder of images per class
 
 Each case teaches some classes with `itl.apps.teaching.Teacher`, as `itl learn` does, in two lessons. A fifth of the
 images is held out for the calibration. Other images, which the model has never seen, test it: those of the taught
