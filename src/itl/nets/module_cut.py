@@ -27,8 +27,8 @@ class _Skipped(nn.Module):
         self.output_shape = tuple(output_shape)
 
     def forward(self, x: Tensor, *_: Any, **__: Any) -> Tensor:
-        """Zeros `[n, ...]`, which layers may change in place."""
-        return x.new_zeros((len(x), *self.output_shape), dtype=torch.float32)
+        """Zeros `[n, ...]`, which layers may change in place. `len(x)` would fix the batch size of an export."""
+        return x.new_zeros((x.shape[0], *self.output_shape), dtype=torch.float32)
 
 
 class _Capture(_Skipped):
@@ -86,7 +86,7 @@ class ModuleRest(nn.Module):
         assert isinstance(entry, _Resume)
         entry.features = features
         try:
-            images = features.new_zeros((1, *self.shape)).expand(len(features), *self.shape)
+            images = features.new_zeros((1, *self.shape)).expand(features.shape[0], *self.shape)
             return self.module(images)  # type: ignore[no-any-return]
         finally:
             entry.features = None
