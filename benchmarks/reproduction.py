@@ -47,7 +47,7 @@ FOOTNOTES = {
 }
 # The variant that the paper's ablation and the open questions are compared with: these runs were made with SGD.
 BASES = {"itl": "sgd"}
-SAME_SPECIALISTS = HOME / "benchmarks" / "results" / "ablation-cifar10" / "trials.jsonl.gz"
+SAME_SPECIALISTS = HOME / "benchmarks" / "results" / "ablation" / "cifar10.jsonl.gz"
 VARIANT_DESCRIPTIONS = {
     "sgd": "tangent learning by SGD, projection with the squared error",
     "reservoir": "a reservoir instead of a stratified memory",
@@ -285,7 +285,7 @@ def page(records: RecordedTable) -> str:
         "",
         "**Ablation from the same specialists** at 200 images: Class-IL of generalists that were learned from the kept",
         "specialists of five runs of `itl`, each with settings that were chosen for it on validation images",
-        "([record](../benchmarks/results/ablation-cifar10)). Differences are paired by seed, with 95 % confidence",
+        "([record](../benchmarks/results/ablation)). Differences are paired by seed, with 95 % confidence",
         "intervals. `itl-doubled` has twice the budget of tangent learning.",
         "",
         *same_specialists(),
@@ -367,10 +367,9 @@ def ablation_sentence() -> list[str]:
     model = paired(before["itl"], before["b+hp+lf"])
     return [
         "",
-        f"**Ablation**, 200 images, from the same specialists, {len(expert['itl'])} seeds, Class-IL: `itl` is",
-        f"{gain_text(linear)} against a linear classifier (`b+hp+lf`; {paper[0]:+.1f} in the paper) and",
-        f"{gain_text(full)} against full fine-tuning (`b+hp+ff+pd`; {paper[1]:+.1f} in the paper). Before projection,",
-        f"the tangent model is {gain_text(model)} against the linear one.",
+        f"**Ablation**, 200 images, {len(expert['itl'])} seeds, Class-IL: `itl` minus a linear classifier "
+        f"{gain_text(linear)} ({paper[0]:+.1f} in the paper; {gain_text(model)}",
+        f"before projection), minus full fine-tuning {gain_text(full)} ({paper[1]:+.1f} in the paper).",
     ]
 
 

@@ -2,7 +2,7 @@
 
 from itl.generalists.batch_norm import estimate_statistics, statistics_layers
 from itl.generalists.context import MemoryContext
-from itl.generalists.learning import FineTuning, Generalist, TangentLearning, build, half_pipe, restore
+from itl.generalists.learning import FineTuning, Generalist, TangentLearning, build, half_pipe, prepare, restore
 from itl.generalists.projection import projection_stage, teacher_scale
 from itl.generalists.reverse import TangentSpecialist
 from itl.generalists.tangent_model import TangentModel
@@ -17,6 +17,7 @@ __all__ = [
     "build",
     "estimate_statistics",
     "half_pipe",
+    "prepare",
     "projection_stage",
     "restore",
     "statistics_layers",

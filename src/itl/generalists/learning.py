@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from itl.engine.concurrency import side_stream
 from itl.engine.keyed_random import torch_generator
 from itl.engine.stage import OptimizerConfig, Stage, StepInputs
+from itl.generalists.batch_norm import estimate_statistics
 from itl.generalists.context import MemoryContext, MemoryTargets, memory_loss
 from itl.generalists.epochs import SampleRoundPlanner, concatenate, forward_in_chunks, split_in_chunks
 from itl.generalists.fixed_views import solve, solver_stage
@@ -245,6 +246,14 @@ def move_classifier(net: Net, w: dict[str, Tensor]) -> None:
     """Add the parameters of a tangent model of the last layer to the classifier."""
     for name, value in w.items():
         net.classifier.get_parameter(name.rpartition(".")[2]).add_(value)
+
+
+def prepare(net: Net, context: MemoryContext) -> None:
+    """Bring the network to the point at which the generalist starts: batch-norm statistics, then the half-pipe."""
+    if context.settings.tangent.statistics == "memory":
+        estimate_statistics(net, context)
+    if context.settings.redraws_classifier:
+        half_pipe(net, context)
 
 
 @torch.no_grad()

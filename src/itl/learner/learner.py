@@ -193,10 +193,7 @@ class Learner:
             if not self.stage_state.before_half_pipe:  # already saved if interrupted after the half-pipe
                 self.stage_state.before_half_pipe = weights_before_half_pipe(self)
             context = memory_context(self, task.traits)
-            if self.settings.tangent.statistics == "memory":
-                generalists.estimate_statistics(self.net, context)
-            if self.settings.redraws_classifier:
-                generalists.half_pipe(self.net, context)
+            generalists.prepare(self.net, context)
             self._generalist = generalists.build(self.net, context, self._last_generalist)
 
     def _restore_generalist(self, traits: Traits) -> None:
