@@ -136,9 +136,7 @@ generalist, one seed, on a GPU. These numbers compare the methods with each othe
 trains weak specialists. The settings are those of the full benchmark and were not tuned for one epoch; several methods
 are better without the generalist. With the generalist's defaults, `er-ace`, `x-der` and `itl-l` diverged. These three
 and `gcr` are shown with `tangent.lr=0.01` and `projection.lr=0.03` (each record lists its settings). The runs of
-`icarl` are older than the change that excludes the outputs of future classes from its loss, and those of `x-der` are
-older than two corrections; they are to be repeated
-([commands](../results/seq-cifar10/methods/README.md#repeated-records)). The dash stands for the
+`icarl` are older than the change that excludes the outputs of future classes from its loss. The dash stands for the
 specialist of `itl-l` alone, which is `derpp`. Records:
 [`results/seq-cifar10/methods`](../results/seq-cifar10/methods)."""
 
