@@ -50,7 +50,8 @@ def drive(checkout: Path, method: str, device: str, steps: int, images: int, out
     CIFAR10.__init__, CIFAR10._check_integrity = noise, lambda self: True
     sys.path.insert(0, str(checkout))
     sys.argv = ["main.py", "--dataset", "seq-cifar10", "--model", method, "--buffer_size", "200", "--lr", "0.001"]
-    sys.argv += ["--seed", "0", "--device", device, "--n_epochs", "1", *METHODS[method]]
+    sys.argv += ["--seed", "0", "--n_epochs", "1", *METHODS[method]]
+    sys.argv += ["--device", "0"] if device == "cuda" else []  # numbers of GPUs only
     from models.utils.continual_model import ContinualModel  # type: ignore[import-not-found]  # of the checkout
 
     observe, times = ContinualModel.meta_observe, []
@@ -76,7 +77,8 @@ def reference_ms(checkout: Path, method: str, args: argparse.Namespace) -> float
         out = Path(folder) / "times.json"
         command = [sys.executable, str(Path(__file__).resolve()), str(checkout), "--drive", method, "--json", str(out)]
         command += ["--device", args.device, "--steps", str(args.steps), "--images", str(args.images)]
-        done = subprocess.run(command, cwd=checkout, capture_output=True, text=True, env={**os.environ})
+        environment = os.environ | ({} if args.device == "cuda" else {"CUDA_VISIBLE_DEVICES": ""})
+        done = subprocess.run(command, cwd=checkout, capture_output=True, text=True, env=environment)
         if done.returncode or not out.exists():
             sys.exit(f"{checkout} did not train {method}; are its requirements installed? It printed:\n{done.stderr}")
         times = json.loads(out.read_text())
