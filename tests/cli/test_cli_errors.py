@@ -192,7 +192,7 @@ def test_the_installed_program_runs_this_command_line(tmp_path):
 
 def test_a_diverging_run_reports_task_stage_epoch_and_setting(itl, tmp_path):
     done = itl("run", *tiny("specialist.lr=100", "specialist.weight_decay=1", "specialist.steps=30"), "--out", "run")
-    assert_user_error(done, "task 1, specialist, epoch", "specialist.lr (now 100)")
+    assert_user_error(done, "task 1, learning the new images, epoch", "specialist.lr (now 100)")
     assert not (tmp_path / "run/result.json").exists()
 
 
@@ -203,7 +203,8 @@ def test_a_diverging_run_keeps_the_last_good_state(tmp_path):
                 learner.net.classifier.weight.data.fill_(float("inf"))
 
     config = Config(tasks=2, method="er", settings={"net.width": 2, "specialist.steps": 2})
-    with pytest.raises(UserError, match=r"task 2, specialist, epoch 1.*specialist\.lr.*last saved state is unchanged"):
+    pattern = r"task 2, learning the new images, epoch 1.*specialist\.lr.*last saved state is unchanged"
+    with pytest.raises(UserError, match=pattern):
         run(config, config.load_stream("data"), tmp_path / "run", device="cpu", callbacks=[Poison()])
     learner = load_learner(tmp_path / "run/model", device="cpu")
     assert (len(learner.tasks), learner.position[0]) == (1, "done")

@@ -27,22 +27,30 @@ def test_failed_start_leaves_no_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("stage", "settings", "setting"),
+    ("words", "settings", "setting"),
     [
-        ("specialist", {"specialist.lr": 100.0, "specialist.momentum": 0.99, "specialist.epochs": 30}, "specialist.lr"),
-        ("projection", {"projection.lr": 100.0, "projection.momentum": 0.99, "projection.epochs": 30}, "projection.lr"),
-        ("tangent", {"tangent.lr": 100.0, "tangent.l2": 1.0, "tangent.epochs": 30}, "tangent.lr"),
+        (
+            "learning the new images",
+            {"specialist.lr": 100.0, "specialist.momentum": 0.99, "specialist.epochs": 30},
+            "specialist.lr",
+        ),
+        (
+            "combining old and new",
+            {"projection.lr": 100.0, "projection.momentum": 0.99, "projection.epochs": 30},
+            "projection.lr",
+        ),
+        ("learning from the memory", {"tangent.lr": 100.0, "tangent.l2": 1.0, "tangent.epochs": 30}, "tangent.lr"),
     ],
 )
 def test_diverging_run_reports_the_stage_and_keeps_the_last_good_checkpoint(
-    stage: str, settings: dict[str, Any], setting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    words: str, settings: dict[str, Any], setting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ITL_SAVE_EVERY", "0")
     given = Config("arrays", "itl", 8, 0, {**TINY, **settings})
     with pytest.raises(UserError) as caught:
         run(given, tiny_stream(), tmp_path, device="cpu")
     message = str(caught.value)
-    assert message.startswith(f"task 1, {stage}, epoch ")
+    assert message.startswith(f"task 1, {words}, epoch ")
     assert f"lower {setting} (now 100)" in message
     assert "\n" not in message
     if (tmp_path / "model").exists():
