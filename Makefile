@@ -12,8 +12,8 @@ BY_FILE = --dist loadfile --no-loadscope-reorder
 # Compiled modules are kept: tests start many processes, and compiling the tests takes longer than importing them.
 export PYTHONDONTWRITEBYTECODE =
 
-# The oldest versions the package admits, and torchvision, which the augmentation is held against there.
-OLDEST = VENV=.venv-oldest CONSTRAINTS=constraints-oldest.txt PACKAGES='-e . pytest pytest-xdist torchvision'
+# The oldest versions the package admits, torchvision, which the augmentation is held against there, and timm.
+OLDEST = VENV=.venv-oldest CONSTRAINTS=constraints-oldest.txt PACKAGES='-e . pytest pytest-xdist torchvision timm'
 CORE = augment nets engine memory gradients replay specialists generalists learner
 
 .PHONY: demo test slow oldest lint docs setup clean

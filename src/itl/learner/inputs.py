@@ -77,9 +77,9 @@ def encode_labels(labels: Any, names: Sequence[str] | None, first: bool, grow: b
 
 
 def task_for(
-    learner: Learner, data: ImageData, labels: LabelData | None, verb: str = "learn"
+    learner: Learner, data: Task | ImageData, labels: LabelData | None, verb: str = "learn"
 ) -> tuple[Task, list[str] | None]:
-    """Build a learner's next task, or one to evaluate, from what its method `verb` takes.
+    """A learner's next task, or one to evaluate: a task as it is, or one built from what the method `verb` takes.
 
     Returns:
         The task, and the class names including those of the task; None if labels are integers.
@@ -87,6 +87,8 @@ def task_for(
     Raises:
         UserError: The data cannot be read, or their labels do not fit the learner's.
     """
+    if isinstance(data, Task):
+        return data, learner.class_names
     learns = verb == "learn"
     images, labels = read_data(data, labels, verb)
     labels, names = encode_labels(labels, learner.class_names, first=not learner.tasks, grow=learns)

@@ -98,9 +98,8 @@ class Learner:
         if buffer < 0:
             raise UserError(f"the buffer's size must not be negative, not {buffer}")
         self.method, self.buffer, self.seed, self.classes = method, buffer, seed, classes
-        net = nets.as_adapter(net)
-        self.overrides = backbone_overrides(backbone, net, flatten(settings or {}))
-        self.device, self.own_net = device, net
+        self.device, self.own_net = device, nets.as_adapter(net)
+        self.overrides = backbone_overrides(backbone, self.own_net, flatten(settings or {}))
         self.settings: Settings = self.configuration.default_settings()
         self.callback = callback or Callback()
         self.timer = SectionTimer()
@@ -146,9 +145,7 @@ class Learner:
             UserError: The task does not fit the learner, or the loss is not finite.
         """
         self.check_consistent()
-        names = self.class_names
-        if not isinstance(task, Task):
-            task, names = task_for(self, task, labels)
+        task, names = task_for(self, task, labels)
         self._start_task(task)
         self.class_names = names
         with self.engine.activate():
@@ -237,7 +234,7 @@ class Learner:
         if isinstance(stream, Stream):
             return self.scores(stream.tasks, [task.test for task in stream])
         self._check_built()
-        task = stream if isinstance(stream, Task) else task_for(self, stream, labels, "evaluate")[0]
+        task, _ = task_for(self, stream, labels, "evaluate")
         return self.scores([task], [task.test if len(task.test) else task.train])
 
     def scores(self, tasks: Sequence[Task], images: Sequence[Images]) -> metrics.Scores:
