@@ -167,6 +167,18 @@ def _wait(child: int, seconds: float | None) -> int:
     return os.waitpid(child, 0)[1]
 
 
+def _disconnect_files() -> None:
+    """Detach all files but the standard ones from their inodes, in a fork.
+
+    They are replaced, not closed: objects of the parent would otherwise close files of the same numbers later.
+    """
+    null = os.open(os.devnull, os.O_RDWR)
+    for number in map(int, os.listdir("/proc/self/fd")):
+        with suppress(OSError):  # the folder that was listed is closed by now
+            if number > 2 and number != null and os.fstat(number):
+                os.dup2(null, number)
+
+
 class ForkedWorker:
     """Stands in for the `Popen` of a sweep's worker process: a fork of this process, which has imported everything."""
 
@@ -182,7 +194,7 @@ class ForkedWorker:
             os.environ.update(env)
             for file, number in ((read_in, 0), (write_out, 1), (stderr.fileno(), 2)):
                 os.dup2(file, number)
-            os.closerange(3, max(read_in, write_in, read_out, write_out) + 1)
+            _disconnect_files()
             kept = sys.stdin, sys.stdout  # their finalizers would close the new files
             sys.stdin, sys.stdout = open(0), open(1, "w")  # noqa: SIM115
             _run_and_exit(lambda _: sys.exit(worker.main()), [])
