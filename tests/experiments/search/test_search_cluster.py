@@ -30,7 +30,7 @@ from itl.experiments.search.sweep import load_progress, sweep
 require("ray")
 
 LONGER = {"specialist.steps": 20, "tangent.steps": 10, "projection.steps": 10}
-CONFIGS = [config for method in ("er", "itl", "derpp") for config in grid(0, 1, 2, 3, method=method, settings=LONGER)]
+CONFIGS = [config for method in ("er", "itl") for config in grid(0, 1, 2, method=method, settings=LONGER)]
 
 
 def test_file_bundle_leaves_out_unchanged_and_hidden_files(tmp_path):
@@ -116,7 +116,7 @@ def test_cluster_gives_the_same_results_as_this_machine(cluster, alone, tmp_path
     raylets, _ = cluster
     tracker, cells = CountingTracker(CONFIGS), SweepJobs(tmp_path / "out", CONFIGS)
     sweep(cells, RayBackend(address=raylets.address, threads=1, device="cpu"), tracker)
-    assert len(tracker.in_state("done")) == len(CONFIGS) == 12
+    assert len(tracker.in_state("done")) == len(CONFIGS) == 6
     assert set(tracker.start_counts.values()) == {1}
     same(cells.out, alone)
 
@@ -128,7 +128,7 @@ def test_killed_node_loses_no_run(cluster, alone, tmp_path):
     tracker, cells = CountingTracker(CONFIGS), SweepJobs(tmp_path / "out", CONFIGS)
 
     def kill() -> None:
-        while len(tracker.in_state("done")) < 3 or len(tracker.in_state("runs")) < 2:
+        while len(tracker.in_state("done")) < 1 or len(tracker.in_state("runs")) < 2:
             time.sleep(0.05)
         raylets.remove_node(nodes[1], allow_graceful=False)
 
@@ -149,9 +149,9 @@ def test_search_on_a_cluster_has_the_same_trials_and_values(cluster, tmp_path):
     from itl.experiments.search import study
     from itl.experiments.search.space import Dimension, Space
 
-    space = Space([Dimension("specialist.lr", [0.1, 0.03, 0.01]), Dimension("specialist.momentum", [0.0, 0.9])])
+    space = Space([Dimension("specialist.lr", [0.1, 0.01]), Dimension("specialist.momentum", [0.0, 0.9])])
     config = replace(CONFIGS[0], method="b", split="validation")
-    plan = study.SearchPlan(config, space, trials=6, seeds=(0, 1), sampler="grid", prune=False)
+    plan = study.SearchPlan(config, space, trials=4, seeds=(0, 1), sampler="grid", prune=False)
     raylets, _ = cluster
     here, there = study.open_search(plan, tmp_path / "here"), study.open_search(plan, tmp_path / "there")
     RecordingRunner(here, here.out).run()
@@ -159,7 +159,7 @@ def test_search_on_a_cluster_has_the_same_trials_and_values(cluster, tmp_path):
         there.spec, ProgressTracker(), plan.trials, "data"
     )
     drawn = [sorted((str(t.params), t.value) for t in trials.study.get_trials()) for trials in (here, there)]
-    assert len(drawn[0]) == 6
+    assert len(drawn[0]) == 4
     assert drawn[0] == drawn[1]
     assert study.best_trial(here)["settings"] == study.best_trial(there)["settings"]
 
@@ -272,17 +272,17 @@ def test_gpu_is_shared_by_runs_per_gpu_runs_and_other_nodes_stay_idle(mixed, tmp
     notes = tmp_path / "notes"
     notes.mkdir()
     monkeypatch.setattr(ray_backend, "run_ray_job", noting(notes, RUNS_PER_GPU))
-    configs = grid(*range(RUNS_PER_GPU + 3), method="er")
+    configs = grid(*range(RUNS_PER_GPU + 2 if device == "cuda" else 1), method="er")
     tracker, cells = CountingTracker(configs), SweepJobs(tmp_path / "out", configs)
     sweep(cells, RayBackend(address=raylets.address, runs_per_gpu=RUNS_PER_GPU, device=device), tracker)
     reports = [json.loads(path.read_text()) for path in notes.glob("*.json")]
-    assert len(tracker.in_state("done")) == len(reports) == RUNS_PER_GPU + 3
+    assert len(tracker.in_state("done")) == len(reports) == len(configs)
     assert {note["device"] for note in reports} == {"cuda"}
     assert {note["node"] for note in reports} == {node.node_id}
     for note in reports:
         assert note["has"]["GPU"] == pytest.approx(1 / RUNS_PER_GPU, abs=1e-4)
         assert [str(gpu) for gpu in note["gpus"]] == ["0"]
-    assert at_once(reports) == RUNS_PER_GPU
+    assert at_once(reports) == min(RUNS_PER_GPU, len(configs))
     assert len({note["process"] for note in reports}) == len(reports)  # each gives its GPU memory back by ending
     alone = tmp_path / "alone"
     RecordingRunner(SweepJobs(alone, configs[-2:]), alone).run()
