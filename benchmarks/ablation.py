@@ -38,12 +38,14 @@ HOME = Path(__file__).parents[1]
 sys.path[:0] = [str(HOME), str(HOME / "src")]
 
 from benchmarks.choices import SettingValues, Trial, score  # noqa: E402
+from benchmarks.paired import paired_values  # noqa: E402
 from benchmarks.runs import run_all  # noqa: E402
 from itl.experiments.config import Config  # noqa: E402
 from itl.experiments.search.local_backend import LocalBackend  # noqa: E402
 from itl.presets import settings_for  # noqa: E402
 from itl.results import RunFolder  # noqa: E402
 from itl.results.seed_groups import MeanStd  # noqa: E402
+from itl.settings import flatten  # noqa: E402
 
 CANDIDATES_PER_RUNG = 8
 PLAIN = {"augment.generalist": None}  # no AutoAugment on the memory
@@ -221,9 +223,9 @@ class Ablation:
         """The settings of a candidate, which replace all of those that the run was given for its generalist."""
         doubled = rung.endswith("-doubled")
         own = {**self.rungs[rung.removesuffix("-doubled")][index], **(DOUBLED if doubled else {})}
-        method = settings_for(self.args.method, self.args.stream, self.args.buffer, {}).model_dump()
+        method = flatten(settings_for(self.args.method, self.args.stream, self.args.buffer).model_dump())
         replaced = {name for settings in self.rungs[self.args.method] for name in settings}
-        return {**{name: value_at(method, name) for name in sorted(replaced)}, **own}
+        return {**{name: method[name] for name in sorted(replaced)}, **own}
 
     def path(self, rung: str, index: int, seed: int, task: int, split: str | None = None) -> Path:
         """File of a trial."""
@@ -310,17 +312,10 @@ class Ablation:
 
 def difference(above: Values, below: Values) -> str:
     """Mean difference over common seeds ± half its 95 % interval."""
-    pairs = MeanStd.of([above[seed] - below[seed] for seed in above.keys() & below.keys()])
+    pairs = paired_values(above, below)
     if pairs.mean is None:
         return "–"
     return f"{pairs.mean:+.2f}" + ("" if pairs.interval is None else f" ± {pairs.interval:.2f}")
-
-
-def value_at(nested: Mapping[str, Any], name: str) -> Any:
-    """The value of a dotted name."""
-    for part in name.split("."):
-        nested = nested[part]
-    return nested
 
 
 def _numbers(text: str) -> list[int]:

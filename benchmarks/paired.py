@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from itl.results.seed_groups import MeanStd, SeedGroup
+
+
+def paired_values(above: Mapping[int, float], below: Mapping[int, float]) -> MeanStd:
+    """Mean and standard deviation of `above` minus `below`, values by seed, over the seeds that both have."""
+    return MeanStd.of([above[seed] - below[seed] for seed in sorted(above.keys() & below.keys())])
 
 
 def paired_difference(below: SeedGroup, above: SeedGroup, measure: str) -> MeanStd:

@@ -24,7 +24,7 @@ sys.path[:0] = [str(HOME), str(HOME / "src")]
 from benchmarks.candidates import CHOICES, OPEN_QUESTIONS  # noqa: E402
 from benchmarks.cifar10 import ABLATION, BASELINES, ITL, RESULTS, SEEDS, STREAM, WITHOUT_MEMORY, outdated  # noqa: E402
 from benchmarks.pages import put  # noqa: E402
-from benchmarks.paired import paired_difference  # noqa: E402
+from benchmarks.paired import paired_difference, paired_values  # noqa: E402
 from benchmarks.runs import runs_below  # noqa: E402
 from itl.experiments.config import Config  # noqa: E402
 from itl.presets import settings_for  # noqa: E402
@@ -336,11 +336,6 @@ def trials(task: int, stage: str) -> dict[str, dict[int, float]]:
     return out
 
 
-def paired(above: Mapping[int, float], below: Mapping[int, float]) -> MeanStd:
-    """The difference over common seeds."""
-    return MeanStd.of([above[seed] - below[seed] for seed in sorted(above.keys() & below.keys())])
-
-
 def same_specialists() -> list[str]:
     """The ablation from the same specialists: all rungs after tasks 1, 3 and 5, and their distance to `itl`."""
     rows = ["| after task | | before projection | expert | `itl` minus it, before | `itl` minus it, expert |"]
@@ -352,7 +347,7 @@ def same_specialists() -> list[str]:
                 continue
             scores = ["" if rung == "b" else MeanStd.of([*before[rung].values()]).text()]
             scores.append(MeanStd.of([*expert[rung].values()]).text())
-            gains = [gain_text(paired(stage["itl"], stage[rung])) for stage in (before, expert)]
+            gains = [gain_text(paired_values(stage["itl"], stage[rung])) for stage in (before, expert)]
             gains = ["", ""] if rung == "itl" else ["", gains[1]] if rung == "b" else gains
             rows.append(f"| {task} | `{rung}` | {' | '.join([*scores, *gains])} |")
     return rows
@@ -362,9 +357,9 @@ def ablation_sentence() -> list[str]:
     """What the ablation from the same specialists says about tangent learning."""
     published_score = {row.method: row.class_il for row in published() if row.source == "ablation"}
     expert, before = trials(5, "expert"), trials(5, "before")
-    linear, full = (paired(expert["itl"], expert[rung]) for rung in ("b+hp+lf", "b+hp+ff+pd"))
+    linear, full = (paired_values(expert["itl"], expert[rung]) for rung in ("b+hp+lf", "b+hp+ff+pd"))
     paper = [published_score["itl"] - published_score[rung] for rung in ("b+hp+lf", "b+hp+ff+pd")]
-    model = paired(before["itl"], before["b+hp+lf"])
+    model = paired_values(before["itl"], before["b+hp+lf"])
     return [
         "",
         f"**Ablation**, 200 images, {len(expert['itl'])} seeds, Class-IL: `itl` minus a linear classifier "
