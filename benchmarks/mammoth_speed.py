@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "src"))
+sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
 METHODS: dict[str, list[str]] = {"er": [], "derpp": ["--alpha", "0.1", "--beta", "0.5"]}
 WARM_UP = 10  # steps that are not counted
@@ -114,6 +114,7 @@ def main() -> None:
         return
     import torch
 
+    from benchmarks.pages import print_record
     from itl.results.environment import environment, git_commit
 
     rows = {}
@@ -127,10 +128,7 @@ def main() -> None:
         **environment(torch.device(args.device)),
         "methods": rows,
     }
-    text = json.dumps(record, indent=1) + "\n"
-    print(text, end="")
-    if args.json:
-        args.json.write_text(text, encoding="utf-8")
+    print_record(record, args.json)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ on a typical core or a faster one, more on a slow or busy one.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import resource
@@ -21,8 +20,9 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
+sys.path[:0] = [str(ROOT), str(ROOT / "src"), str(ROOT / "tests")]
 
+from benchmarks.pages import print_record  # noqa: E402
 from itl.results.environment import cpu_model, git_commit  # noqa: E402
 from report.test_report_scale import many_classes, many_runs, slowness  # noqa: E402
 
@@ -30,7 +30,7 @@ CASES = {"40 runs": many_runs, "200 classes x 10 tasks": many_classes}
 
 
 def report_seconds(checkout: Path, runs: Path, page: Path) -> float:
-    """CPU seconds (user and system) of `itl report` in a process of its own."""
+    """CPU seconds (user and system) of `itl report` in a separate process."""
     command = [sys.executable, "-m", "itl.cli", "report", str(runs), "--out", str(page)]
     environment = {**os.environ, "PYTHONPATH": str(checkout / "src"), "OMP_NUM_THREADS": "1"}
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -72,10 +72,7 @@ def main() -> None:
         "reference_loop": round(slowness(), 2),
         "cases": measure(checkouts, args.repeats),
     }
-    text = json.dumps(record, indent=1) + "\n"
-    print(text, end="")
-    if args.json:
-        args.json.write_text(text, encoding="utf-8")
+    print_record(record, args.json)
 
 
 if __name__ == "__main__":
