@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import islice
+
 import torch
 from torch import Tensor, nn
 
@@ -37,7 +40,7 @@ def estimate_statistics(net: Net, context: MemoryContext) -> None:
     net.eval()
     for layer in layers:
         layer.train()
-    for count, images in enumerate(_batches(context), 1):
+    for count, images in enumerate(islice(_batches(context), MAX_BATCHES), 1):
         for layer in layers:
             layer.momentum = 1 / count  # type: ignore[assignment]  # the running values become the mean over batches
         with context.engine.autocast():
@@ -47,17 +50,13 @@ def estimate_statistics(net: Net, context: MemoryContext) -> None:
     net.train(training)
 
 
-def _batches(context: MemoryContext) -> list[Tensor]:
+def _batches(context: MemoryContext) -> Iterator[Tensor]:
     """Augmented views of the memory in batches of equal size, each with images of all classes."""
-    memory, batches = context.memory, []
+    memory, size = context.memory, min(BATCH, len(context.memory))
     for view in range(context.settings.tangent.views):
         rng = generator(*context.key, "batch norm", view)
         rows = torch.from_numpy(rng.permutation(len(memory)))
         draws = context.augment.draw(rng, len(rows))
-        size = min(BATCH, len(rows))
         for first in range(0, len(rows) - size + 1, size):
             part = slice(first, first + size)
-            batches.append(context.augment(memory.gather(rows[part]), draws[part]))
-            if len(batches) == MAX_BATCHES:
-                return batches
-    return batches
+            yield context.augment(memory.gather(rows[part]), draws[part])
