@@ -72,7 +72,7 @@ def test_buffer_smaller_than_the_classes_is_refused_before_writing(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("[1]", "not the configuration of a run"),
         ("{}", "not the configuration of a run"),
@@ -84,9 +84,9 @@ def test_buffer_smaller_than_the_classes_is_refused_before_writing(tmp_path: Pat
         ('{"stream": "arrays"', "cannot be read"),
     ],
 )
-def test_folder_with_an_invalid_configuration_gives_a_one_line_error(text: str, said: str, tmp_path: Path) -> None:
+def test_folder_with_an_invalid_configuration_gives_a_one_line_error(text: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(text)
-    with pytest.raises(UserError, match=said) as caught:
+    with pytest.raises(UserError, match=message) as caught:
         run(Config("arrays", "itl", 8, 0, dict(TINY)), tiny_stream(**STREAM), tmp_path, device="cpu", resume=True)
     assert "config.json" in str(caught.value)
     assert "\n" not in str(caught.value)

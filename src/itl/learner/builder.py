@@ -106,7 +106,7 @@ class PretrainedBackbone:
     ) -> PretrainedBackbone:
         """The backbone that the settings name, whose weights `net` has.
 
-        A backbone that expects no preprocessing of its own gets the stream's.
+        A backbone without preprocessing gets the stream's.
         """
         backbone, file = nets.find(settings.name), settings.weights
         if file is not None:
