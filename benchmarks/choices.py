@@ -100,16 +100,21 @@ def best_settings(choice: Choice, trials_by_run: Mapping[str, Sequence[Trial]]) 
     return {"score": mean, "settings": settings}
 
 
+def recorded_choices(records: Path) -> dict[str, dict[str, Any]]:
+    """The lines of `records` by their `name`; the last one counts."""
+    lines = records.read_text().splitlines() if records.exists() else []
+    return {record["name"]: record for record in map(json.loads, lines)}
+
+
 class ChoiceRunner:
-    """Makes one choice: trials from the specialists in the run folders `runs`, the outcome in the folder `records`."""
+    """Makes one choice: trials from the specialists in the run folders `runs`, the outcome as a line of `records`."""
 
     def __init__(self, choice: Choice, runs: Path, records: Path, data: str, device: str) -> None:
-        self.choice, self.runs, self.data, self.device = choice, runs, data, device
-        self.record = records / f"{choice.name}.json"
+        self.choice, self.runs, self.records, self.data, self.device = choice, runs, records, data, device
 
     def chosen(self) -> SettingValues | None:
         """The chosen settings; None while nothing is chosen."""
-        return json.loads(self.record.read_text())["chosen"]["settings"] if self.record.exists() else None
+        return recorded_choices(self.records).get(self.choice.name, {}).get("chosen", {}).get("settings")
 
     def trials_file(self, config: Config) -> tuple[RunFolder, str]:
         """Folder and file of the trials from one run's specialists, until the choice is made."""
@@ -142,14 +147,14 @@ class ChoiceRunner:
             trials_by_run[config.name] = folder.read(name)["tries"]
         hardware = RunFolder(self.runs / configs[0].name).read("result.json")["hardware"]
         chosen, about = best_settings(self.choice, trials_by_run), " ".join((__doc__ or "").split())
-        RunFolder(self.record.parent).write(
-            self.record.name,
-            {
-                "format": 1,
-                "about": f"{', '.join(self.choice.methods)} with {self.choice.buffer} images. {about}",
-                "hardware": hardware.get("gpu") or "CPU",
-                "from": trials_by_run,
-                "chosen": chosen,
-            },
-        )
+        record = {
+            "name": self.choice.name,
+            "format": 1,
+            "about": f"{', '.join(self.choice.methods)} with {self.choice.buffer} images. {about}",
+            "hardware": hardware.get("gpu") or "CPU",
+            "from": trials_by_run,
+            "chosen": chosen,
+        }
+        with self.records.open("a") as out:
+            out.write(json.dumps(record, separators=(",", ":")) + "\n")
         return f"{chosen['score']:.1f} by {chosen['settings']}"

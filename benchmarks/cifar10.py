@@ -38,7 +38,7 @@ from itl.results.seed_groups import current_settings  # noqa: E402
 
 STREAM = "seq-cifar10"
 RESULTS = HOME / "results" / STREAM
-CHOICE_RECORDS = HOME / "benchmarks" / "results" / "choices"
+CHOICE_RECORDS = HOME / "benchmarks" / "results" / "choices" / "choices.jsonl"
 SEEDS = (0, 1, 2)
 ITL = ("itl", "itl-na", "itl-l", "itl-l-na")
 ABLATION = ("b", "b+ff", "b+lf", "b+hp+lf", "b+hp+ff+pd")

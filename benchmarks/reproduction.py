@@ -234,12 +234,12 @@ def generalist_share_alone() -> list[str]:
 
     Its stages are bound by latency, so they suffer most from other runs on the same GPU.
     """
-    run = read_run(HOME / "benchmarks" / "results" / "h200-whole-run" / "seq-cifar10-itl-200-seed0")
+    run = read_run(HOME / "benchmarks" / "results" / "h200-runs" / "whole-run-seq-cifar10-itl-200-seed0")
     spent = run.metadata["seconds"]
     share = (spent["tangent"] + spent["projection"]) / spent["specialist"]
     return [
         f"For a run of `itl` alone on the GPU, the share is {100 * share:.1f} %, with 200 images and 120 + 120 epochs",
-        "of SGD ([`h200-whole-run`](../benchmarks/results/h200-whole-run)). The limit is 10 %.",
+        "of SGD ([`h200-runs`](../benchmarks/results/h200-runs)). The limit is 10 %.",
         *solved_share_alone(spent["specialist"] / 5),
     ]
 

@@ -1,6 +1,6 @@
 """Puts recorded speeds into README.md, docs/performance.md and docs/serve.md: `python benchmarks/speed_pages.py`.
 
-The texts come from `benchmarks/results/speed` and `benchmarks/results/h200-whole-run`. A test compares the pages with
+The texts come from `benchmarks/results/speed` and `benchmarks/results/h200-runs`. A test compares the pages with
 the records.
 """
 
@@ -16,10 +16,10 @@ HOME = Path(__file__).parents[1]
 sys.path[:0] = [str(HOME), str(HOME / "src")]
 
 from benchmarks.pages import put  # noqa: E402
-from itl.results.runs import find_runs  # noqa: E402
+from itl.results.runs import read_run  # noqa: E402
 
 SPEED = HOME / "benchmarks" / "results" / "speed"
-WHOLE_RUN = HOME / "benchmarks" / "results" / "h200-whole-run"
+WHOLE_RUN = HOME / "benchmarks" / "results" / "h200-runs" / "whole-run-seq-cifar10-itl-200-seed0"
 # Label, name in the record, note on the baseline loop, and targets in ms and as a ratio.
 STEPS: tuple[tuple[str, str, str, float | None, float | None], ...] = (
     ("er", "er", "", 1.7, 8),
@@ -186,7 +186,7 @@ def novice_text(novice: dict[str, Any]) -> str:
 def texts() -> dict[tuple[str, str], str]:
     """The generated texts, by page and marker."""
     bench = record("h200-bench.json")
-    (whole_run,) = [run.result for run in find_runs([WHOLE_RUN])[0]]
+    whole_run = read_run(WHOLE_RUN).result
     assert whole_run is not None
     return {
         ("README.md", "speed"): readme_text(bench),

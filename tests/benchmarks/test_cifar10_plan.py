@@ -23,9 +23,11 @@ HOME = Path(__file__).parents[2]
 SCRIPT = HOME / "benchmarks" / "cifar10.py"
 SCRIPT_NAMES = runpy.run_path(str(SCRIPT))
 Choice = SCRIPT_NAMES["Choice"]
-try_generalists, best_settings, score = (
-    SCRIPT_NAMES["ChoiceRunner"].choose.__globals__[name] for name in ("try_generalists", "best_settings", "score")
+try_generalists, best_settings, score, recorded_choices = (
+    SCRIPT_NAMES["ChoiceRunner"].choose.__globals__[name]
+    for name in ("try_generalists", "best_settings", "score", "recorded_choices")
 )
+RECORDED = recorded_choices(SCRIPT_NAMES["CHOICE_RECORDS"])
 
 
 # ------------------------------------------------------------------------------------------------------------ choices
@@ -70,14 +72,13 @@ def test_generalist_that_falls_behind_is_dropped_and_the_best_mean_is_chosen() -
         best_settings(choice, {run: trials_by_task[0]})
 
 
-@pytest.mark.parametrize("path", sorted((HOME / "benchmarks" / "results" / "choices").glob("itl*.json")), ids=str)
-def test_chosen_settings_are_the_defaults(path: Path) -> None:
-    title = path.stem
+@pytest.mark.parametrize("title", [name for name, record in RECORDED.items() if "chosen" in record])
+def test_chosen_settings_are_the_defaults(title: str) -> None:
     name, _, buffer = title.rpartition("-")
     choices = {choice.name: choice for choice in SCRIPT_NAMES["CHOICES"]}
     if title in choices and choices[title].variant:
         return  # a variant beyond the paper, not a default
-    chosen = json.loads(path.read_text())["chosen"]["settings"]
+    chosen = RECORDED[title]["chosen"]["settings"]
     for method in choices[title].methods if title in choices else (name, f"{name}-na"):
         assert settings_for(method, "seq-cifar10", int(buffer), chosen) == settings_for(
             method, "seq-cifar10", int(buffer)
@@ -96,10 +97,9 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     small = {"net.name": "resnet8", "net.width": 4, "specialist.steps": 2, "tangent.steps": 2, "projection.steps": 2}
     wild = {"tangent.lr": 100.0, "projection.lr": 100.0, "projection.reduction": "sum", "projection.steps": 30}
     choice = Choice(("itl", "itl-na"), 500, {"small": small}, [{"tangent.lr": 0.01}, wild], {})  # the second diverges
-    replacements = {"RESULTS": tmp_path / "results", "CHOICE_RECORDS": tmp_path / "records", "CHOICES": (choice,)}
+    replacements = {"RESULTS": tmp_path / "results", "CHOICE_RECORDS": tmp_path / "records.jsonl", "CHOICES": (choice,)}
     for name, value in replacements.items():
         monkeypatch.setitem(names["main"].__globals__, name, value)
-    (tmp_path / "records").mkdir()
     return names
 
 
@@ -116,7 +116,7 @@ def test_settings_are_chosen_before_the_runs_that_use_them(
     do_runs(script, todo, args)
     lines = [line.split(":")[0] for line in capsys.readouterr().out.splitlines()]
     assert lines == [specialist_run, specialist_run, "choice itl-500", *(config.name for config in todo)]
-    record = json.loads((tmp_path / "records" / "itl-500.json").read_text())
+    record = recorded_choices(tmp_path / "records.jsonl")["itl-500"]
     assert record["chosen"]["settings"]["tangent.lr"] == 0.01
     trials = record["from"][specialist_run]
     assert [(trial["task"], "error" in trial) for trial in trials] == [(5, False), (5, True), (1, False), (3, False)]
@@ -132,10 +132,10 @@ def test_settings_are_chosen_before_the_runs_that_use_them(
 def test_run_is_repeated_when_other_settings_are_chosen_for_it(script: dict[str, Any], tmp_path: Path) -> None:
     args = script["parse"](["--only", "itl", "--buffers", "500", "--device", "cpu"])
     config = script["runs_to_do"](args)[0]
-    folder, record = tmp_path / "results" / "test" / config.name, tmp_path / "records" / "itl-500.json"
+    folder, record = tmp_path / "results" / "test" / config.name, tmp_path / "records.jsonl"
 
     def choose(**settings: Any) -> None:
-        record.write_text(json.dumps({"chosen": {"settings": settings}}))
+        record.write_text(json.dumps({"name": "itl-500", "chosen": {"settings": settings}}))
 
     settings = settings_for("itl", "seq-cifar10", 500, {"tangent.lr": 0.03}).model_dump(mode="json")
     run = RunFolder(fake_run(folder, method="itl", buffer=500, seed=config.seed))
@@ -163,7 +163,7 @@ def test_recorded_trials_are_not_repeated(
     script["make_choice"](runner, InProcessBackend())
     (specialist_run,) = (tmp_path / "results" / "validation").glob("seq-*")
     trials_file = specialist_run / "tries-itl-500.json"
-    trials, record = json.loads(trials_file.read_text()), tmp_path / "records" / "itl-500.json"
+    trials, record = json.loads(trials_file.read_text()), tmp_path / "records.jsonl"
     capsys.readouterr()
     for recorded, lines in ((trials["tries"], ["choice itl-500"]), (trials["tries"][:-1], [specialist_run.name] * 2)):
         shutil.rmtree(specialist_run / "specialists")
@@ -172,7 +172,7 @@ def test_recorded_trials_are_not_repeated(
         script["make_choice"](runner, InProcessBackend())
         printed = [line.split(":")[0] for line in capsys.readouterr().out.splitlines()]
         assert printed[: len(lines)] == lines
-        assert len(json.loads(record.read_text())["from"][specialist_run.name]) == len(trials["tries"])
+        assert len(recorded_choices(record)["itl-500"]["from"][specialist_run.name]) == len(trials["tries"])
         (specialist_run / "specialists").mkdir(exist_ok=True)
 
 
