@@ -42,8 +42,9 @@ class Choice:
 
     @property
     def name(self) -> str:
-        """The name of its record."""
-        return "-".join([self.methods[0], *([self.variant] if self.variant else []), str(self.buffer)])
+        """The name of its record; without the stream for Seq-CIFAR-10."""
+        stream = [] if self.stream == "seq-cifar10" else [self.stream]
+        return "-".join([*stream, self.methods[0], *([self.variant] if self.variant else []), str(self.buffer)])
 
     def covers(self, config: Config) -> bool:
         """Whether a run uses the settings chosen here."""

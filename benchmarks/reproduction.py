@@ -22,7 +22,7 @@ HOME = Path(__file__).parents[1]
 sys.path[:0] = [str(HOME), str(HOME / "src")]
 
 from benchmarks.candidates import CHOICES, OPEN_QUESTIONS  # noqa: E402
-from benchmarks.cifar10 import ABLATION, BASELINES, ITL, RESULTS, SEEDS, STREAM, WITHOUT_MEMORY, outdated  # noqa: E402
+from benchmarks.cifar10 import ABLATION, BASELINES, ITL, PLAN, SEEDS, STREAM, WITHOUT_MEMORY  # noqa: E402
 from benchmarks.pages import put  # noqa: E402
 from benchmarks.paired import paired_difference, paired_values  # noqa: E402
 from benchmarks.runs import runs_below  # noqa: E402
@@ -89,7 +89,7 @@ def has_current_settings(row: TableRow) -> bool:
         return False
     run, recorded_settings = row.ours.runs[0], run_settings(row.ours.runs[0])
     buffer, variant = int(run.metadata["buffer"]), run.metadata.get("variant")
-    if outdated(Config(STREAM, row.method, buffer, variant=variant), run.metadata):
+    if PLAN.outdated(Config(STREAM, row.method, buffer, variant=variant), run.metadata):
         return False
     current = settings_for(row.method, STREAM, buffer, current_settings(run.config.get("settings") or {})).model_dump(
         mode="json"
@@ -378,7 +378,7 @@ def full_table(records: RecordedTable) -> str:
 
 def committed_records() -> RecordedTable:
     """The records in the repository."""
-    return RecordedTable(runs_below(RESULTS / "test"))
+    return RecordedTable(runs_below(PLAN.results / "test"))
 
 
 def main() -> None:

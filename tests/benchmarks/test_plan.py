@@ -1,9 +1,8 @@
-"""`benchmarks/cifar10.py`: order of the paper's runs, and the choices they need."""
+"""`benchmarks/plan.py` with the plans of both streams of the paper: order of the runs, and the choices they need."""
 
 from __future__ import annotations
 
 import json
-import runpy
 import shutil
 import sys
 from pathlib import Path
@@ -20,14 +19,15 @@ from support.tiny import tiny_stream
 from support.tiny_sweeps import InProcessBackend
 
 HOME = Path(__file__).parents[2]
-SCRIPT = HOME / "benchmarks" / "cifar10.py"
-SCRIPT_NAMES = runpy.run_path(str(SCRIPT))
-Choice = SCRIPT_NAMES["Choice"]
-try_generalists, best_settings, score, recorded_choices = (
-    SCRIPT_NAMES["ChoiceRunner"].choose.__globals__[name]
-    for name in ("try_generalists", "best_settings", "score", "recorded_choices")
-)
-RECORDED = recorded_choices(SCRIPT_NAMES["CHOICE_RECORDS"])
+sys.path.insert(0, str(HOME))
+
+from benchmarks.choices import Choice, best_settings, recorded_choices, score, try_generalists  # noqa: E402
+from benchmarks.plan import Plan, make_choices, parse  # noqa: E402
+
+from benchmarks import cifar10, plan, tinyimagenet  # noqa: E402
+
+PLANS = (cifar10.PLAN, tinyimagenet.PLAN)
+RECORDED = recorded_choices(cifar10.PLAN.choice_records)
 
 
 # ------------------------------------------------------------------------------------------------------------ choices
@@ -74,14 +74,15 @@ def test_generalist_that_falls_behind_is_dropped_and_the_best_mean_is_chosen() -
 
 @pytest.mark.parametrize("title", [name for name, record in RECORDED.items() if "chosen" in record])
 def test_chosen_settings_are_the_defaults(title: str) -> None:
+    choices = {choice.name: choice for plan in PLANS for choice in plan.choices}
     name, _, buffer = title.rpartition("-")
-    choices = {choice.name: choice for choice in SCRIPT_NAMES["CHOICES"]}
-    if title in choices and choices[title].variant:
+    choice = choices.get(title) or Choice((name, f"{name}-na"), int(buffer), {}, [], {})
+    if choice.variant:
         return  # a variant beyond the paper, not a default
     chosen = RECORDED[title]["chosen"]["settings"]
-    for method in choices[title].methods if title in choices else (name, f"{name}-na"):
-        assert settings_for(method, "seq-cifar10", int(buffer), chosen) == settings_for(
-            method, "seq-cifar10", int(buffer)
+    for method in choice.methods:
+        assert settings_for(method, choice.stream, choice.buffer, chosen) == settings_for(
+            method, choice.stream, choice.buffer
         )
 
 
@@ -89,31 +90,23 @@ def test_chosen_settings_are_the_defaults(title: str) -> None:
 
 
 @pytest.fixture
-def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """The script's functions on a stand-in for Seq-CIFAR-10 (8x8, two steps per stage), writing below `tmp_path`."""
+def small_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
+    """The plan of Seq-CIFAR-10 on a stand-in (8x8, two steps per stage), with one choice, writing below `tmp_path`."""
     stand_in = tiny_stream(classes=10, tasks=5, each=8, channels=3, name="seq-cifar10", policy="cifar10")
     monkeypatch.setattr(Config, "load_stream", lambda self, data, download=False: stand_in)
-    names = runpy.run_path(str(SCRIPT))
     small = {"net.name": "resnet8", "net.width": 4, "specialist.steps": 2, "tangent.steps": 2, "projection.steps": 2}
     wild = {"tangent.lr": 100.0, "projection.lr": 100.0, "projection.reduction": "sum", "projection.steps": 30}
     choice = Choice(("itl", "itl-na"), 500, {"small": small}, [{"tangent.lr": 0.01}, wild], {})  # the second diverges
-    replacements = {"RESULTS": tmp_path / "results", "CHOICE_RECORDS": tmp_path / "records.jsonl", "CHOICES": (choice,)}
-    for name, value in replacements.items():
-        monkeypatch.setitem(names["main"].__globals__, name, value)
-    return names
-
-
-def do_runs(script: dict[str, Any], todo: list[Config], args: Any) -> None:
-    script["do_runs"](todo, args, InProcessBackend())
+    return Plan("seq-cifar10", cifar10.configs, (choice,), tmp_path / "results", tmp_path / "records.jsonl")
 
 
 def test_settings_are_chosen_before_the_runs_that_use_them(
-    script: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    small_plan: Plan, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    args = script["parse"](["--only", "itl,itl-na", "--buffers", "500", "--device", "cpu"])
-    todo = script["runs_to_do"](args)[1:4:2]  # itl, seed 1; itl-na, seed 0
+    args = parse(["--only", "itl,itl-na", "--buffers", "500", "--device", "cpu"])
+    todo = small_plan.runs_to_do(args)[1:4:2]  # itl, seed 1; itl-na, seed 0
     specialist_run = "seq-cifar10-itl-small-500-validation-seed0"
-    do_runs(script, todo, args)
+    small_plan.do_runs(todo, args, InProcessBackend())
     lines = [line.split(":")[0] for line in capsys.readouterr().out.splitlines()]
     assert lines == [specialist_run, specialist_run, "choice itl-500", *(config.name for config in todo)]
     record = recorded_choices(tmp_path / "records.jsonl")["itl-500"]
@@ -126,12 +119,12 @@ def test_settings_are_chosen_before_the_runs_that_use_them(
     assert all(r["settings"]["tangent"]["lr"] == 0.01 and r["settings"]["specialist"]["steps"] == 2 for r in results)
     assert all("--set tangent.lr=0.01" in r["command"] for r in results)
     assert not any((folder / "model").exists() for folder in folders)
-    assert not {c.name for c in script["runs_to_do"](args)} & {c.name for c in todo}
+    assert not {c.name for c in small_plan.runs_to_do(args)} & {c.name for c in todo}
 
 
-def test_run_is_repeated_when_other_settings_are_chosen_for_it(script: dict[str, Any], tmp_path: Path) -> None:
-    args = script["parse"](["--only", "itl", "--buffers", "500", "--device", "cpu"])
-    config = script["runs_to_do"](args)[0]
+def test_run_is_repeated_when_other_settings_are_chosen_for_it(small_plan: Plan, tmp_path: Path) -> None:
+    args = parse(["--only", "itl", "--buffers", "500", "--device", "cpu"])
+    config = small_plan.runs_to_do(args)[0]
     folder, record = tmp_path / "results" / "test" / config.name, tmp_path / "records.jsonl"
 
     def choose(**settings: Any) -> None:
@@ -141,26 +134,23 @@ def test_run_is_repeated_when_other_settings_are_chosen_for_it(script: dict[str,
     run = RunFolder(fake_run(folder, method="itl", buffer=500, seed=config.seed))
     run.write("result.json", {**run.read("result.json"), "settings": settings})
     (folder / "pictures.npz").unlink(missing_ok=True)
-    assert config in script["runs_to_do"](args)  # nothing is chosen yet
+    assert config in small_plan.runs_to_do(args)  # nothing is chosen yet
     choose(**{"tangent.lr": 0.03})
-    assert config not in script["runs_to_do"](args)
+    assert config not in small_plan.runs_to_do(args)
     pack(folder.parent)  # the same for a packed record
-    assert config not in script["runs_to_do"](args)
+    assert config not in small_plan.runs_to_do(args)
     small = {"net.name": "resnet8", "net.width": 4, "specialist.steps": 2, "tangent.steps": 2, "projection.steps": 2}
     for lr in (0.02, 0.04):  # the first replaces a packed record, the second a run folder
         choose(**{"tangent.lr": lr}, **small)
-        assert config in script["runs_to_do"](args)
-        do_runs(script, [config], args)
+        assert config in small_plan.runs_to_do(args)
+        small_plan.do_runs([config], args, InProcessBackend())
         assert json.loads((folder / "result.json").read_text())["settings"]["tangent"]["lr"] == lr
-        assert config not in script["runs_to_do"](args)
+        assert config not in small_plan.runs_to_do(args)
 
 
-def test_recorded_trials_are_not_repeated(
-    script: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (choice,) = script["main"].__globals__["CHOICES"]
-    runner = script["choice_runner"](choice)
-    script["make_choice"](runner, InProcessBackend())
+def test_recorded_trials_are_not_repeated(small_plan: Plan, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runner = small_plan.runner(small_plan.choices[0])
+    make_choices([runner], InProcessBackend())
     (specialist_run,) = (tmp_path / "results" / "validation").glob("seq-*")
     trials_file = specialist_run / "tries-itl-500.json"
     trials, record = json.loads(trials_file.read_text()), tmp_path / "records.jsonl"
@@ -169,44 +159,53 @@ def test_recorded_trials_are_not_repeated(
         shutil.rmtree(specialist_run / "specialists")
         trials_file.write_text(json.dumps({**trials, "tries": recorded}))  # with and without those of the last task
         record.unlink()
-        script["make_choice"](runner, InProcessBackend())
+        make_choices([runner], InProcessBackend())
         printed = [line.split(":")[0] for line in capsys.readouterr().out.splitlines()]
         assert printed[: len(lines)] == lines
         assert len(recorded_choices(record)["itl-500"]["from"][specialist_run.name]) == len(trials["tries"])
         (specialist_run / "specialists").mkdir(exist_ok=True)
 
 
-def test_choices_are_made_only_for_selected_runs(script: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    todo = script["runs_to_do"](script["parse"](["--only", "er,b", "--device", "cpu"]))
+def test_choices_are_made_only_for_selected_runs(small_plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    todo = small_plan.runs_to_do(parse(["--only", "er,b", "--device", "cpu"]))
     assert len(todo) == 3 + 3
     done: list[Config] = []
-    monkeypatch.setitem(script["main"].__globals__, "run_all", lambda configs, *_: done.extend(configs))
-    do_runs(script, todo, script["parse"]([]))
+    monkeypatch.setattr(plan, "run_all", lambda configs, *_: done.extend(configs))
+    small_plan.do_runs(todo, parse([]), InProcessBackend())
     assert done == todo
 
 
 def test_every_run_of_the_paper_is_listed_once_the_most_valuable_first(
-    script: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    small_plan: Plan, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["cifar10.py", "--list"])
-    script["main"]()
+    small_plan.main(["--list"])
     first, *commands = capsys.readouterr().out.splitlines()
-    every = script["configs"]()
+    every = cifar10.configs()
     assert first == f"{len(every)} runs to do"
     assert commands == [config.command for config in every]
-    every = SCRIPT_NAMES["configs"]()
-    assert len({config.name for config in every}) == len(every)
     assert [(c.method, c.buffer, c.seed) for c in every[:6]] == [
         (m, 200, s) for m in ("itl", "itl-na") for s in (0, 1, 2)
     ]
-    published_results = {(row.method.lower(), row.buffer) for row in published() if row.stream == "seq-cifar10"}
-    assert {
-        (c.method, c.buffer) for c in every if not c.variant and c.method in SCRIPT_NAMES["ITL"]
-    } <= published_results
+    assert [(c.method, c.buffer) for c in tinyimagenet.configs()[:6]] == [
+        (m, size) for m in ("itl", "itl-na") for size in (200, 500, 5120)
+    ]
 
 
-def test_every_candidate_has_valid_settings() -> None:
-    for choice in SCRIPT_NAMES["CHOICES"]:
+@pytest.mark.parametrize("of_paper", PLANS, ids=lambda plan: plan.stream)
+def test_plan_has_every_published_cell_of_itl_once(of_paper: Plan) -> None:
+    every = of_paper.configs("test")
+    assert len({config.name for config in every}) == len(every)
+    cells = {(c.method, c.buffer) for c in every if not c.variant}
+    assert cells >= {
+        (row.method, row.buffer)
+        for row in published()
+        if row.stream == of_paper.stream and row.method.startswith("itl")
+    }
+
+
+@pytest.mark.parametrize("of_paper", PLANS, ids=lambda plan: plan.stream)
+def test_every_candidate_has_valid_settings(of_paper: Plan) -> None:
+    for choice in of_paper.choices:
         for config in choice.configs():
             for settings in ({}, *choice.generalists):
                 settings_for(config.method, config.stream, config.buffer, {**config.settings, **settings})
