@@ -87,20 +87,20 @@ class FixedViews:
     def classifier_share(self) -> float:
         """Estimate of the classifier's share of the tangent kernel's trace, tr J Jᵀ, on views of up to 512 images.
 
-        The trace is the mean of ‖J v‖² over random signs v, once for the classifier's parameters and once for the
-        others. It does not depend on w.
+        The trace is the mean of ‖Jᵀ c‖² over random signs c of the logits; each parameter adds its part to it. It does
+        not depend on w.
         """
         prefix = f"{self.model.net.classifier_name}."
         features = next(self._features())[:TRACE_IMAGES]
-        traces = {True: 0.0, False: 0.0}
         rng = torch_generator(*self.context.key, "trace")
-        for _ in range(TRACE_PROBES):
-            signs = torch.randint(0, 2, (self.size,), generator=rng).to(self.initial_logits) * 2 - 1
-            probe = self.unflatten(signs)
-            for group in traces:
-                part = {n: t if n.startswith(prefix) is group else torch.zeros_like(t) for n, t in probe.items()}
-                traces[group] += float(self.model.jvp(part, features).square().sum())
-        return traces[True] / max(sum(traces.values()), 1e-30)
+        shape = (TRACE_PROBES, len(features), self.initial_logits.shape[1])
+        signs = torch.randint(0, 2, shape, generator=rng).to(self.initial_logits) * 2 - 1
+        of_classifier, total = 0.0, 0.0
+        for cotangent in signs:
+            parts = {name: part.square().sum() for name, part in self.model.vjp(cotangent, features).items()}
+            of_classifier += float(sum(part for name, part in parts.items() if name.startswith(prefix)))
+            total += float(sum(parts.values()))
+        return of_classifier / max(total, 1e-30)
 
     def _features(self) -> Iterator[Tensor]:
         """Features of the views, in chunks of `INFERENCE_BATCH`; from the cache as far as it goes."""
