@@ -71,12 +71,13 @@ GENERALISTS: dict[int, list[SettingValues]] = {
         solved(20, 1),
     ],
 }
-SPECIALISTS = {200: {"joined": JOINED, "separate": SEPARATE}}
+# Separate forward passes had the largest effect on Seq-CIFAR-10; both ways are tried with 200 images.
+SPECIALISTS = {200: {"separate": SEPARATE, "joined": JOINED}}
 CHOICES = tuple(
     Choice(
         ("itl", "itl-na"),
         size,
-        SPECIALISTS.get(size, {"joined": JOINED}),
+        SPECIALISTS.get(size, {"separate": SEPARATE}),
         candidates,
         {**candidates[0], "specialist.epochs": SHORT_EPOCHS},
         stream=STREAM,
