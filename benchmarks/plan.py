@@ -83,10 +83,13 @@ class Plan:
         """The runs that the options select and that are not recorded yet, or not with the settings chosen for them."""
         only = args.only.split(",") if args.only else None
         buffers = [int(size) for size in args.buffers.split(",")] if args.buffers else None
+        seeds = [int(seed) for seed in args.seeds.split(",")] if args.seeds else None
         selected = [
             c
             for c in self.configs(args.split)
-            if (only is None or c.method in only) and (buffers is None or c.buffer in buffers)
+            if (only is None or c.method in only)
+            and (buffers is None or c.buffer in buffers)
+            and (seeds is None or c.seed in seeds)
         ]
         done = recorded(self.results / args.split, args.split)
         return [c for c in selected if key(c) not in done or self.outdated(c, done[key(c)])]
@@ -180,6 +183,7 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", help="methods, separated by commas; default: all")
     parser.add_argument("--buffers", help="buffer sizes, separated by commas; default: all")
+    parser.add_argument("--seeds", help="seeds, separated by commas; default: all")
     parser.add_argument("--split", default="test", choices=("test", "validation"))
     parser.add_argument("--runs-per-gpu", "--lanes", type=int, default=4, metavar="N", help="runs at once")
     parser.add_argument("--minutes", type=float, metavar="N", help="stop at checkpoints before so many minutes")

@@ -21,10 +21,12 @@ from pathlib import Path
 HOME = Path(__file__).parents[1]
 sys.path[:0] = [str(HOME), str(HOME / "src")]
 
+from benchmarks import tinyimagenet  # noqa: E402
 from benchmarks.candidates import CHOICES, OPEN_QUESTIONS  # noqa: E402
-from benchmarks.cifar10 import ABLATION, BASELINES, ITL, PLAN, SEEDS, STREAM, WITHOUT_MEMORY  # noqa: E402
+from benchmarks.cifar10 import ABLATION, BASELINES, ITL, PLAN, SEEDS, WITHOUT_MEMORY  # noqa: E402
 from benchmarks.pages import put  # noqa: E402
 from benchmarks.paired import paired_difference, paired_values  # noqa: E402
+from benchmarks.plan import Plan  # noqa: E402
 from benchmarks.runs import runs_below  # noqa: E402
 from itl.experiments.config import Config  # noqa: E402
 from itl.presets import settings_for  # noqa: E402
@@ -62,8 +64,8 @@ VARIANT_DESCRIPTIONS = {
 class RecordedTable:
     """The rows of `itl table` for the runs on the test split: published cells with ours, and variants of ours."""
 
-    def __init__(self, runs: Sequence[Run]) -> None:
-        self.table = build(runs, stream=STREAM)
+    def __init__(self, runs: Sequence[Run], plan: Plan = PLAN) -> None:
+        self.table, self.plan = build(runs, stream=plan.stream), plan
         sections = self.table.sections
         cells = ("published", "unpublished")
         self.cells = [row for section in sections if section.kind in cells for row in section.rows]
@@ -75,7 +77,7 @@ class RecordedTable:
         found = [row for row in rows if row.method == method and buffer in (None, row.buffer)]
         if variant is not None:
             found = [row for row in found if row.ours and row.ours.metadata.get("variant") == variant]
-        return max(found, key=lambda row: (has_current_settings(row), seed_count(row)), default=None)
+        return max(found, key=lambda row: (has_current_settings(row, self.plan), seed_count(row)), default=None)
 
     def base(self, method: str) -> tuple[str | None, TableRow | None]:
         """The variant at 200 images that other runs of the method are compared with, and its row."""
@@ -83,17 +85,17 @@ class RecordedTable:
         return (BASES[method], row) if row is not None else (None, self.row(method, 200))
 
 
-def has_current_settings(row: TableRow) -> bool:
+def has_current_settings(row: TableRow, plan: Plan = PLAN) -> bool:
     """Whether our runs have the settings chosen for their cell, or those that their command gives today."""
     if row.ours is None:
         return False
     run, recorded_settings = row.ours.runs[0], run_settings(row.ours.runs[0])
     buffer, variant = int(run.metadata["buffer"]), run.metadata.get("variant")
-    if PLAN.outdated(Config(STREAM, row.method, buffer, variant=variant), run.metadata):
+    if plan.outdated(Config(plan.stream, row.method, buffer, variant=variant), run.metadata):
         return False
-    current = settings_for(row.method, STREAM, buffer, current_settings(run.config.get("settings") or {})).model_dump(
-        mode="json"
-    )
+    current = settings_for(
+        row.method, plan.stream, buffer, current_settings(run.config.get("settings") or {})
+    ).model_dump(mode="json")
     return all(recorded_settings.get(name, value) == value for name, value in flatten(current).items())
 
 
@@ -376,9 +378,27 @@ def full_table(records: RecordedTable) -> str:
     return "\n\n".join([text, *(f"¹ {note}" for note in FOOTNOTES.values())])
 
 
-def committed_records() -> RecordedTable:
+def tinyimagenet_page(records: RecordedTable) -> str:
+    """The tables of Seq-TinyImageNet on docs/reproduction.md."""
+    return "\n".join(
+        [
+            "Test split, 50 epochs per task. The records are in",
+            "[`results/seq-tinyimagenet`](../results/seq-tinyimagenet);",
+            "`itl table --stream seq-tinyimagenet` shows their commands.",
+            "",
+            *comparison(records, ("itl", "itl-na", "itl-l", "er"), (200, 500, 5120)),
+            *comparison(records, ("joint",), (None,))[2:],
+            "",
+            "**Seconds per run**, two runs at once on one GPU:",
+            "",
+            *seconds(records),
+        ]
+    )
+
+
+def committed_records(plan: Plan = PLAN) -> RecordedTable:
     """The records in the repository."""
-    return RecordedTable(runs_below(PLAN.results / "test"))
+    return RecordedTable(runs_below(plan.results / "test"), plan)
 
 
 def main() -> None:
@@ -387,6 +407,7 @@ def main() -> None:
     records = committed_records()
     if parser.parse_args().write:
         put(PAGE, "cifar10", page(records))
+        put(PAGE, "tinyimagenet", tinyimagenet_page(committed_records(tinyimagenet.PLAN)))
         put(HOME / "README.md", "cifar10", summary(records))
         put(HOME / "results" / "README.md", "cifar10", full_table(records))
     else:

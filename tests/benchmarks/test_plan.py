@@ -169,6 +169,7 @@ def test_recorded_trials_are_not_repeated(small_plan: Plan, tmp_path: Path, caps
 def test_choices_are_made_only_for_selected_runs(small_plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     todo = small_plan.runs_to_do(parse(["--only", "er,b", "--device", "cpu"]))
     assert len(todo) == 3 + 3
+    assert [config.seed for config in small_plan.runs_to_do(parse(["--only", "b", "--seeds", "2"]))] == [2]
     done: list[Config] = []
     monkeypatch.setattr(plan, "run_all", lambda configs, *_: done.extend(configs))
     small_plan.do_runs(todo, parse([]), InProcessBackend())
