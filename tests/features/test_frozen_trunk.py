@@ -155,6 +155,18 @@ def small_backbone(monkeypatch):
 
 
 @pytest.mark.usefixtures("small_backbone")
+@pytest.mark.parametrize(("trained", "lr"), [(1, 1.0), (2, 0.1)])
+def test_gdumb_trains_on_cached_features_without_mixing_them(trained, lr):
+    settings = {**SETTINGS, "net.trained": trained, "specialist.epochs": 30, "specialist.lr": lr}
+    model = itl.Learner("gdumb", buffer=40, backbone="small", settings=settings, device="cpu")
+    for first in (0, 2):
+        model.learn(*pictures(first))
+    images, labels = (np.concatenate(arrays) for arrays in zip(pictures(0), pictures(2), strict=True))
+    # Classes 0 and 3 have the same color.
+    assert (model.predict(images) % 3 == labels % 3).mean() > 0.9
+
+
+@pytest.mark.usefixtures("small_backbone")
 @pytest.mark.parametrize(
     ("method", "backbone"),
     [("itl", "small"), ("ranpac", "small"), pytest.param("itl", "efficientnet-lite0", marks=pytest.mark.slow)],

@@ -72,7 +72,13 @@ class GDumb(Specialist):
         return {"box": box, "keys": rng.random((steps, largest))}
 
     def loss(self, net: nn.Module, batch: Batch, replay_batches: tuple[Batch, ...]) -> Tensor:
-        """λ CE(y) + (1 − λ) CE(y′) of images with a box from other images; λ is the area outside the box."""
+        """λ CE(y) + (1 − λ) CE(y′) of images with a box from other images; λ is the area outside the box.
+
+        The features of a frozen trunk are not mixed: a box of an image is no box of its features.
+        """
+        reduction = self.settings.reduction
+        if tuple(self.context.memory.pixels.shape[2:]) == (1, 1):
+            return cross_entropy(net(batch.x), batch.y, reduction)
         top, left, bottom, right = batch.extra["box"].unbind()
         other = batch.extra["keys"][: len(batch.y)].argsort()
         rows = torch.arange(batch.x.shape[2], device=batch.x.device)[:, None]
@@ -80,7 +86,6 @@ class GDumb(Specialist):
         inside = (rows >= top) & (rows < bottom) & (columns >= left) & (columns < right)
         logits = net(torch.where(inside, batch.x.index_select(0, other), batch.x))
         outside = 1 - inside.to(logits.dtype).mean()
-        reduction = self.settings.reduction
         mixed = cross_entropy(logits, batch.y.index_select(0, other), reduction)
         return outside * cross_entropy(logits, batch.y, reduction) + (1 - outside) * mixed
 
