@@ -8,7 +8,8 @@
     python benchmarks/backbones.py memory --images TINY  # peak memory of 5,000 images at 224 pixels
 
 `--images` is a folder `tiny-imagenet-200` with `train/CLASS/images/*.JPEG`. Times are only meaningful on an idle
-machine. Every part starts with an empty cache of features, and writes one JSON file to `--out`.
+machine. Every part starts with an empty cache of features, unless `--cache` is given, and adds one line to
+`records.jsonl` in `--out`. On a GPU, `accuracy --device cuda --runs-at-once 8` trains several runs in one process.
 """
 
 from __future__ import annotations
@@ -22,28 +23,51 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from itl import streams as itl_streams
+from itl.engine.concurrency import run_concurrently
 from itl.engine.device import choose_engine
+from itl.experiments.run import Config
+from itl.experiments.run import run as run_experiment
+from itl.learner import Learner
+from itl.nets import backbone_settings
 from itl.results.environment import environment
+from itl.settings import parse
+from itl.streams import Images, Stream
 
 BACKBONE = "efficientnet-lite0"
 SEEDS = (0, 1, 2)
 RIDGES = (300, 1000, 3000, 10000)
-HEAD = {"specialist.epochs": 5, "specialist.momentum": 0.9, "tangent.epochs": 50, "projection.epochs": 50}
-# Settings that are chosen on the validation split, for each method; the first one is the default.
-CHOICES: dict[str, list[dict[str, Any]]] = {
-    "ncm": [{}],
-    "ridge": [{"specialist.options.ridge": ridge} for ridge in RIDGES],
-    "ranpac": [
-        {"specialist.options.width": width, "specialist.options.ridge": ridge}
-        for width in (2000, 5000)
-        for ridge in RIDGES
-    ],
-    "er": [{**HEAD, "specialist.lr": lr} for lr in (0.01, 0.03, 0.1)],
-    "derpp": [{**HEAD, "specialist.lr": lr} for lr in (0.01, 0.03)],
-    "itl": [{**HEAD, "specialist.lr": lr, "tangent.lr": lr} for lr in (0.01, 0.03, 0.1)],
+HEAD = {"specialist.epochs": 5, "specialist.momentum": 0.9, "tangent.views": 2, "projection.epochs": 50}
+LAST_BLOCK = {**HEAD, "net.trained": 3, "tangent.layers": 3, "tangent.iterations": 40}
+RATES = [{"specialist.lr": lr} for lr in (0.003, 0.01, 0.03)]
+PENALTIES = [{"specialist.lr": 0.01, "tangent.l2": l2} for l2 in (1e-4, 1e-3, 1e-2)]
+# Each row of the table: the method, its settings, and the settings among which the validation split chooses.
+ROWS: dict[str, tuple[str, dict[str, Any], list[dict[str, Any]]]] = {
+    "ncm": ("ncm", {}, [{}]),
+    "ridge": ("ridge", {}, [{"specialist.options.ridge": ridge} for ridge in RIDGES]),
+    "ranpac": (
+        "ranpac",
+        {},
+        [
+            {"specialist.options.width": width, "specialist.options.ridge": ridge}
+            for width in (2000, 5000, 10000)
+            for ridge in RIDGES[1:]
+        ],
+    ),
+    "er": ("er", HEAD, RATES),
+    "derpp": ("derpp", HEAD, RATES),
+    "itl": ("itl", HEAD, PENALTIES),
+    "er+block": ("er", LAST_BLOCK, RATES),
+    "derpp+block": ("derpp", LAST_BLOCK, RATES),
+    "itl+block": ("itl", LAST_BLOCK, PENALTIES),
+    "joint+block": ("joint", LAST_BLOCK, RATES),
 }
 
 
@@ -68,29 +92,100 @@ def run(args: argparse.Namespace, method: str, settings: dict[str, Any], seed: i
         f"run --stream seq-cifar10 --buffer 200 --curves 0 --json --backbone {BACKBONE} --data {args.data}".split()
     )
     with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "run" if args.records is None else Path(args.records) / f"{method}-{split}-{seed}"
-        if split == "validation":
-            out = Path(folder) / "run"
-        more = ["--method", method, "--seed", str(seed), "--split", split, "--out", str(out)]
+        more = ["--method", method, "--seed", str(seed), "--split", split, "--out", str(Path(folder) / "run")]
         return json.loads(itl(*options, *more, *words, cache=args.cache)[1])
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of `accuracy`: a row of its table, the settings to try, a seed and a split."""
+
+    row: str
+    settings: dict[str, Any]
+    seed: int
+    split: str
+
+    def config(self, args: argparse.Namespace) -> Config:
+        method, common, _ = ROWS[self.row]
+        own = {**common, **self.settings, **parse(args.set), "net.size": args.size}
+        settings = {**backbone_settings(BACKBONE), **own}
+        return Config("seq-cifar10", method, 200, self.seed, settings, split=self.split, curves=0)
+
+
+def run_cells(args: argparse.Namespace, cells: list[Cell]) -> list[dict[str, Any]]:
+    """The record of each run, several at once on a GPU. A run that fails has an `error` in place of its scores."""
+    configs = [cell.config(args) for cell in cells]
+    streams = {split: load(args, split) for split in {cell.split for cell in cells}}
+
+    def one(config: Config) -> dict[str, Any]:
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                result = run_experiment(config, streams[config.split], folder, device=args.device, save=False)
+            except Exception as error:  # the other runs must go on
+                return {"command": config.command, "error": f"{type(error).__name__}: {error}"}
+        kept = ("class_il", "task_il", "forgetting", "seconds", "hardware", "versions", "command")
+        record = {name: result[name] for name in kept}
+        print(json.dumps(record), flush=True)  # so that an interrupted benchmark leaves its finished runs
+        return record
+
+    device = choose_engine(args.device).device
+    return run_concurrently([partial(one, config) for config in configs], args.runs_at_once, device)
+
+
+def load(args: argparse.Namespace, split: str) -> Stream:
+    """Seq-CIFAR-10, with the first `--limit` images of each part of a task, for rehearsals."""
+    stream = itl_streams.load("seq-cifar10", args.data, split=split)
+    if args.limit is None:
+        return stream
+
+    def cut(images: Images) -> Images:
+        return Images(images.gather(torch.arange(min(args.limit, len(images)))), images.labels[: args.limit])
+
+    tasks = [replace(task, train=cut(task.train), test=cut(task.test)) for task in stream]
+    return replace(stream, tasks=tuple(tasks))
+
+
+def compute_features(args: argparse.Namespace, rows: list[str]) -> dict[str, float]:
+    """Compute the features of all images once for each cut of the network; seconds by cut."""
+    seconds: dict[str, float] = {}
+    stream = load(args, "test")
+    for row in rows:
+        config = Cell(row, {}, 0, "test").config(args)
+        learner = Learner(config.method, 200, 0, 10, settings=config.settings, device=args.device)
+        learner.prepare(stream.tasks[0])
+        extractor = learner.extractor
+        if extractor is None:
+            continue
+        name = f"{config.settings['net.trained']} trained, {extractor.views} views"
+        if name not in seconds:
+            start = time.monotonic()
+            for task in stream:
+                extractor.add(task.train)
+                extractor.add(task.test)
+            seconds[name] = time.monotonic() - start
+            print("features:", name, seconds[name], flush=True)
+    return seconds
 
 
 def accuracy(args: argparse.Namespace) -> dict[str, Any]:
     """Class-IL and Task-IL of every method, with settings chosen on the validation split at seed 0."""
-    rows = {}
-    for method in args.methods.split(",") if args.methods else CHOICES:
-        scored = [(run(args, method, choice, 0, "validation")["class_il"], choice) for choice in CHOICES[method]]
-        _, best = max(scored, key=lambda pair: pair[0])
-        results = [run(args, method, best, seed, "test") for seed in SEEDS]
-        rows[method] = {
-            "validation": [{"class_il": score, "settings": choice} for score, choice in scored],
-            "settings": best,
-            "class_il": [result["class_il"] for result in results],
-            "task_il": [result["task_il"] for result in results],
-            "versions": results[0]["versions"],
-        }
-        print(method, best, rows[method]["class_il"], flush=True)
-    return rows
+    os.environ["ITL_CACHE"] = str(args.cache)
+    rows = args.methods.split(",") if args.methods else list(ROWS)
+    out: dict[str, Any] = {"size": args.size, "features": compute_features(args, rows), "rows": {}}
+    cells = [Cell(row, choice, 0, "validation") for row in rows for choice in ROWS[row][2]]
+    scored = list(zip(cells, run_cells(args, cells), strict=True))
+    best = {}
+    for row in rows:
+        tried = [(cell.settings, result) for cell, result in scored if cell.row == row]
+        best[row] = max(tried, key=lambda pair: pair[1].get("class_il", -1.0))[0]
+        validation = [{"settings": settings, **result} for settings, result in tried]
+        out["rows"][row] = {"validation": validation, "settings": best[row], "test": []}
+    cells = [Cell(row, best[row], seed, "test") for row in rows for seed in SEEDS]
+    for cell, result in zip(cells, run_cells(args, cells), strict=True):
+        out["rows"][cell.row]["test"].append(result)
+    for row in rows:
+        print(row, best[row], [result.get("class_il", result.get("error")) for result in out["rows"][row]["test"]])
+    return out
 
 
 def stream(args: argparse.Namespace) -> dict[str, Any]:
@@ -216,19 +311,23 @@ def main() -> None:
     parser.add_argument("--images")
     parser.add_argument("--size", type=int, default=128)
     parser.add_argument("--methods")
-    parser.add_argument("--records", help="folder for the runs on the test split")
+    parser.add_argument("--device", default="cpu", help="of accuracy")
+    parser.add_argument("--runs-at-once", type=int, default=1, help="of accuracy, on a GPU")
+    parser.add_argument("--set", action="append", default=[], help="a setting of all runs of accuracy, KEY=VALUE")
+    parser.add_argument("--limit", type=int, help="rehearse accuracy with so many images per task")
     parser.add_argument("--cache", type=Path, help="keep the cache of features here")
     parser.add_argument("--out", default="benchmarks/results/backbones")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         args.cache = args.cache or Path(folder)
-        result: dict[str, Any] = {"command": " ".join(sys.argv), "threads": os.environ.get("OMP_NUM_THREADS")}
-        result |= environment(choose_engine("cpu").device)
+        words = [Path(sys.argv[0]).name, *sys.argv[1:]]
+        result: dict[str, Any] = {"part": args.part, "command": " ".join(words)}
+        result |= environment(choose_engine(args.device).device)
         result["result"] = PARTS[args.part](args)
     target = Path(args.out)
     target.mkdir(parents=True, exist_ok=True)
-    name = f"{args.part}-{args.size}" if args.part in ("few", "accuracy", "stream") else args.part
-    (target / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
+    with (target / "records.jsonl").open("a") as file:
+        file.write(json.dumps(result) + "\n")
     print(json.dumps(result["result"], indent=1))
 
 

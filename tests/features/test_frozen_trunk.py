@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import itl
 from itl import nets
 from itl.errors import UserError
 from itl.features.extractor import FeatureExtractor
+from itl.features.references import VIEW
 from itl.learner.state import memory_images
 from itl.nets import packaged_weights, registry
 from itl.streams import Images
@@ -79,6 +81,26 @@ def test_features_of_references_and_of_pixels_are_those_of_the_trunk():
     references[:, 8] = 1
     torch.testing.assert_close(extractor(references), mirrored, rtol=1e-4, atol=1e-3)
     assert torch.equal(extractor.pixels(references), pixels)
+
+
+@pytest.mark.usefixtures("small_backbone")
+def test_features_on_the_device_are_those_of_the_cache():
+    model = itl.Learner("er", buffer=12, backbone="small", settings=SETTINGS, device="cpu")
+    for first in (0, 2):
+        model.learn(*pictures(first))
+    extractor = model.extractor
+    references = torch.cat(
+        [extractor.reference(Images(source, torch.zeros(40).long())) for source in extractor._sources]
+    )
+    references[::3, VIEW] = 1
+    assert extractor.resident is None  # a CPU needs no copy
+    extractor.engine = SimpleNamespace(device=torch.device("cuda"), resident_bytes=1 << 30, send=lambda tensor: tensor)
+    extractor.keep_on_device(references[:60])
+    shuffled = references[torch.randperm(60, generator=torch.Generator().manual_seed(0))]
+    assert torch.equal(extractor.resident.gather(shuffled), extractor(shuffled))
+    extractor.engine.resident_bytes = 100
+    extractor.keep_on_device(references)
+    assert extractor.resident is None
 
 
 def test_pytorch_computes_the_same_where_onnx_runtime_is_missing(monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import math
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,8 +17,10 @@ from torch import Tensor, nn
 from itl.augment import Augment, Draws
 from itl.engine.device import Engine
 from itl.engine.normalize import Normalize
+from itl.engine.pool import available
 from itl.features.onnx_trunk import load_onnx_trunk
 from itl.features.references import VIEW, is_reference, make_references, split_references
+from itl.features.resident import ResidentFeatures
 from itl.features.store import FeatureStore, image_key
 from itl.streams import Images, Progress
 from itl.user_cache import user_cache
@@ -50,6 +53,9 @@ class FeatureExtractor:
         engine: Device and precision. Features are computed in float32.
         shape: Shape `(c, h, w)` of the images.
         mirrored: Whether the features of each image's mirror image are cached too.
+
+    Attributes:
+        resident: The features for captured steps (`keep_on_device`), or None.
     """
 
     def __init__(
@@ -61,6 +67,7 @@ class FeatureExtractor:
         self._store: FeatureStore | None = None
         self._onnx: Callable[[Tensor], Tensor] | None = None
         self._tried_onnx = False
+        self.resident: ResidentFeatures | None = None
         # Image arrays that references point into, the number of the first image of each, and the store's row of each
         # image (-1: not computed yet).
         self._sources: list[Tensor] = []
@@ -73,7 +80,7 @@ class FeatureExtractor:
 
     def __getstate__(self) -> dict[str, object]:
         """State for pickles, without session and cached features."""
-        without = {"_store": None, "_onnx": None, "_tried_onnx": False, "progress": None}
+        without = {"_store": None, "_onnx": None, "_tried_onnx": False, "progress": None, "resident": None}
         return {**self.__dict__, **without, "_rows": [torch.full_like(rows, -1) for rows in self._rows]}
 
     # ------------------------------------------------------------------ references
@@ -94,18 +101,32 @@ class FeatureExtractor:
         self._stored_rows(split_references(references)[0])
         return references
 
+    def keep_on_device(self, references: Tensor) -> None:
+        """Let captured steps find the features of these references; nothing on a CPU, or if they do not fit."""
+        self.resident = None
+        if self.engine.device.type == "cpu":
+            return
+        store, numbers = self._features(), split_references(references.cpu())[0].unique()
+        if 4 * len(numbers) * math.prod(store.shape) > available(self.engine):
+            return
+        rows = self._stored_rows(numbers)
+        views = [store.gather(rows, torch.full_like(rows, view)) for view in range(self.views)]
+        self.resident = ResidentFeatures(numbers, torch.stack(views, 1), self.engine)
+
     def pixels(self, references: Tensor) -> Tensor:
         """The images `[n, c, h, w]` that references stand for."""
         out = torch.zeros((len(references), *self.shape), dtype=torch.uint8)
-        for block, here, rows in self._by_source(split_references(references)[0]):
+        for block, here, rows in self._by_source(split_references(references.cpu())[0]):
             out[here] = self._sources[block].index_select(0, rows)
         return out
 
     def __call__(self, images: Tensor) -> Tensor:
         """Features `[n, ...]` of references `[n, 9, 1, 1]` or of uint8 images `[n, c, h, w]`, on the device."""
+        if self.resident is not None and images.is_cuda and torch.cuda.is_current_stream_capturing():
+            return self.resident.gather(images)
         store = self._features()
         if is_reference(images):
-            numbers, views = split_references(images)
+            numbers, views = split_references(images.cpu())
             return self.engine.send(store.gather(self._stored_rows(numbers), views))
         index = torch.tensor([store.rows.get(image_key(image), -1) for image in images.cpu().numpy()])
         known = index >= 0

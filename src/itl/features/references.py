@@ -17,8 +17,8 @@ def make_references(rows: Tensor) -> Tensor:
 
 
 def split_references(references: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows int64 `[n]` and views int64 `[n]`, on the CPU."""
-    flat = references.cpu().flatten(1)
+    """Rows int64 `[n]` and views int64 `[n]`, on the device of the references."""
+    flat = references.flatten(1)
     return flat[:, :VIEW].reshape(-1).clone().view(torch.int64), flat[:, VIEW].long()
 
 

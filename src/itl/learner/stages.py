@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
 from itl.engine.concurrency import CAPTURE_GATE
@@ -45,7 +46,7 @@ def image_pool(learner: Learner, images: Images) -> ImagePool:
     if extractor is None:
         return ImagePool(images, len(images), engine)
     extractor.progress = lambda done, total: learner.callback.on_features(learner, done, total or done)
-    with learner.timer.section("features"):
+    with learner.timer.section("features"), CAPTURE_GATE.eager():
         references = Images(extractor.add(images), images.labels)
     extractor.progress = None
     return ImagePool(references, len(images), engine)
@@ -53,11 +54,17 @@ def image_pool(learner: Learner, images: Images) -> ImagePool:
 
 def task_context(learner: Learner, task: Task) -> TaskContext:
     """Inputs of the specialist for a task."""
-    settings, references = learner.settings.augment, learner.extractor is not None
+    settings, references, pool = learner.settings.augment, learner.extractor is not None, learner._pool(task)
+    if learner.extractor is not None:
+        past = [(source, len(labels)) for source, labels in learner._past_data]
+        sources: list[tuple[ImageSource, int]] = [(pool, len(task.train)), (learner.memory, len(learner.memory)), *past]
+        with CAPTURE_GATE.eager():
+            used = [source.gather(torch.arange(count)).cpu() for source, count in sources]
+            learner.extractor.keep_on_device(torch.cat(used))
     return TaskContext(
         net=learner.net,
         memory=learner.memory,
-        pool=learner._pool(task),
+        pool=pool,
         labels=task.train.labels.numpy(),
         tasks=tuple(learner.tasks),
         key=learner._key(),
@@ -150,6 +157,8 @@ def run_stage(learner: Learner, stage: Stage, section: str) -> None:
 
     if not learner.net.supports_fused_paths:
         _adapt_to_module(learner, stage)
+    if learner.extractor is not None and learner.extractor.resident is None:
+        stage.capturable = False  # a step would wait for features from the host
     if stage.monitor is not None and state.monitor:
         stage.monitor.load_tensors(state.monitor)
     with timer.section(section):
