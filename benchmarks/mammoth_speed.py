@@ -2,11 +2,12 @@
 
 python benchmarks/mammoth_speed.py CHECKOUT [--device cuda] [--steps 300] [--images 10000] [--json FILE]
 
-CHECKOUT is your own clone of github.com/aimagelab/mammoth, with its requirements installed; nothing is downloaded. Its
-`main.py` runs unchanged on Seq-CIFAR-10, whose pictures are replaced by noise. A step is the time from one call of the
-method to the next, so it includes loading, transforms and the update; the first steps are not counted. Ours is measured
-as in `itl bench`: ResNet-18, batches of 32 + 32 images of 32x32 pixels, a memory of 200. Both use their defaults: on a
-GPU, mammoth computes in float32 without graphs, and itl in bf16 with captured steps.
+CHECKOUT is your own clone of github.com/aimagelab/mammoth, with its requirements installed (and pandas, which some of
+its datasets import); nothing is downloaded. Its `main.py` runs unchanged on Seq-CIFAR-10, whose pictures are replaced
+by noise. A step is the time from one call of the method to the next, so it includes loading, transforms and the
+update; the first steps are not counted. Ours is measured as in `itl bench`: ResNet-18, batches of 32 + 32 images of
+32x32 pixels, a memory of 200. Both use their defaults: on a GPU, mammoth computes in float32 without graphs, and itl
+in bf16 with captured steps.
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ import tempfile
 import time
 from contextlib import suppress
 from dataclasses import replace
+from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
@@ -48,17 +51,20 @@ def drive(checkout: Path, method: str, device: str, steps: int, images: int, out
         self.targets = [k % 10 for k in range(count)]
 
     CIFAR10.__init__, CIFAR10._check_integrity = noise, lambda self: True
+    clip: Any = ModuleType("open_clip")  # other datasets of the checkout download a model when they are imported
+    clip.create_model_and_transforms = lambda *_, **__: (None, None, None)
+    sys.modules["open_clip"] = clip
     sys.path.insert(0, str(checkout))
     sys.argv = ["main.py", "--dataset", "seq-cifar10", "--model", method, "--buffer_size", "200", "--lr", "0.001"]
     sys.argv += ["--seed", "0", "--n_epochs", "1", *METHODS[method]]
     sys.argv += ["--device", "0"] if device == "cuda" else []  # numbers of GPUs only
     from models.utils.continual_model import ContinualModel  # type: ignore[import-not-found]  # of the checkout
 
-    observe, times = ContinualModel.meta_observe, []
+    observe, times, warm_up = ContinualModel.meta_observe, [], min(WARM_UP, steps)
 
     def timed(self: Any, *args: Any, **options: Any) -> Any:
         times.append(time.perf_counter())
-        if len(times) > WARM_UP + steps:
+        if len(times) > warm_up + steps:
             raise Finished
         return observe(self, *args, **options)  # waits for the device: it returns the loss as a number
 
@@ -68,7 +74,7 @@ def drive(checkout: Path, method: str, device: str, steps: int, images: int, out
     with suppress(Finished):
         mammoth.main()
     differences = [1e3 * (after - before) for before, after in pairwise(times)]
-    out.write_text(json.dumps(differences[WARM_UP:]))
+    out.write_text(json.dumps(differences[warm_up:]))
 
 
 def reference_ms(checkout: Path, method: str, args: argparse.Namespace) -> float:
@@ -84,7 +90,8 @@ def reference_ms(checkout: Path, method: str, args: argparse.Namespace) -> float
         times = json.loads(out.read_text())
     if len(times) < args.steps:
         sys.exit(f"{checkout} made {len(times)} of {args.steps} steps; use more --images or fewer --steps")
-    return statistics.median(statistics.fmean(times[k : k + 10]) for k in range(0, len(times) - 9, 10))
+    block = min(10, len(times))
+    return statistics.median(statistics.fmean(times[k : k + block]) for k in range(0, len(times) - block + 1, block))
 
 
 def our_ms(method: str, args: argparse.Namespace) -> float:
@@ -101,8 +108,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("checkout", type=Path)
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    parser.add_argument("--steps", type=int, default=300, help="timed steps, a multiple of ten")
+    parser.add_argument("--steps", type=int, default=300, help="timed steps of mammoth")
     parser.add_argument("--images", type=int, default=10_000, help="images per task")
+    parser.add_argument("--commit", help="commit of a checkout without .git")
     parser.add_argument("--json", type=Path, help="write the record to this file")
     parser.add_argument("--drive", choices=list(METHODS), help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -124,7 +132,8 @@ def main() -> None:
     command = f"python benchmarks/mammoth_speed.py CHECKOUT --device {args.device} --steps {args.steps}"
     record = {
         "command": f"{command} --images {args.images}",
-        "mammoth_commit": git_commit(checkout / "main.py"),
+        "mammoth_commit": git_commit(checkout / "main.py") or args.commit,
+        "mammoth_packages": {name: version(name) for name in ("kornia", "torchvision", "pillow")},
         **environment(torch.device(args.device)),
         "methods": rows,
     }
