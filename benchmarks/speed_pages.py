@@ -148,8 +148,8 @@ def mammoth_text(record: dict[str, Any] | None) -> str:
     """The paragraph of docs/performance.md on mammoth; None while there is no record of a GPU."""
     if record is None:
         return (
-            "There is no record of a GPU yet. Once, without a raw record, `er` took 18.2 ms against our 1.46 ms (12x) on\n"
-            "one H200, and `derpp` 40.8 ms against 1.86 ms (22x). Treat these figures as indicative."
+            "There is no record of a GPU yet. Once, without a raw record, `er` took 18.2 ms against our 1.46 ms (12x)\n"
+            "on one H200, and `derpp` 40.8 ms against 1.86 ms (22x). Treat these figures as indicative."
         )
     rows = [
         f"| {method} | {row['ours_ms']:.2f} | {row['mammoth_ms']:.1f} | {ratio_text(row['ratio'])}x |"
