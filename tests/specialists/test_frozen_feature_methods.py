@@ -78,24 +78,21 @@ def test_regression_on_all_tasks_is_that_of_scikit_learn(method):
 
 @pytest.mark.parametrize("method", ["ridge", "ranpac"])
 def test_familiarity_is_the_relative_mahalanobis_distance(method):
-    """SciPy's distance to the nearest class mean under the covariance within classes, minus that to the total mean."""
+    """SciPy's squared distance to the nearest class mean under the covariance within classes, by that to the mean."""
     from scipy.spatial.distance import cdist
 
     options = {"specialist.options.width": 50} if method == "ranpac" else {}
     learner, (images, labels) = learned(method, ((0, 1), (2, 3)), **options), data()
     phi = features(learner)
     means = np.stack([phi[labels == label].mean(0) for label in range(CLASSES)])
-
-    def distances(points: np.ndarray, residuals: np.ndarray) -> np.ndarray:
-        covariance = residuals.T @ residuals / len(residuals)
-        covariance += SHRINKAGE * np.diag(covariance).mean() * np.eye(len(covariance))
-        return cdist(phi, points, "mahalanobis", VI=np.linalg.inv(covariance)) ** 2
-
-    nearest = distances(means, phi - means[labels]).min(1)
-    total = distances(phi.mean(0)[None], phi - phi.mean(0))[:, 0]
+    residuals = phi - means[labels]
+    covariance = residuals.T @ residuals / len(residuals)
+    covariance += SHRINKAGE * np.diag(covariance).mean() * np.eye(len(covariance))
+    nearest = (cdist(phi, means, "mahalanobis", VI=np.linalg.inv(covariance)) ** 2).min(1)
+    from_mean = cdist(phi, phi.mean(0)[None], "sqeuclidean")[:, 0]
     pixels = torch.from_numpy(images).permute(0, 3, 1, 2).contiguous()
     _, familiarity = compute_outputs(learner, itl.streams.Images(pixels, torch.from_numpy(labels)))
-    np.testing.assert_allclose(familiarity, total - nearest, rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(familiarity, -nearest / from_mean, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("method", ["ncm", "ridge", "ranpac"])

@@ -10,7 +10,7 @@ from itl.settings import SpecialistSettings, Weight
 from itl.specialists.base import Options
 from itl.specialists.feature_statistics import FeatureStatistics
 
-SHRINKAGE = 10.0  # added to both covariances of `familiarity`, in units of their mean variance
+SHRINKAGE = 10.0  # added to the covariance of `familiarity`, in units of its mean variance
 
 
 class RidgeOptions(Options):
@@ -61,30 +61,31 @@ class Ridge(FeatureStatistics):
         return weight, torch.where(count > 0, label_mean - weight @ mean, -1e4)
 
     def familiarity(self, net: Net, x: Tensor) -> Tensor | None:
-        """The negative relative Mahalanobis distance: that to the nearest class minus that to all images together.
+        """The negative Mahalanobis distance to the nearest class, relative to the distance from the mean of all images.
 
-        Reference: Ren, Fort, Liu, et al.: A Simple Fix to Mahalanobis Distance for Improving Near-OOD Detection, 2021.
+        Both are squared. Unfamiliar images lie in directions in which the images of a class hardly vary. Without the
+        division, features of small norm would look familiar.
         """
         if "gram" not in self.sums:
             return None
         gram = self.sums["gram"]
         if self._distance is None or self._distance[0] is not gram:  # every task replaces the sums
-            self._distance = gram, self._relative_distance()
-        quadratic, linear, constant = self._distance[1]
-        features = self.expand(net.features(x).float()).double()
-        common = ((features @ quadratic) * features).sum(1)
-        return -(common + (features @ linear + constant).min(1).values)
+            self._distance = gram, self._class_distance()
+        precision, linear, constant = self._distance[1]
+        mean = self.sums["features"] / self.sums["samples"]
+        features = self.expand(net.features(x).float()).double() - mean
+        common = ((features @ precision) * features).sum(1)
+        nearest = common + (features @ linear + constant).min(1).values
+        return -nearest / features.square().sum(1).clamp(min=1e-12)
 
-    def _relative_distance(self) -> tuple[Tensor, Tensor, Tensor]:
-        """A, B and c such that φᵀAφ + (φᵀB + c)ₖ is the relative squared distance of φ to class k."""
+    def _class_distance(self) -> tuple[Tensor, Tensor, Tensor]:
+        """A, B and c such that φᵀAφ + (φᵀB + c)ₖ is the squared distance of φ to class k, for centered features φ."""
         count, n = self.sums["count"], self.sums["samples"]
         known = count > 0
         count, means = count[known], (self.sums["products"].T[known] / count[known][:, None])
-        mean = self.sums["features"] / n
-        within = _precision((self.sums["gram"] - means.T @ (count[:, None] * means)) / n)
-        total = _precision((self.sums["gram"] - n * torch.outer(mean, mean)) / n)
-        constant = ((means @ within) * means).sum(1) - mean @ total @ mean
-        return within - total, 2 * ((total @ mean)[:, None] - within @ means.T), constant
+        precision = _precision((self.sums["gram"] - means.T @ (count[:, None] * means)) / n)
+        means = means - self.sums["features"] / n
+        return precision, -2 * precision @ means.T, ((means @ precision) * means).sum(1)
 
 
 def _precision(covariance: Tensor) -> Tensor:

@@ -82,6 +82,11 @@ def test_few_images_are_not_enough() -> None:
     assert (fitted.images, fitted.score) == (MIN_IMAGES, "probability")
 
 
+def test_a_threshold_of_the_former_score_is_dropped() -> None:
+    saved = {"temperature": 2.0, "threshold": 3.5, "score": "familiarity", "images": 40}
+    assert Calibration.model_validate(saved) == Calibration(temperature=2.0)
+
+
 def test_expected_calibration_error_of_a_case_computed_by_hand() -> None:
     """Confidences 0.9, 0.9 (one right), 0.6, 0.55 (both right) lie in bins 14, 14, 9 and 9 of 15.
 

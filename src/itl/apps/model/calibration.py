@@ -11,17 +11,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor
 
 FALSE_REJECTION_RATE = 0.05  # share of the images of known classes that may be shown as unknown
 MIN_IMAGES = math.ceil(1 / FALSE_REJECTION_RATE)  # held-out images: with fewer, nothing is fitted
 TEMPERATURES = (0.01, 100.0)  # bounds of the search
-ScoreName = Literal["probability", "familiarity"]
+ScoreName = Literal["probability", "relative distance"]
+FORMER_SCORE = "familiarity"  # another distance, in folders of earlier versions: their thresholds are dropped
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ class Calibration(BaseModel):
     Attributes:
         temperature: Divides the logits.
         threshold: Images with a lower score are unknown; None: no image is.
-        score: The score: the highest probability, or the familiarity.
+        score: The score: the highest probability, or the familiarity by its relative distance to the classes.
         images: Number of held-out images that both were fitted on; 0: not fitted.
     """
 
@@ -81,6 +82,13 @@ class Calibration(BaseModel):
     threshold: float | None = Field(default=None, allow_inf_nan=False)
     score: ScoreName = "probability"
     images: int = Field(default=0, ge=0)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_former_threshold(cls, values: Any) -> Any:
+        if isinstance(values, dict) and values.get("score") == FORMER_SCORE:
+            return {"temperature": values.get("temperature", 1.0)}
+        return values
 
     def is_unknown(self, scores: np.ndarray, name: ScoreName) -> np.ndarray:
         """Return which images belong to none of the classes, bool `[n]`, by their scores."""
@@ -107,7 +115,7 @@ class Calibration(BaseModel):
 def rejection_scores(outputs: Outputs, probabilities: np.ndarray) -> tuple[np.ndarray, ScoreName]:
     """Return the scores `[n]` that are compared with the threshold, and their name."""
     if outputs.familiarity is not None:
-        return outputs.familiarity.numpy(), "familiarity"
+        return outputs.familiarity.numpy(), "relative distance"
     return np.asarray(probabilities.max(1)), "probability"
 
 
