@@ -133,7 +133,9 @@ def test_version_is_printed(itl):
     assert itl("--version").out == f"itl {package.__version__}\n"
 
 
-@pytest.mark.parametrize("args", [["--help"], ["run", "--help"], ["run", "--method", "nothing"]])
+@pytest.mark.parametrize(
+    "args", [["--help"], ["run", "--help"], ["run", "--method", "nothing"], ["learn", "m", "missing", "--dry-run"]]
+)
 def test_help_and_option_errors_do_not_import_torch(args):
     program = f"import sys; from itl.cli.app import cli; sys.argv = ['itl', *{args!r}]\n"
     program += "try: cli(standalone_mode=False)\nexcept Exception: pass\n"

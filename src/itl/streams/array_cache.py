@@ -18,16 +18,17 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from itl.atomic import atomic_write, write_text_atomic
 from itl.errors import UserError
 from itl.json_text import read_json
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 CACHE_FORMAT = 1  # increase it whenever the same source would be decoded to other bytes
 _CHECKSUM_BLOCKS, _BLOCK_BYTES = 256, 1 << 14
@@ -56,6 +57,8 @@ def load(folder: Path, name: str, made_from: Mapping[str, Any]) -> tuple[dict[st
     Returns:
         The memory-mapped arrays by name and the notes, or None if the cache is missing, damaged or of another source.
     """
+    import torch  # deferred: listing image files must not wait for torch
+
     try:
         about = read_json(folder / f"{name}.json")
         if about["format"] != CACHE_FORMAT or about["made_from"] != made_from:

@@ -81,10 +81,14 @@ def scan_folder(folder: str | os.PathLike[str]) -> ImageFolder:
         The files by class, and what was skipped.
 
     Raises:
-        UserError: If the folder does not exist, cannot be read or contains no class.
+        UserError: If the folder does not exist, cannot be read, is a model folder or contains no class.
     """
     root = Path(folder)
     skipped: list[SkippedPath] = []
+    if not os.fspath(folder):
+        raise UserError("an image folder's name is empty; give folders of images to learn from")
+    if is_model_folder(root):
+        raise UserError(f"{printable_path(root)} is a model folder; give folders of images to learn from")
     if not root.is_dir():
         problem = "is a file" if root.exists() else "does not exist"
         raise UserError(f"{printable_path(root)} {problem}; give a folder with one sub-folder of images per class")

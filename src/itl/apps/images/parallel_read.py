@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,10 @@ from itl.apps.images import decoded_cache
 from itl.apps.images.read import Pixels, SkippedPath, UnreadableImage, decode, ignore_warnings
 from itl.cpu import available_cores
 from itl.errors import UserError
-from itl.streams import Progress, array_cache
+from itl.streams import array_cache
+
+if TYPE_CHECKING:
+    from itl.streams import Progress
 
 MIN_CACHED_IMAGES = 64  # fewer images are decoded as fast as a cache entry is opened
 WRITE_CHUNK = 256  # images written to the cache at once

@@ -17,7 +17,6 @@ from itl.apps.images import (
     SkippedPath,
     UnreadableImage,
     image_dimensions,
-    is_model_folder,
     printable_path,
     read_images,
     scan_folder,
@@ -86,13 +85,8 @@ class Lesson:
         Raises:
             UserError: If the folder is missing, is a model folder or contains no class.
         """
-        if not os.fspath(folder):
-            raise UserError("an image folder's name is empty; give folders of images to learn from")
-        path = Path(folder)
-        if is_model_folder(path):
-            raise UserError(f"{printable_path(path)} is a model folder; give folders of images to learn from")
-        files = scan_folder(path)
-        return cls(path, files.with_held_out(train_only) if test else files.without_test())
+        files = scan_folder(folder)
+        return cls(Path(folder), files.with_held_out(train_only) if test else files.without_test())
 
     @property
     def name(self) -> str:

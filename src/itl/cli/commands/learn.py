@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -78,6 +79,8 @@ def learn(model: str, folders: tuple[str, ...], **given: Any) -> None:
     """
     options.exclusive(json=given["as_json"], quiet=given["quiet"])
     settings = parse_settings(given["pairs"], given["epochs"])
+    if given["dry_run"]:
+        _print_files(folders, silent=given["as_json"])
 
     from itl.apps.teaching import Teacher, TeachingOptions, plan_lessons
     from itl.apps.teaching.options import check_model_path
@@ -100,10 +103,10 @@ def learn(model: str, folders: tuple[str, ...], **given: Any) -> None:
         minutes=given["minutes"],
         replay_folders=given["replay_folders"],
     )
+    use_idle_cores()
     if given["dry_run"]:
         _print_plan(plan_lessons(Teacher(model, folders, teaching)), given["as_json"])
         return
-    use_idle_cores()
     check_model_path(model)  # before the lock file is created in a folder that is no model
     with lock(model, given["wait"]):
         teacher = Teacher(model, folders, teaching)
@@ -160,6 +163,18 @@ def _print_results(teacher: Teacher, results: list[LessonResult], given: dict[st
     from itl.cli.display.tables import open_console
 
     open_console().print(learn_summary(teacher, results, report))
+
+
+def _print_files(folders: Sequence[str], silent: bool) -> None:
+    """Count the files of folders at once: what follows imports torch, which takes seconds."""
+    from itl.apps.images import printable_path, scan_folder
+    from itl.cli.display.formatting import plural
+
+    for folder in folders:
+        found = scan_folder(folder)
+        files = sum(len(paths) for classes in (found.train, found.test) for paths in classes.values())
+        if not silent:
+            echo(f"{printable_path(folder)}: {plural(files, 'file')} of {plural(len(found.train), 'class')}")
 
 
 def _print_plan(plan: dict[str, Any], as_json: bool) -> None:
