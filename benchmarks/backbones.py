@@ -61,6 +61,15 @@ ROWS: dict[str, tuple[str, dict[str, Any], list[dict[str, Any]]]] = {
             for ridge in RIDGES[1:]
         ],
     ),
+    "tangent-ridge": (
+        "tangent-ridge",
+        {"net.trained": 2},
+        [
+            {"specialist.options.directions": directions, "specialist.options.ridge": ridge}
+            for directions in (4, 8)
+            for ridge in RIDGES[1:]
+        ],
+    ),
     "er": ("er", HEAD, RATES),
     "derpp": ("derpp", HEAD, RATES),
     "itl": ("itl", HEAD, PENALTIES),

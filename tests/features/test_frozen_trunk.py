@@ -213,9 +213,27 @@ def test_exported_model_agrees_with_predict_proba(method, backbone, tmp_path):
         np.testing.assert_allclose(exported, model.predict_proba(batch), atol=1e-4)
 
 
+@pytest.mark.usefixtures("small_backbone")
+def test_export_of_a_tangent_model_is_refused(tmp_path):
+    from itl.apps.model.export import to_torch
+
+    settings = {"net.trained": 2, "specialist.options.directions": 1}
+    model = itl.Model.create(
+        tmp_path / "model", size=SIZE, method="tangent-ridge", backbone="small", settings=settings, device="cpu"
+    )
+    images, labels = pictures(0, size=SIZE)
+    model.teach(torch.from_numpy(images).permute(0, 3, 1, 2).contiguous(), [f"class {label}" for label in labels])
+    model.finish({})
+    with pytest.raises(UserError, match="tangent-ridge cannot be exported"):
+        to_torch(model, tmp_path / "model.pt2")
+    assert not (tmp_path / "model.pt2").exists()
+
+
 def test_bad_input_is_named():
     with pytest.raises(UserError, match="Did you mean 'efficientnet-lite0'"):
         itl.Learner(backbone="efficientnet-light0")
     gray = np.zeros((4, 16, 16), np.uint8)
     with pytest.raises(UserError, match="channels"):
         learner().learn(gray, [0, 0, 1, 1])
+    with pytest.raises(UserError, match=r"set net\.trained=2"):
+        learner("tangent-ridge").learn(*pictures(0))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -11,6 +13,7 @@ from itl.learner.inference import compute_outputs
 from itl.specialists.ridge import SHRINKAGE
 
 CLASSES = 4
+OPTIONS = {"ranpac": {"specialist.options.width": 50}, "tangent-ridge": {"specialist.options.directions": 2}}
 
 
 def data() -> tuple[np.ndarray, np.ndarray]:
@@ -47,7 +50,21 @@ def features(learner: itl.Learner) -> np.ndarray:
         phi = learner.net.features(learner.normalize(pixels)).float()
         if learner.method == "ranpac":
             phi = learner.specialist.expand(phi)
+        if learner.method == "tangent-ridge":
+            return np.concatenate([phi.double().numpy(), *derivatives(learner, learner.normalize(pixels))], 1)
     return phi.double().numpy()
+
+
+def derivatives(learner: itl.Learner, x: torch.Tensor, step: float = 1e-6) -> list[np.ndarray]:
+    """Central differences of the features along the directions, in double precision."""
+    directions, ends = learner.specialist.directions, {}
+    for k in range(OPTIONS["tangent-ridge"]["specialist.options.directions"]):
+        for sign in (-1, 1):
+            net = copy.deepcopy(learner.net).double()
+            for name, direction in directions.items():
+                net.get_parameter(name).add_(sign * step * direction[k].double())
+            ends[k, sign] = net.features(x.double()).numpy()
+    return [(ends[k, 1] - ends[k, -1]) / (2 * step) for k, sign in ends if sign == 1]
 
 
 def test_nearest_class_mean_is_that_of_scikit_learn():
@@ -58,13 +75,11 @@ def test_nearest_class_mean_is_that_of_scikit_learn():
     assert (learner.predict(images) == expected).all()
 
 
-@pytest.mark.parametrize("method", ["ridge", "ranpac"])
+@pytest.mark.parametrize("method", ["ridge", "ranpac", "tangent-ridge"])
 def test_regression_on_all_tasks_is_that_of_scikit_learn(method):
     from sklearn.linear_model import Ridge
 
-    options = {"specialist.options.ridge": 0.6}
-    if method == "ranpac":
-        options["specialist.options.width"] = 50
+    options = {"specialist.options.ridge": 0.6, **OPTIONS.get(method, {})}
     learner, (_, labels) = learned(method, ((0, 1), (2, 3)), **options), data()
     phi = features(learner)
     centered = phi - phi.mean(0)
@@ -81,7 +96,7 @@ def test_familiarity_is_the_relative_mahalanobis_distance(method):
     """SciPy's squared distance to the nearest class mean under the covariance within classes, by that to the mean."""
     from scipy.spatial.distance import cdist
 
-    options = {"specialist.options.width": 50} if method == "ranpac" else {}
+    options = OPTIONS.get(method, {})
     learner, (images, labels) = learned(method, ((0, 1), (2, 3)), **options), data()
     phi = features(learner)
     means = np.stack([phi[labels == label].mean(0) for label in range(CLASSES)])
@@ -95,16 +110,16 @@ def test_familiarity_is_the_relative_mahalanobis_distance(method):
     np.testing.assert_allclose(familiarity, -nearest / from_mean, rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("method", ["ncm", "ridge", "ranpac"])
+@pytest.mark.parametrize("method", ["ncm", "ridge", "ranpac", "tangent-ridge"])
 def test_order_of_the_tasks_does_not_matter_and_no_image_is_kept(method):
     images, _ = data()
-    options = {"specialist.options.width": 50} if method == "ranpac" else {}
+    options = OPTIONS.get(method, {})
     one, other = (learned(method, order, **options) for order in (((0, 1), (2, 3)), ((3,), (1, 2), (0,))))
     assert len(one.memory) == 0
     assert (one.predict(images) == other.predict(images)).all()
 
 
-@pytest.mark.parametrize("method", ["ncm", "ranpac"])
+@pytest.mark.parametrize("method", ["ncm", "ranpac", "tangent-ridge"])
 def test_saved_learner_continues_exactly(method, tmp_path):
     images, labels = data()
     whole = learned(method, ((0, 1), (2, 3)))

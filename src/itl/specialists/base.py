@@ -221,6 +221,7 @@ class Specialist:
         num_views: Independent augmentations of each image.
         lookup_inputs: Names in `draw_inputs` that hold rows of the task; their images are in `batch.lookups`.
         optimizes: The method trains by gradient steps on augmented images; otherwise `on_task_end` computes its model.
+        exportable: `evaluate_logits` can be traced, so a model of the method can be exported.
         forward_batches: Forward passes of a step, in batches of images; `itl bench` reports them.
         backward_batches: Backward passes of a step, likewise.
         context: The current task; set by the learner.
@@ -247,6 +248,7 @@ class Specialist:
     num_views: ClassVar[int] = 1
     lookup_inputs: ClassVar[tuple[str, ...]] = ()
     optimizes: ClassVar[bool] = True
+    exportable: ClassVar[bool] = True
     forward_batches: ClassVar[float] = 2
     backward_batches: ClassVar[float] = 2
 

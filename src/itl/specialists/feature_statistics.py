@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from itl.memory import ModelOutputs
 from itl.nets import Net
 from itl.settings import SpecialistSettings
 from itl.specialists.base import Specialist
@@ -43,6 +44,10 @@ class FeatureStatistics(Specialist):
         self.sums: dict[str, Tensor] = {}
         self.weight: Tensor | None = None  # [outputs, expanded features]
         self.bias: Tensor | None = None  # [outputs]
+
+    def network_features(self, net: Net, x: Tensor) -> Tensor:
+        """Features float32 `[n, d]` of the network's inputs; computed once per image of a task."""
+        return net.features(x).float()
 
     def expand(self, features: Tensor) -> Tensor:
         """The features `[n, e]` that the classifier uses, given those of the network `[n, d]`."""
@@ -76,7 +81,7 @@ class FeatureStatistics(Specialist):
     def on_task_end(self) -> None:
         """Accumulate the task's images and solve for the classifier."""
         outputs = self.context.net.classifier.out_features
-        known = self.context.model_outputs()
+        known = self._model_outputs()
         labels = torch.from_numpy(self.context.labels).to(known.task.features.device)
         for features, y in zip(known.task.features.split(BATCH_SIZE), labels.split(BATCH_SIZE), strict=True):
             self.accumulate(self.expand(features), F.one_hot(y, outputs).float())
@@ -88,6 +93,17 @@ class FeatureStatistics(Specialist):
             labels = torch.cat([labels, torch.from_numpy(self.context.memory.labels.copy()).to(labels.device)])
         scale = self._best_scale(features, labels)
         self.weight, self.bias = scale * self.weight, scale * self.bias
+
+    def _model_outputs(self) -> ModelOutputs:
+        """`network_features` of the task's and the memory's raw images, without logits."""
+        context = self.context
+
+        def forward(images: Tensor) -> tuple[Tensor, Tensor]:
+            with context.engine.autocast():
+                features = self.network_features(context.net.eval(), context.normalize(images))
+            return features, features[:, :0]
+
+        return ModelOutputs(forward, context.pool, len(context.labels), context.memory, len(context.memory))
 
     def _best_scale(self, features: Tensor, labels: Tensor) -> float:
         """The scale of the scores with the smallest cross-entropy, over all classes equally."""
@@ -104,7 +120,7 @@ class FeatureStatistics(Specialist):
         """The closed-form classifier's logits; unseen classes have a low one."""
         if self.weight is None:
             return net(x)  # type: ignore[no-any-return]
-        logits = self._scores(net.features(x).float())
+        logits = self._scores(self.network_features(net, x))
         missing = net.classifier.out_features - logits.shape[1]
         return F.pad(logits, (0, missing), value=-1e4) if missing else logits
 

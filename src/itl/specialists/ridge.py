@@ -73,7 +73,7 @@ class Ridge(FeatureStatistics):
             self._distance = gram, self._class_distance()
         precision, linear, constant = self._distance[1]
         mean = self.sums["features"] / self.sums["samples"]
-        features = self.expand(net.features(x).float()).double() - mean
+        features = self.expand(self.network_features(net, x)).double() - mean
         common = ((features @ precision) * features).sum(1)
         nearest = common + (features @ linear + constant).min(1).values
         return -nearest / features.square().sum(1).clamp(min=1e-12)

@@ -41,6 +41,8 @@ class ExportModule(nn.Module):
         # Before a generalist has changed the network, the specialist predicts, possibly with further model copies.
         self.specialist = None if learner.is_expert else copy.copy(learner.specialist)
         if self.specialist is not None:
+            if not self.specialist.exportable:
+                raise UserError(f"models of {self.specialist.name} cannot be exported; teach one with ridge or ranpac")
             self.specialist.model_copies = {
                 name: _cpu_copy(net) for name, net in learner.specialist.model_copies.items()
             }
