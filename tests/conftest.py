@@ -13,8 +13,20 @@ import torch
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported
 
-# Folders and files with tests of tiny networks, on which oneDNN takes longer than PyTorch's own convolutions.
-WITHOUT_ONEDNN = {"engine", "memory", "test_kernels_frozen.py"}
+# Tests of large networks or images. On the tiny ones of all others, oneDNN takes longer than PyTorch's convolutions.
+WITH_ONEDNN = {
+    "bench",
+    "features",
+    "search",  # compares with other processes, which use oneDNN
+    "server",
+    "test_default_backbone.py",
+    "test_efficientnet_lite.py",
+    "test_examples.py",
+    "test_external_backbones.py",
+    "test_nets_weights.py",
+    "test_scikit_learn.py",
+    "test_replay_plan.py",  # PyTorch's convolutions of 18 images and of fewer differ in the last bit
+}
 # Files that take longest, of the slow tier and of the others. They come first, so that two processes end together.
 LONGEST = (
     "test_search_cluster.py",
@@ -69,7 +81,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Choose the implementation of convolutions before the fixtures of a test are set up."""
-    torch.backends.mkldnn.enabled = WITHOUT_ONEDNN.isdisjoint(item.path.parts[-2:])
+    torch.backends.mkldnn.enabled = not WITH_ONEDNN.isdisjoint(item.path.parts[-2:])
 
 
 @pytest.fixture(autouse=True)

@@ -40,6 +40,7 @@ from itl.streams.file_tree import ZipTree
 from itl.streams.unpickle import load_dict
 from support.command_line import is_one_line_error, run_in_process
 from support.run_records import fake_run
+from support.tiny import TINY
 from support.tiny_model import trained_model
 
 pytestmark = pytest.mark.slow
@@ -166,7 +167,7 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return trained_model(tmp_path_factory.mktemp("fuzzing") / "m").path
+    return trained_model(tmp_path_factory.mktemp("fuzzing") / "m", settings=TINY).path
 
 
 COMMANDS = (

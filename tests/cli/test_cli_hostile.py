@@ -28,6 +28,7 @@ from itl.streams.file_tree import DirectoryTree, ZipTree
 from itl.streams.unpickle import load_dict
 from support.command_line import assert_refused, run_in_process
 from support.run_records import fake_run
+from support.tiny import TINY
 from support.tiny_model import trained_model
 
 ESCAPE = "\x1b]0;owned\x07\x1b[31m"
@@ -35,7 +36,7 @@ ESCAPE = "\x1b]0;owned\x07\x1b[31m"
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return trained_model(tmp_path_factory.mktemp("hostile") / "m").path
+    return trained_model(tmp_path_factory.mktemp("hostile") / "m", settings=TINY).path
 
 
 @pytest.fixture

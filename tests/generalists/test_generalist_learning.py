@@ -60,7 +60,8 @@ def test_tangent_learning_fits_the_memory() -> None:
             assert learner._generalist is not None
             logits[event] = learner._generalist.logits(learner.normalize(learner.memory.pixels[:8]))
 
-    learner = tiny_learner(callback=LambdaCallback(listen), augment__padding=0, tangent__epochs=60, tangent__lr=0.1)
+    settings = {"net__name": "resnet8", "augment__padding": 0, "tangent__epochs": 60, "tangent__lr": 0.1}
+    learner = tiny_learner(callback=LambdaCallback(listen), **settings)
     learner.learn(tiny_stream().tasks[0])
     labels = torch.from_numpy(learner.memory.labels)
     before, after = (F.cross_entropy(logits[e], labels).item() for e in ("on_stage_start", "on_stage_end"))

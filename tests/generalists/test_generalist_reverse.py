@@ -53,7 +53,8 @@ def test_specialist_learns_the_task_on_the_tangent_plane() -> None:
             task = stream.tasks[1].train
             accuracy[f"{event} {stage}"] = float((learner.logits(task).argmax(1) == task.labels).float().mean())
 
-    learner = reverse(callback=LambdaCallback(score), specialist__epochs=10, tangent__lr=0.05)
+    settings = {"net__name": "resnet8", "specialist__epochs": 10, "tangent__lr": 0.05}
+    learner = reverse(callback=LambdaCallback(score), **settings)
     for task in stream:
         learner.learn(task)
     assert accuracy["on_stage_end specialist"] > 0.85 > accuracy["on_stage_start specialist"]

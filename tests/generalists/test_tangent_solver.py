@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from itl import Learner
+from itl import Learner, nets
 from itl.callbacks.base import Callback
 from itl.engine.keyed_random import torch_generator
 from itl.errors import UserError
@@ -26,7 +26,16 @@ from itl.generalists.lbfgs import Solution, minimize
 from itl.learner import load_learner
 from itl.learner.stages import memory_context
 from itl.settings import build
-from support.tiny import TINY, LambdaCallback, differing_keys, learner_snapshot, tiny_learner, tiny_net, tiny_stream
+from support.tiny import (
+    ONE_BLOCK,
+    TINY,
+    LambdaCallback,
+    differing_keys,
+    learner_snapshot,
+    tiny_learner,
+    tiny_net,
+    tiny_stream,
+)
 
 LBFGS: dict[str, Any] = {"tangent__solver": "lbfgs", "tangent__views": 3, "tangent__l2": 1e-2}
 
@@ -255,7 +264,7 @@ def test_half_pipe_scale_and_linear_fit() -> None:
     }
     for name in variants:
         tiny_learner(callback=LambdaCallback(listen), **variants[name]).learn(stream.tasks[0])
-    reference = tiny_net(4)
+    reference = nets.build(ONE_BLOCK, 4, channels=1, width=4)
     reference.reinitialize_classifier(torch_generator(0, 1, "half-pipe"))
     assert torch.equal(classifiers["1"], reference.classifier.weight)
     assert torch.equal(classifiers["3"], 3 * classifiers["1"])

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from itl import Learner, nets
 from itl.engine.keyed_random import torch_generator
-from support.tiny import LambdaCallback, differing_keys, learner_snapshot, tiny_learner, tiny_net, tiny_stream
+from support.tiny import ONE_BLOCK, LambdaCallback, differing_keys, learner_snapshot, tiny_learner, tiny_stream
 
-NET = nets.build("resnet8", 4, channels=1, width=4)
+NET = nets.build(ONE_BLOCK, 4, channels=1, width=4)
 PARAMETERS = {f"net.{name}" for name, _ in NET.named_parameters()}
 STATISTICS = {f"net.{name}" for name, _ in NET.named_buffers() if name.endswith(("running_mean", "running_var"))}
 NAMES = PARAMETERS | STATISTICS
@@ -79,7 +79,7 @@ def test_stages_of_ablation_variants_change_only_their_tensors(method: str) -> N
 def test_half_pipe_redraws_the_classifier_and_projection_starts_from_it() -> None:
     """It starts neither from the specialist's classifier nor from the tangent model's."""
     snapshots = StageSnapshots("itl")
-    expected = tiny_net(classes=4)
+    expected = nets.build(ONE_BLOCK, 4, channels=1, width=4)
     expected.reinitialize_classifier(torch_generator(0, 2, "half-pipe"))
     for event in (("on_stage_start", "tangent"), ("on_stage_start", "projection")):
         assert torch.equal(snapshots.at(*event)["net.classifier.weight"], expected.classifier.weight)

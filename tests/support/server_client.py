@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from itl.apps.model import lock
 from itl.apps.server import ServerOptions, create_app
 from itl.apps.server.limits import Limits
 from itl.apps.teaching import Teacher
+from support.image_folders import IMAGE_SETTINGS
 from support.serving import shapes
 from support.tiny_lessons import TINY_OPTIONS
 
@@ -44,7 +46,8 @@ def teach_draft(client: TestClient, path: Path) -> str:
     session = client.app.state.sessions.get()  # type: ignore[attr-defined]
     lesson = str(session.pictures.start_lesson())
     with lock(path):
-        options = TINY_OPTIONS if not (path / "CURRENT").exists() else type(TINY_OPTIONS)(device="cpu")
+        new = replace(TINY_OPTIONS, settings=IMAGE_SETTINGS)  # the server is another process
+        options = new if not (path / "CURRENT").exists() else type(TINY_OPTIONS)(device="cpu")
         teacher = Teacher(path, [session.pictures.folder / lesson], options)
         for result in teacher.lesson_results():
             teacher.teach(result)

@@ -13,6 +13,7 @@ from torch import Tensor
 from itl import Learner, nets, streams
 from itl.callbacks.base import Callback
 from itl.nets import ResNet
+from itl.nets.resnet import BasicBlock
 from itl.streams import Stream
 
 TINY: dict[str, Any] = {
@@ -28,6 +29,15 @@ TINY: dict[str, Any] = {
     "projection.batch": 4,
     "projection.lr": 0.01,
 }
+ONE_BLOCK = "one-block"  # the network of `tiny_learner`: a third of resnet8's layers
+
+
+def _one_block(*, classes: int, channels: int, width: int | None, strided: bool) -> ResNet:
+    return ResNet(BasicBlock, (1,), width or 4, classes, channels, strided)
+
+
+nets.register(nets.Backbone(ONE_BLOCK, "one residual block", _one_block))
+
 METHOD_SETTINGS: dict[str, dict[str, Any]] = {  # methods whose additional stages would take minutes
     "co2l": {
         "specialist__options__first_epochs": 2,
@@ -67,7 +77,8 @@ def tiny_learner(
     changes = {
         name.replace("__", "."): value for name, value in {**METHOD_SETTINGS.get(method, {}), **settings}.items()
     }
-    return Learner(method, buffer, seed, classes, settings={**TINY, **changes}, device="cpu", callback=callback)
+    settings = {**TINY, "net.name": ONE_BLOCK, **changes}
+    return Learner(method, buffer, seed, classes, settings=settings, device="cpu", callback=callback)
 
 
 def tiny_net(classes: int = 3, channels: int = 1, seed: int = 0, dtype: torch.dtype = torch.float32) -> ResNet:

@@ -10,8 +10,9 @@ from itl.apps.model import Model
 from itl.apps.teaching import LessonResult, Teacher, TeachingOptions
 from itl.callbacks.base import Callback
 from support.image_folders import IMAGE_SETTINGS
+from support.tiny import ONE_BLOCK
 
-TINY_OPTIONS = TeachingOptions(size=8, buffer=12, device="cpu", settings=IMAGE_SETTINGS)
+TINY_OPTIONS = TeachingOptions(size=8, buffer=12, device="cpu", settings={**IMAGE_SETTINGS, "net.name": ONE_BLOCK})
 
 
 def teach(

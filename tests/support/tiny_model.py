@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from itl.apps.model import Model
-from support.tiny import TINY, tiny_images
+from support.tiny import ONE_BLOCK, TINY, tiny_images
 
 NAMES = ("cat", "dog", "eel", "fox")
 
@@ -24,7 +24,7 @@ def tiny_task(*classes: str, each: int = 10, seed: int = 0) -> tuple[Tensor, lis
 
 def tiny_model(path: Path, method: str = "itl", buffer: int = 8, **options: Any) -> Model:
     """A new, untrained model for `tiny_task`."""
-    options = {"size": 8, "settings": TINY, "device": "cpu", "flip": False, **options}
+    options = {"size": 8, "settings": {**TINY, "net.name": ONE_BLOCK}, "device": "cpu", "flip": False, **options}
     return Model.create(path, method=method, buffer=buffer, **options)
 
 

@@ -12,6 +12,7 @@ pytest.importorskip("httpx", reason="starlette's test client needs httpx")
 from starlette.testclient import TestClient
 
 from support.server_client import client_for
+from support.tiny import TINY
 from support.tiny_model import trained_model
 
 
@@ -23,7 +24,7 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return trained_model(tmp_path_factory.mktemp("trained") / "animals").path
+    return trained_model(tmp_path_factory.mktemp("trained") / "animals", settings=TINY).path
 
 
 @pytest.fixture
