@@ -149,6 +149,9 @@ def test_eval_agrees_with_predict(itl: Itl, world: Path) -> None:
     assert table.code == 0, table.err
     assert f"accuracy {100 * np.mean(right):.1f} % ({sum(right)} of 24 images)" in table.out
     assert "expected calibration error" in table.out
+    retrained = done.json["retrained"]
+    assert (retrained["images"], retrained["now"]) == (24, pytest.approx(done.json["accuracy"]))
+    assert f"together: {retrained['accuracy']:.1f} % (now {retrained['now']:.1f} %)" in table.out
 
 
 def test_eval_skips_classes_that_were_not_learned(itl: Itl, world: Path) -> None:

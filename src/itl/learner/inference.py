@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,20 +27,39 @@ def compute_logits(
 
     If the specialist computes the images' familiarity, it is appended to the list.
     """
-    net, engine = learner.net, learner.engine
     if remember and learner.extractor is not None:
         images = Images(learner.extractor.add(images), images.labels)
+
+    def forward(x: Tensor) -> Tensor:
+        if familiarity is not None and learner._generalist is None and not learner.is_expert:
+            scores = learner.specialist.familiarity(learner.net, x)
+            familiarity.extend([] if scores is None else [scores.cpu()])
+        return _forward(learner, x)
+
+    return _map_batches(learner, images, forward)
+
+
+@torch.no_grad()
+def compute_features(learner: Learner, images: Images) -> Tensor:
+    """Features `[n, d]` of the images, which the classifier takes, on the CPU."""
+
+    def forward(x: Tensor) -> Tensor:
+        with learner.engine.autocast():
+            return learner.net.features(x).float()
+
+    return _map_batches(learner, images, forward)
+
+
+def _map_batches(learner: Learner, images: Images, function: Callable[[Tensor], Tensor]) -> Tensor:
+    """What a function computes for batches of normalized images, joined on the CPU; the network does not train."""
+    net, engine = learner.net, learner.engine
     training = net.training
     net.eval()
     out, batch = [], BATCH_SIZE[engine.device.type]
     for first in range(0, max(len(images), 1), batch):  # without images: one empty batch
         rows = torch.arange(first, min(first + batch, len(images)))
         with CAPTURE_GATE.eager(), engine.activate():
-            x = learner.normalize(engine.send(images.gather(rows)))
-            out.append(_forward(learner, x))
-            if familiarity is not None and learner._generalist is None and not learner.is_expert:
-                scores = learner.specialist.familiarity(net, x)
-                familiarity += [] if scores is None else [scores.cpu()]
+            out.append(function(learner.normalize(engine.send(images.gather(rows)))))
     net.train(training)
     return torch.cat(out).cpu()
 

@@ -69,10 +69,11 @@ def evaluate(model: str, folder: str, held_out: bool, wrong: str | None, as_json
     result = evaluate_predictions(opened.classes, predictions.probabilities, labels)
     strange = [(path, name) for name in unknown_classes for path in classes[name]]
     rejection = _rejection(opened, predictions, labels, _predict(opened, strange, problems)[0])
+    retrained = _estimate_retraining(opened, predictions, labels, files)
     written = {} if copies is None else {"wrong": _copy_mistakes(copies, predictions, labels, files)}
     if as_json:
         extra = {"unknown_classes": unknown_classes, "problems": [str(problem) for problem in problems]}
-        print_json({**result.to_dict(), "rejection": rejection, **written, **extra})
+        print_json({**result.to_dict(), "rejection": rejection, "retrained": retrained, **written, **extra})
         return
     for problem in problems:
         warn(problem)
@@ -80,10 +81,33 @@ def evaluate(model: str, folder: str, held_out: bool, wrong: str | None, as_json
         warn(f"Skipped classes that the model has not learned: {', '.join(unknown_classes)}.")
     _print_result(result)
     _print_rejection(rejection)
+    if retrained is not None:
+        echo(
+            f"\na new last layer, trained on {retrained['remembered']} remembered images together: "
+            f"{retrained['accuracy']:.1f} % (now {retrained['now']:.1f} %)"
+        )
     if copies is not None:
         echo(f"copied {copies.count} wrongly classified images into {wrong}")
         if copies.count:
             echo(f"next: check them, then itl learn {model} {wrong}")
+
+
+def _estimate_retraining(
+    model: Model, predictions: Predictions, labels: Sequence[str], files: Sequence[Path]
+) -> dict[str, Any] | None:
+    """What a classifier trained on the memory would reach on some of the images; None without such a memory."""
+    from dataclasses import asdict
+
+    from itl.apps.model.channels import read_model_images
+    from itl.apps.model.retraining import estimate_retraining, evaluated_rows
+
+    if not len(model.learner.memory):
+        return None
+    rows = evaluated_rows(len(files))
+    read = read_model_images(model, [files[row] for row in rows])
+    kept = rows[read.indices]
+    estimate = estimate_retraining(model, read.pixels, [labels[k] for k in kept], predictions.labels[kept].tolist())
+    return None if estimate is None else asdict(estimate)
 
 
 def _copies_outside(wrong: str, folder: str) -> SortedCopies:
