@@ -12,15 +12,16 @@ from support.cli_process import tiny
 
 
 def test_every_combination_of_seed_buffer_and_varied_setting_is_run(itl, tmp_path):
-    done = itl("run", *tiny(), "--seeds", "0,1", "--buffers", "20,24", "--vary", "tangent.lr=0.01,0.1", "--json")
+    words = ["run", *tiny(), "--method", "b", "--json"]
+    done = itl(*words, "--seeds", "0,1", "--buffers", "20,24", "--vary", "specialist.lr=0.01,0.1")
     assert (done.code, done.err) == (0, "")
     assert len(done.json["results"]) == len(set(done.json["folders"])) == 8
     seen = {(r["buffer"], r["variant"], r["seed"]) for r in done.json["results"]}
-    variants = ("tangent.lr-0.01", "tangent.lr-0.1")
+    variants = ("specialist.lr-0.01", "specialist.lr-0.1")
     assert seen == {(b, v, s) for b in (20, 24) for v in variants for s in (0, 1)}
     assert [cell["runs"] for cell in done.json["cells"]] == [2, 2, 2, 2]
     one = next(r for r in done.json["results"] if r["variant"] == variants[1] and r["buffer"] == 24 and r["seed"] == 1)
-    alone = itl("run", *tiny("tangent.lr=0.1"), "--seed", 1, "--buffer", 24, "--variant", variants[1], "--json")
+    alone = itl(*words, "--set", "specialist.lr=0.1", "--seed", 1, "--buffer", 24, "--variant", variants[1])
     assert alone.json["class_il_matrix"] == one["class_il_matrix"]
 
 

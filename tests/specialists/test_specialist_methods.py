@@ -83,7 +83,7 @@ def test_method_learns(method: str) -> None:
     own = {**BASELINE_SETTINGS.get(method, {}), **many}
     if method == "co2l":
         own |= {"specialist__options__first_epochs": 24, "specialist__options__probe_epochs": 24}
-    stream, learner = tiny_stream(), tiny_learner(method, buffer=16, **own)
+    stream, learner = tiny_stream(), tiny_learner(method, buffer=16, net__name="resnet8", **own)
     for task in stream:
         learner.learn(task)
     scores = learner.evaluate(stream)
