@@ -26,6 +26,7 @@ from itl.streams import Images, Progress
 from itl.user_cache import user_cache
 
 BATCH_SIZE = 32  # images per forward pass: larger batches are not faster on a CPU and need more memory
+BATCH_PIXELS = 16 * 224 * 224  # of a forward pass on a CPU; twice as many need 0.4 GB more memory
 GPU_BATCH_SIZE = 512
 SEGMENT = 4096  # images whose features are written as one file; an interruption loses at most so many
 MIN_IMAGES_FOR_ONNX = 16  # fewer are computed faster than the trunk is converted
@@ -192,7 +193,10 @@ class FeatureExtractor:
 
     @property
     def _batch_size(self) -> int:
-        return BATCH_SIZE if self.engine.device.type == "cpu" else GPU_BATCH_SIZE
+        if self.engine.device.type != "cpu":
+            return GPU_BATCH_SIZE
+        height, width = (self.normalize.size,) * 2 if self.normalize.size else self.shape[1:]
+        return max(1, min(BATCH_SIZE, BATCH_PIXELS // (height * width)))
 
     @torch.no_grad()
     def _compute(self, images: Tensor) -> Tensor:
