@@ -203,7 +203,8 @@ class FeatureExtractor:
         """Features float32 `[n, ...]` on the device."""
         if len(images) > self._batch_size:
             return torch.cat([self._compute(part) for part in images.split(self._batch_size)])
-        if self.engine.device.type == "cpu" and not self._tried_onnx and len(images) >= MIN_IMAGES_FOR_ONNX:
+        enough = len(images) >= min(MIN_IMAGES_FOR_ONNX, self._batch_size)
+        if self.engine.device.type == "cpu" and not self._tried_onnx and enough:
             self._tried_onnx = True
             self._onnx = load_onnx_trunk(self.as_module(), images[:2], self._onnx_file())
         if self._onnx is not None and len(images):
