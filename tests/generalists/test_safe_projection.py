@@ -57,7 +57,7 @@ def memory_accuracy(learner: Learner) -> float:
 def projected(**settings: Any) -> tuple[float, dict[str, Any]]:
     """Accuracy on the memory after one task, and the projection's summary."""
     callback = Projections()
-    learner = tiny_learner(callback=callback, **{**FRAGILE, **settings})
+    learner = tiny_learner(callback=callback, net__name="resnet8", **{**FRAGILE, **settings})
     learner.learn(tiny_stream(each=20).tasks[0])
     return memory_accuracy(learner), callback.summary
 

@@ -171,11 +171,11 @@ def test_share_of_the_classifier_is_that_of_the_dense_kernel() -> None:
 
 @pytest.mark.slow
 def test_features_beyond_the_budget_are_recomputed(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = learned()
+    whole = learned(net__name="resnet8")
     monkeypatch.setattr(fixed_views, "INFERENCE_BATCH", 5)
-    chunks = learned()
+    chunks = learned(net__name="resnet8")
     monkeypatch.setattr(fixed_views, "CACHE_BUDGETS", 0)
-    recomputed = learned()
+    recomputed = learned(net__name="resnet8")
     for other in (chunks, recomputed):
         for name, value in whole.items():
             torch.testing.assert_close(other[name], value, rtol=1e-3, atol=1e-4, msg=name)
