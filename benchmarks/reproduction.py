@@ -380,19 +380,19 @@ def full_table(records: RecordedTable) -> str:
 
 def tinyimagenet_page(records: RecordedTable) -> str:
     """The tables of Seq-TinyImageNet on docs/reproduction.md."""
+    table = [
+        *comparison(records, ("itl", "itl-na", "itl-l", "er"), (200, 500, 5120)),
+        *comparison(records, ("joint",), (None,))[2:],
+    ]
+    if not any(seed_count(row) for row in records.cells):
+        return "\n".join(["No run is recorded yet.", "", *table])
+    head = [
+        "Test split, 50 epochs per task. The records are in",
+        "[`results/seq-tinyimagenet`](../results/seq-tinyimagenet);",
+        "`itl table --stream seq-tinyimagenet` shows their commands.",
+    ]
     return "\n".join(
-        [
-            "Test split, 50 epochs per task. The records are in",
-            "[`results/seq-tinyimagenet`](../results/seq-tinyimagenet);",
-            "`itl table --stream seq-tinyimagenet` shows their commands.",
-            "",
-            *comparison(records, ("itl", "itl-na", "itl-l", "er"), (200, 500, 5120)),
-            *comparison(records, ("joint",), (None,))[2:],
-            "",
-            "**Seconds per run**, two runs at once on one GPU:",
-            "",
-            *seconds(records),
-        ]
+        [*head, "", *table, "", "**Seconds per run**, two runs at once on one GPU:", "", *seconds(records)]
     )
 
 

@@ -179,6 +179,12 @@ def test_pages_show_the_records(page: str, made: str) -> None:
     assert section in (HOME / page).read_text(), "run python benchmarks/reproduction.py --write"
 
 
+def test_page_shows_the_records_of_tinyimagenet() -> None:
+    made = NAMES["tinyimagenet_page"](NAMES["committed_records"](NAMES["tinyimagenet"].PLAN))
+    section = f"<!-- results:tinyimagenet -->\n{made}\n<!-- /results -->"
+    assert section in (HOME / "docs" / "reproduction.md").read_text(), "run python benchmarks/reproduction.py --write"
+
+
 def test_readme_shows_only_results_that_were_run() -> None:
     assert "still to be run" in NAMES["summary"](FakeTable())
     text = NAMES["summary"](FakeTable(itl=seed_group([66.0, 66.5, 67.0], [93.0, 93.0, 93.0])))
