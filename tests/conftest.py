@@ -16,6 +16,7 @@ if not torch.cuda.is_available():
 # Tests of large networks or images. On the tiny ones of all others, oneDNN takes longer than PyTorch's convolutions.
 WITH_ONEDNN = {
     "bench",
+    "cli",
     "features",
     "search",  # compares with other processes, which use oneDNN
     "server",

@@ -259,8 +259,7 @@ def _warm_up() -> None:
 
 def serve() -> None:
     """Answer requests from standard input until it is closed."""
-    import torch
-
+    os.fsync = lambda handle: None  # as in conftest.py
     import itl
     from itl.cli import main
 
@@ -272,7 +271,6 @@ def serve() -> None:
     from itl.experiments.search import local_backend
 
     local_backend.subprocess = SimpleNamespace(Popen=ForkedWorker, PIPE=subprocess.PIPE)  # type: ignore[attr-defined]
-    os.fsync, torch.backends.mkldnn.enabled = lambda handle: None, False  # as in conftest.py
     _warm_up()
     started: dict[int, tuple[Any, Any]] = {}
     gc.freeze()  # keep the memory pages shared with the children
