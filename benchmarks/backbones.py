@@ -9,7 +9,7 @@
 
 `--images` is a folder `tiny-imagenet-200` with `train/CLASS/images/*.JPEG`. Times are only meaningful on an idle
 machine. Every part starts with an empty cache of features, unless `--cache` is given, and adds one line to
-`records.jsonl` in `--out`. On a GPU, `accuracy --device cuda --runs-at-once 8` trains several runs in one process.
+`measurements.jsonl` in `--out`. On a GPU, `accuracy --device cuda --runs-at-once 8` trains several runs in one process.
 """
 
 from __future__ import annotations
@@ -343,7 +343,7 @@ def main() -> None:
         result["result"] = PARTS[args.part](args)
     target = Path(args.out)
     target.mkdir(parents=True, exist_ok=True)
-    with (target / "records.jsonl").open("a") as file:
+    with (target / "measurements.jsonl").open("a") as file:
         file.write(json.dumps(result) + "\n")
     print(json.dumps(result["result"], indent=1))
 
