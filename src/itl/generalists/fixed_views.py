@@ -95,12 +95,11 @@ class FixedViews:
         rng = torch_generator(*self.context.key, "trace")
         shape = (TRACE_PROBES, len(features), self.initial_logits.shape[1])
         signs = torch.randint(0, 2, shape, generator=rng).to(self.initial_logits) * 2 - 1
-        of_classifier, total = 0.0, 0.0
+        traces = signs.new_zeros(2)  # of the classifier, and of the other parameters
         for cotangent in signs:
-            parts = {name: part.square().sum() for name, part in self.model.vjp(cotangent, features).items()}
-            of_classifier += float(sum(part for name, part in parts.items() if name.startswith(prefix)))
-            total += float(sum(parts.values()))
-        return of_classifier / max(total, 1e-30)
+            for name, part in self.model.vjp(cotangent, features).items():
+                traces[0 if name.startswith(prefix) else 1] += part.square().sum()
+        return float(traces[0] / traces.sum().clamp(min=1e-30))
 
     def _features(self) -> Iterator[Tensor]:
         """Features of the views, in chunks of `INFERENCE_BATCH`; from the cache as far as it goes."""
