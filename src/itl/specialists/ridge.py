@@ -63,8 +63,7 @@ class Ridge(FeatureStatistics):
     def familiarity(self, net: Net, x: Tensor) -> Tensor | None:
         """The negative Mahalanobis distance to the nearest class, relative to the distance from the mean of all images.
 
-        Both are squared. Unfamiliar images lie in directions in which the images of a class hardly vary. Without the
-        division, features of small norm would look familiar.
+        Both distances are squared. The division keeps features of small norm from looking familiar.
         """
         if "gram" not in self.sums:
             return None
