@@ -19,7 +19,7 @@ HOME = Path(__file__).parents[1]
 sys.path[:0] = [str(HOME), str(HOME / "src")]
 
 from benchmarks.pages import put  # noqa: E402
-from benchmarks.runs import mean_std, not_recorded, recorded, run_all, runs_below  # noqa: E402
+from benchmarks.runs import add_run_options, mean_std, not_recorded, recorded, run_all, runs_below  # noqa: E402
 from itl import presets  # noqa: E402
 from itl.experiments.config import Config  # noqa: E402
 from itl.experiments.search.local_backend import LocalBackend  # noqa: E402
@@ -157,12 +157,8 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--steps", type=int, help="training steps per task, at most")
     parser.add_argument("--set", dest="pairs", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--processes", type=int, default=1, help="runs at once on a CPU")
-    parser.add_argument("--runs-per-gpu", "--lanes", type=int, default=4, metavar="N", help="runs at once on a GPU")
-    parser.add_argument("--minutes", type=float, metavar="N", help="stop at checkpoints before so many minutes")
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--data", default="data")
+    add_run_options(parser)
     parser.add_argument("--write", action="store_true", help="put the tables into docs/methods.md")
-    parser.add_argument("--list", action="store_true", help="list what is missing and stop")
     args = parser.parse_args(words)
     args.settings = parse_settings(args.pairs)
     args.seeds = tuple(int(seed) for seed in args.seeds.split(","))

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.choices import Choice, ChoiceRunner, SettingValues
-from benchmarks.runs import key, recorded, run_all
+from benchmarks.runs import add_run_options, key, recorded, run_all
 from itl.experiments.config import Config
 from itl.experiments.search.local_backend import LocalBackend
 from itl.experiments.search.sweep import Backend
@@ -147,8 +147,9 @@ def make_choices(runners: Sequence[ChoiceRunner], backend: Backend, at_once: int
             folder = runner.runs / config.name
             if (folder / "result.json").exists() and not any(folder.glob("specialists/*")):  # a record alone is no use
                 shutil.rmtree(folder)
-    for runner in runners[:1]:
-        run_all([config for configs in missing.values() for config in configs], runner.runs, runner.data, backend)
+    if runners:
+        to_do = [config for configs in missing.values() for config in configs]
+        run_all(to_do, runners[0].runs, runners[0].data, backend)
     _try_generalists(
         [
             (runner, config)
@@ -185,10 +186,6 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--buffers", help="buffer sizes, separated by commas; default: all")
     parser.add_argument("--seeds", help="seeds, separated by commas; default: all")
     parser.add_argument("--split", default="test", choices=("test", "validation"))
-    parser.add_argument("--runs-per-gpu", "--lanes", type=int, default=4, metavar="N", help="runs at once")
-    parser.add_argument("--minutes", type=float, metavar="N", help="stop at checkpoints before so many minutes")
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--data", default="data")
-    parser.add_argument("--list", action="store_true", help="list what is missing and stop")
+    add_run_options(parser)
     parser.add_argument("--choose-only", action="store_true", help="make the choices and stop")
     return parser.parse_args(words)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import shutil
 import statistics
 from collections.abc import Sequence
@@ -71,6 +72,15 @@ def run_all(configs: Sequence[Config], folder: Path, data: str, backend: Backend
     for config in configs:
         if (folder / config.name / "result.json").exists():  # records do not include models
             shutil.rmtree(folder / config.name / "model", ignore_errors=True)
+
+
+def add_run_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a script that does many runs."""
+    parser.add_argument("--runs-per-gpu", "--lanes", type=int, default=4, metavar="N", help="runs at once on a GPU")
+    parser.add_argument("--minutes", type=float, metavar="N", help="stop at checkpoints before so many minutes")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--data", default="data")
+    parser.add_argument("--list", action="store_true", help="list what is missing and stop")
 
 
 def mean_std(values: Sequence[float]) -> str:
