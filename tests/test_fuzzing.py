@@ -1,36 +1,32 @@
 """Ten thousand malformed inputs, with fixed seeds: no traceback, no hang, nothing written outside.
 
-An input is accepted, or refused with a `UserError`; every other exception is a failure. A hang is more than ten seconds
-of processor time, which other processes do not use up, or two minutes of waiting.
+An input is accepted, or refused with a `UserError`; every other exception is a failure (`support/fuzzing.py`).
 """
 
 from __future__ import annotations
 
-import copy
 import gzip
 import io
 import json
-import os
 import pickle
 import random
 import shutil
-import signal
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
-from itl import UserError
+from itl import UserError, nets
 from itl.apps.images import read_image
 from itl.apps.model import Model
 from itl.checkpoint import store
 from itl.cli.parsing import build_config, read_config_file
 from itl.experiments.search.grid import load_grid
+from itl.features.store import KEY_BYTES, FeatureStore
+from itl.nets.weights import load_backbone_weights
 from itl.results.packed import pack
 from itl.results.record import load_arrays
 from itl.results.runs import find_runs
@@ -39,120 +35,12 @@ from itl.streams import idx
 from itl.streams.file_tree import ZipTree
 from itl.streams.unpickle import load_dict
 from support.command_line import is_one_line_error, run_in_process
+from support.fuzzing import NASTY, fuzz, json_bytes, mutated_bytes, mutated_json
 from support.run_records import fake_run
 from support.tiny import TINY
 from support.tiny_model import trained_model
 
 pytestmark = pytest.mark.slow
-MAX_SECONDS, MAX_WAITING_SECONDS = 10, 120
-NASTY: list[Any] = [None, True, -1, 0, 2**31, 2**63, -(2**63), 10**30, 10**400, 1e308, float("nan"), float("inf")]
-NASTY += ["", "\x00", "../..", "/etc/passwd", "\udcff", "a" * 5000, "\x1b[31m", "²", "null", "1e9", "=1+1"]
-NASTY += [[], {}, [[]], {"": {}}, [None] * 50, {"a": {"b": {"c": 1}}}, [1, "2", 3.0]]
-
-
-@contextmanager
-def time_limit() -> Iterator[None]:
-    def fail(*_: object) -> None:
-        raise TimeoutError(f"more than {MAX_SECONDS} s of processor time or {MAX_WAITING_SECONDS} s")
-
-    timers = {signal.SIGPROF: signal.ITIMER_PROF, signal.SIGALRM: signal.ITIMER_REAL}
-    previous = {number: signal.signal(number, fail) for number in timers}
-    signal.setitimer(signal.ITIMER_PROF, MAX_SECONDS)
-    signal.setitimer(signal.ITIMER_REAL, MAX_WAITING_SECONDS)
-    try:
-        yield
-    finally:
-        for number, timer in timers.items():
-            signal.setitimer(timer, 0)
-            signal.signal(number, previous[number])
-
-
-class WriteGuard:
-    """Collects the paths outside a folder that this process writes to, while it has a folder."""
-
-    def __init__(self) -> None:
-        self.folder: str | None = None
-        self.outside: set[str] = set()
-
-    def __call__(self, event: str, args: tuple[Any, ...]) -> None:
-        """Python's audit hook."""
-        if self.folder is None or event not in WRITING_EVENTS:
-            return
-        if event == "open" and not (isinstance(args[2], int) and args[2] & WRITING_FLAGS):
-            return
-        paths = args[: WRITING_EVENTS[event]]
-        for path in (os.path.realpath(os.fsdecode(one)) for one in paths if isinstance(one, str | bytes | os.PathLike)):
-            if not path.startswith((self.folder + os.sep, "/dev/")) and "__pycache__" not in path:
-                self.outside.add(f"{event} {path}")
-
-
-WRITING_EVENTS = {"open": 1, "os.rename": 2, "os.remove": 1, "os.mkdir": 1, "os.rmdir": 1, "os.truncate": 1}
-WRITING_EVENTS |= {"os.link": 2, "os.symlink": 2, "os.chmod": 1, "shutil.rmtree": 1}
-WRITING_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
-GUARD = WriteGuard()
-sys.addaudithook(GUARD)  # it cannot be removed, but does nothing without a folder
-
-
-def fuzz(count: int, seed: int, attempt: Callable[[random.Random], Any], outside: Path) -> None:
-    """Call `attempt` with `count` seeds. It may only raise a `UserError`, and only write below the current folder."""
-    GUARD.folder, GUARD.outside = os.path.realpath("."), set()
-    failures: dict[str, str] = {}
-    for number in range(count):
-        try:
-            with time_limit():
-                attempt(random.Random(f"{seed}/{number}"))
-        except UserError as error:
-            if "\n" in str(error).strip():
-                failures[f"{number}: several lines"] = str(error)
-        except BaseException as error:
-            failures.setdefault(f"{type(error).__name__}: {error}"[:150], f"input {number}")
-    GUARD.folder = None
-    assert not GUARD.outside
-    assert (outside / "victim").read_text() == "safe"
-    assert not failures, "\n".join(f"{why}: {message}" for message, why in list(failures.items())[:20])
-
-
-def mutated_bytes(data: bytes, rng: random.Random) -> bytes:
-    out = bytearray(data)
-    for _ in range(rng.choice((1, 1, 2, 8, 64))):
-        place = rng.randrange(len(out) + 1)
-        kind = rng.randrange(4)
-        if kind == 0 and place < len(out):
-            out[place] ^= 1 << rng.randrange(8)
-        elif kind == 1:
-            out[place:place] = rng.randbytes(rng.choice((1, 4, 100)))
-        elif kind == 2:
-            del out[place : place + rng.choice((1, 4, 100))]
-        else:
-            out[place : place + 4] = rng.choice((b"\xff\xff\xff\xff", b"\0\0\0\0", b"\x7f\xff\xff\xff"))
-    return bytes(out[: rng.randrange(len(out) + 1)]) if rng.random() < 0.2 else bytes(out)
-
-
-def mutated_json(value: Any, rng: random.Random) -> Any:
-    """A copy in which one to three values or keys are replaced or removed."""
-    value = copy.deepcopy(value)
-    for _ in range(rng.randint(1, 3)):
-        whole = value
-        while True:
-            keys = list(whole) if isinstance(whole, dict) else list(range(len(whole)))
-            if not keys:
-                break
-            key = rng.choice(keys)
-            if isinstance(whole[key], (dict, list)) and whole[key] and rng.random() < 0.8:
-                whole = whole[key]
-                continue
-            if rng.random() < 0.2:
-                del whole[key]
-            else:
-                whole[key] = copy.deepcopy(rng.choice(NASTY))
-            break
-    return value
-
-
-def json_bytes(value: Any, rng: random.Random) -> bytes:
-    """JSON text, sometimes damaged."""
-    data = json.dumps(value).encode()
-    return mutated_bytes(data, rng) if rng.random() < 0.2 else data
 
 
 @pytest.fixture
@@ -192,7 +80,7 @@ def test_command_lines(outside: Path, model: Path) -> None:
         outcome = run_in_process(command, *words, *fixed.get(command, []))
         assert is_one_line_error(outcome), f"{command} {words}: {outcome.err[-300:]}"
 
-    fuzz(2500, 1, attempt, outside)
+    fuzz(2000, 1, attempt, outside)
 
 
 CONFIG = {
@@ -207,7 +95,7 @@ def test_configurations(outside: Path) -> None:
         Path("config.json").write_bytes(json_bytes(mutated_json(CONFIG, rng), rng))
         build_config(read_config_file("config.json"), {}, {})
 
-    fuzz(1500, 2, attempt, outside)
+    fuzz(1200, 2, attempt, outside)
 
 
 GRID = {
@@ -236,7 +124,7 @@ def test_grids(outside: Path) -> None:
             Path(name).write_text(damaged)
         load_grid(name)
 
-    fuzz(1500, 3, attempt, outside)
+    fuzz(1200, 3, attempt, outside)
 
 
 def test_model_states(outside: Path, model: Path) -> None:
@@ -292,7 +180,7 @@ def test_records(outside: Path) -> None:
                 with suppress(UserError):
                     read()
 
-    fuzz(1500, 5, attempt, outside)
+    fuzz(1300, 5, attempt, outside)
 
 
 def test_images(outside: Path) -> None:
@@ -306,7 +194,7 @@ def test_images(outside: Path) -> None:
         Path("image").write_bytes(mutated_bytes(rng.choice(originals), rng))
         read_image("image", 8)
 
-    fuzz(1250, 6, attempt, outside)
+    fuzz(1100, 6, attempt, outside)
 
 
 def test_archives(outside: Path) -> None:
@@ -330,4 +218,91 @@ def test_archives(outside: Path) -> None:
                 with ZipTree(Path("a.npz"), ".") as tree:
                     tree.read("a.npy")
 
-    fuzz(750, 7, attempt, outside)
+    fuzz(700, 7, attempt, outside)
+
+
+def test_weights(outside: Path) -> None:
+    from safetensors.torch import save
+
+    net = nets.build("resnet8", 4, channels=3, width=4)
+    before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
+    data = save(before)
+    size = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + size])
+
+    def attempt(rng: random.Random) -> None:
+        if rng.random() < 0.5:
+            content = json_bytes(mutated_json(header, rng), rng)
+            Path("w").write_bytes(len(content).to_bytes(8, "little") + content + data[8 + size :])
+        else:
+            Path("w").write_bytes(mutated_bytes(data[: 8 + size], rng) + data[8 + size :])
+        with suppress(UserError):
+            load_backbone_weights(net, "w")
+        assert all(bool(tensor.isfinite().all()) for tensor in net.state_dict().values())
+
+    fuzz(500, 8, attempt, outside)
+
+
+def test_cache_entries(outside: Path) -> None:
+    features = torch.arange(40 * 6.0).view(40, 2, 3)
+    keys = [bytes([number]) * KEY_BYTES for number in range(40)]
+    FeatureStore("0" * 32, (2, 3), Path()).append(keys, lambda: [features])
+    contents = {path: path.read_bytes() for path in Path().iterdir()}
+    (index,) = (path for path in contents if path.suffix == ".json")
+
+    def attempt(rng: random.Random) -> None:
+        damaged = rng.choice(sorted(contents))
+        for path, content in contents.items():
+            path.write_bytes(mutated_bytes(content, rng) if path == damaged else content)
+        if rng.random() < 0.5:
+            index.write_bytes(json_bytes(mutated_json(json.loads(contents[index]), rng), rng))
+        store = FeatureStore("0" * 32, (2, 3), Path())
+        rows = torch.tensor([store.find(key) for key in keys])
+        assert torch.equal(store.gather(rows[rows >= 0], torch.ones_like(rows[rows >= 0])), features[rows >= 0, 1])
+
+    fuzz(500, 9, attempt, outside)
+
+
+REQUEST = {"old": "cat", "new": "dog", "class": "cat", "name": "x", "picture": "0" * 32, "pictures": ["0" * 32]}
+REQUEST |= {"merge": True, "backbone": "scratch"}
+FORM = b"""--b\r\nContent-Disposition: form-data; name="class"\r\n\r\ncat\r\n--b\r
+Content-Disposition: form-data; name="image"; filename="a.png"\r\nContent-Type: image/png\r\n\r\n%s\r\n--b--\r\n"""
+FORM_TYPES = ("; boundary=b", "", "; boundary=b; charset=nope", '; boundary="')
+
+
+def test_requests(outside: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("starlette")
+    from itl.apps.server.lessons import LessonRunner
+    from support.server_client import client_for
+
+    shutil.copytree(model, "m")
+    image = io.BytesIO()
+    Image.effect_noise((24, 17), 60).save(image, format="PNG")
+    texts = [value for value in NASTY if isinstance(value, str) and value.isprintable()]
+    monkeypatch.setattr(LessonRunner, "start", lambda *_: None)  # teaching is another process
+
+    def attempt(rng: random.Random) -> None:
+        path, method = rng.choice(routes)
+        path = path.replace("{picture}", rng.choice(texts)[:99] or "0").replace(
+            "{slot}", rng.choice(("0", "²", "9" * 30))
+        )
+        query = {name: rng.choice(texts) for name in rng.sample(("model", "side", "x"), rng.choice((0, 0, 1)))}
+        content, kind = b"", ""
+        if method == "POST":
+            content, kind = rng.choice(
+                (
+                    (json_bytes(mutated_json(REQUEST, rng), rng), "application/json"),
+                    (mutated_bytes(FORM % image.getvalue(), rng), "multipart/form-data" + rng.choice(FORM_TYPES)),
+                    (mutated_bytes(image.getvalue(), rng), ""),
+                )
+            )
+        answer = client.request(method, path, params=query, content=content, headers={"Content-Type": kind})
+        assert answer.status_code < 500, f"{method} {path} {query}: {answer.text[:200]}"
+
+    with client_for(Path("m")) as client:
+        found = [route for route in client.app.routes if getattr(route, "methods", None)]  # type: ignore[attr-defined]
+        routes = [(route.path, min(route.methods - {"HEAD"})) for route in found if route.path not in ("/", EXPORT)]
+        fuzz(500, 10, attempt, outside)
+
+
+EXPORT = "/api/export/{kind}"  # takes no input, but time

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from itl.regular_files import read_regular
+
 MAX_DEPTH = 100  # no file of itl is nested deeper; Python's own limit depends on the caller
-MAX_BYTES = 512 << 20
 
 
 def parse_json(text: str | bytes, pairs_hook: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
@@ -35,12 +36,10 @@ def read_json(path: Path) -> Any:
     """Parse a JSON file.
 
     Raises:
-        OSError: The file cannot be read.
-        ValueError: As in `parse_json`, or the file is too large.
+        OSError: The file cannot be read, is not a regular file or is too large.
+        ValueError: As in `parse_json`.
     """
-    if path.stat().st_size > MAX_BYTES:
-        raise ValueError(f"it has more than {MAX_BYTES >> 20} MiB")
-    return parse_json(path.read_bytes())
+    return parse_json(read_regular(path))
 
 
 def check_depth(value: Any, limit: int = MAX_DEPTH) -> None:

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+from contextlib import suppress
 from pathlib import Path
+
+from itl.atomic import atomic_write
+from itl.regular_files import read_regular
+
+MAX_CACHED_BYTES = 4 << 30
 
 
 def user_cache(kind: str) -> Path | None:
@@ -22,3 +29,22 @@ def user_cache(kind: str) -> Path | None:
     if setting.lower() in ("", "0", "off", "none"):
         return None
     return Path(setting) if kind == "images" else Path(setting) / kind
+
+
+def read_cached(file: Path) -> bytes | None:
+    """What `write_cached` was given; None if the file is missing, cannot be read or is damaged."""
+    try:
+        content = memoryview(read_regular(file, MAX_CACHED_BYTES))
+    except OSError:
+        return None
+    size = hashlib.sha256().digest_size
+    return bytes(content[size:]) if hashlib.sha256(content[size:]).digest() == content[:size] else None
+
+
+def write_cached(file: Path, data: bytes) -> None:
+    """Write data behind their checksum. A cache that cannot be written to is left as it is."""
+    with suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(file) as draft:
+            draft.write(hashlib.sha256(data).digest())
+            draft.write(data)

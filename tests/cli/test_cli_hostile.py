@@ -22,6 +22,7 @@ from PIL import Image
 
 from itl import UserError
 from itl.apps.images import decoded_cache
+from itl.apps.model import classify_onnx
 from itl.checkpoint import store
 from itl.streams import idx, tinyimagenet
 from itl.streams.file_tree import DirectoryTree, ZipTree
@@ -204,6 +205,11 @@ def test_escape_sequences_in_tables_are_not_printed() -> None:
     PrintableConsole(file=file, width=80).print(table)
     assert "\x1b" not in file.getvalue()
     assert "cat" in file.getvalue()
+
+
+def test_script_for_an_exported_model_prints_no_escape_sequence() -> None:
+    line = classify_onnx.describe("a.png", ["dog", f"cat{ESCAPE}"], np.array([0.25, 0.75]))
+    assert line == "a.png  cat\ufffd]0;owned\ufffd\ufffd[31m  75.0 %"
 
 
 def test_sparse_file_is_refused_without_reading_it(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

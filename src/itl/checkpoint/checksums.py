@@ -18,6 +18,7 @@ import numpy as np
 
 from itl.atomic import flush_to_disk, write_text_atomic
 from itl.errors import UserError
+from itl.regular_files import open_regular, read_regular
 
 TENSORS, STATE, CHECKSUMS = "tensors.safetensors", "state.json", "SHA256SUMS"
 MAX_TEXT_BYTES = 64 << 20  # a larger state.json or SHA256SUMS was not written by itl
@@ -81,7 +82,7 @@ def read_checksums(generation: Path) -> dict[str, FileEntry]:
 def readable_entries(generation: Path) -> dict[str, FileEntry]:
     """The entries of `SHA256SUMS` that are well-formed, without the others."""
     try:
-        lines = (generation / CHECKSUMS).read_bytes().decode("utf-8", "replace").splitlines()
+        lines = read_regular(generation / CHECKSUMS, MAX_TEXT_BYTES).decode("utf-8", "replace").splitlines()
     except OSError:
         return {}
     sizes = {found[2]: int(found[1]) for found in map(_SIZE.fullmatch, lines) if found}
@@ -96,7 +97,7 @@ def is_listed_but_for_a_byte(generation: Path, name: str) -> bool:
     """
     try:
         line = np.frombuffer(f"{sha256(generation / name)}  {name}".encode(), np.uint8)
-        content = np.frombuffer((generation / CHECKSUMS).read_bytes()[:MAX_TEXT_BYTES], np.uint8)
+        content = np.frombuffer(read_regular(generation / CHECKSUMS, MAX_TEXT_BYTES), np.uint8)
     except OSError:
         return False
     if len(content) < len(line):
@@ -145,7 +146,7 @@ def read_regular_text(path: Path) -> str:
 
 def sha256(path: Path) -> str:
     """Hexadecimal SHA-256 of a file."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

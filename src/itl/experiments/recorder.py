@@ -28,7 +28,7 @@ MAX_CURVE_COST = 0.01  # of a task's training time, unless `curves` is given
 EVALUATIONS_PER_STEP = 8  # images evaluated in the time of training on one: large batches, no backward pass
 EXPERT = "expert"
 # Sections that `seconds` always contains, even if they took no time.
-SECTIONS = ("specialist", "memory", "tangent", "projection", "evaluation")
+TIMER_SECTIONS = ("specialist", "memory", "tangent", "projection", "evaluation")
 
 
 class Recorder(Callback):
@@ -123,7 +123,7 @@ class Recorder(Callback):
         whole = [line["class_il_tasks"] for line in experts]
         masked = [line["task_il_tasks"] for line in experts]
         untrained = next(line for line in self.lines if line["kind"] == "untrained")
-        timer = dict.fromkeys(SECTIONS, 0.0) | learner.timer.seconds
+        timer = dict.fromkeys(TIMER_SECTIONS, 0.0) | learner.timer.seconds
         seconds = {name: round(value, 3) for name, value in timer.items()}
         slots = learner.memory.slots
         config = self.config

@@ -32,6 +32,7 @@ import numpy as np
 from itl.atomic import atomic_write, flush_to_disk, make_folder, write_text_atomic
 from itl.errors import UserError
 from itl.json_text import parse_json
+from itl.regular_files import MAX_BYTES, open_regular, read_regular
 from itl.results.record import LOCK_FILE, RunFolder, damage_as_user_error, is_run
 
 RECORDS = "records.jsonl"
@@ -139,7 +140,7 @@ class PackedExperiment:
         path = self.path / RECORDS
         records: dict[str, dict[str, Any]] = {}
         try:
-            for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            for number, text in enumerate(read_regular(path).decode("utf-8").splitlines(), 1):
                 record = _parse(text, f"{path}, line {number},")
                 if not isinstance(record.get("name"), str) or not {"config", "result"} <= record.keys():
                     raise UserError(f"{path}, line {number}, is not a run's record; restore the file")
@@ -155,7 +156,11 @@ class PackedExperiment:
         if not path.exists():
             return {}
         try:
-            text = gzip.decompress(path.read_bytes()).decode()
+            with open_regular(path) as file, gzip.open(file) as inflated:
+                data = inflated.read(MAX_BYTES + 1)
+            if len(data) > MAX_BYTES:
+                raise UserError(f"{path} has more than {MAX_BYTES >> 20} MiB of lines; restore the file")
+            text = data.decode()
         except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
             raise UserError(f"{path} is damaged: {error}; restore the file") from None
         lines: dict[str, list[dict[str, Any]]] = {}
@@ -171,7 +176,7 @@ class PackedExperiment:
         for name in (*ARRAY_FILES, MEMORY):
             for path in _archives(self.path, name):
                 try:
-                    with zipfile.ZipFile(path) as archive:
+                    with open_regular(path) as file, zipfile.ZipFile(file) as archive:
                         names = archive.namelist()
                 except (OSError, zipfile.BadZipFile) as error:
                     raise UserError(f"{path} is damaged: {error}; restore the file") from None
@@ -235,7 +240,7 @@ def _experiment(path: Path, _modified: int, _size: int) -> PackedExperiment:
 @lru_cache(maxsize=4)
 def _opened_archive(path: Path, _modified: int, _size: int) -> Any:
     """An archive in memory: reading the list of its members takes longer than reading those of one run."""
-    return np.load(io.BytesIO(path.read_bytes()), allow_pickle=False)
+    return np.load(io.BytesIO(read_regular(path)), allow_pickle=False)
 
 
 # ------------------------------------------------------------------ writing

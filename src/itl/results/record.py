@@ -18,6 +18,7 @@ from itl.atomic import append, atomic_write, make_folder, remove_leftovers, writ
 from itl.errors import UserError
 from itl.json_text import parse_json, read_json
 from itl.locks import FileLock, acquire_lock
+from itl.regular_files import open_regular, read_regular
 
 # 2 added lines of kind `start` and pictures.npz. Records of format 1 stay readable.
 RECORD_FORMAT = 2
@@ -132,7 +133,7 @@ class RunFolder:
         except FileNotFoundError:
             raise UserError(f"{self.path} has no {name}; is it a run folder?") from None
         except (OSError, ValueError) as error:
-            raise UserError(f"{self.path / name} cannot be read: {error}") from None
+            raise UserError(f"{self.path / name} cannot be read: {_reason(error)}") from None
 
     def write(self, name: str, value: Any) -> None:
         """Write a JSON file."""
@@ -142,9 +143,9 @@ class RunFolder:
         """The lines of metrics.jsonl, or its first `count`; a last line that a crash cut short is skipped."""
         path = self.path / "metrics.jsonl"
         try:
-            text = path.read_text(encoding="utf-8").splitlines()[:count] if path.exists() else []
+            text = read_regular(path).decode("utf-8").splitlines()[:count] if path.exists() else []
         except (OSError, ValueError) as error:
-            raise UserError(f"{path} cannot be read: {error}; run it again") from None
+            raise UserError(f"{path} cannot be read: {_reason(error)}; run it again") from None
         out: list[dict[str, Any]] = []
         for number, line in enumerate(text, 1):
             try:
@@ -191,8 +192,8 @@ def is_run(path: Path) -> bool:
 
 def load_arrays(path: Path) -> dict[str, np.ndarray]:
     """The arrays of an .npz file."""
-    with damage_as_user_error(path), np.load(path, allow_pickle=False) as file:
-        return {key: file[key] for key in file.files}
+    with damage_as_user_error(path), open_regular(path) as file, np.load(file, allow_pickle=False) as arrays:
+        return {key: arrays[key] for key in arrays.files}
 
 
 @contextmanager
@@ -201,7 +202,11 @@ def damage_as_user_error(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:
-        raise UserError(f"{path} is damaged: {error}; run it again") from None
+        raise UserError(f"{path} is damaged: {_reason(error)}; run it again") from None
+
+
+def _reason(error: Exception) -> object:
+    return getattr(error, "strerror", None) or error
 
 
 def scores_from_predictions(arrays: Mapping[str, np.ndarray]) -> dict[str, list[float]]:

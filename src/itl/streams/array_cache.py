@@ -26,6 +26,7 @@ import numpy.typing as npt
 from itl.atomic import atomic_write, write_text_atomic
 from itl.errors import UserError
 from itl.json_text import read_json
+from itl.regular_files import open_regular
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -74,7 +75,7 @@ def load(folder: Path, name: str, made_from: Mapping[str, Any]) -> tuple[dict[st
                 return None
             arrays[key] = torch.from_numpy(mapped)
         return arrays, about["notes"]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, OverflowError):
         return None  # a damaged cache can always be rebuilt
 
 
@@ -123,14 +124,15 @@ def _write(path: Path, array: ChunkedArray) -> None:
 def _remove_stale_files(folder: Path) -> None:
     """Remove temporary files that killed processes left behind."""
     for path in folder.glob(".*.tmp.*"):
-        if time.time() - path.stat().st_mtime > _STALE_SECONDS:
-            path.unlink(missing_ok=True)
+        with suppress(OSError):  # another process is finishing it
+            if time.time() - path.stat().st_mtime > _STALE_SECONDS:
+                path.unlink()
 
 
 def _summary(path: Path) -> dict[str, int]:
     """Size of a file, and CRC-32 of evenly spread blocks that include its first and last bytes."""
-    size = path.stat().st_size
-    with path.open("rb") as file:
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
         return {"bytes": size, "crc32": _spread_crc(file, size)}
 
 
@@ -169,7 +171,8 @@ def evict(folder: Path, newest: str, limit: int = MAX_CACHE_BYTES) -> None:
             return
         if files[0].stem != newest:
             for file in files:
-                file.unlink(missing_ok=True)
+                with suppress(OSError):  # a file of another user in a shared cache folder
+                    file.unlink()
             total -= size
 
 

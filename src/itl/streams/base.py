@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from itl.errors import UserError
+
+if TYPE_CHECKING:  # torch is imported on first use, because datasets are listed without it
+    from torch import Tensor
 
 Progress = Callable[[int, int | None], None]
 """Called with (done, total) while bytes are downloaded or images are decoded; total is None if it is unknown."""
@@ -34,6 +37,8 @@ class Images:
 
     def __post_init__(self) -> None:
         """Check types and shapes."""
+        import torch
+
         if self.source.dtype != torch.uint8 or self.source.ndim != 4:
             kind = f"{self.source.dtype} {list(self.source.shape)}"
             raise UserError(
@@ -67,8 +72,17 @@ class Images:
         return self.source.index_select(0, index if self.rows is None else self.rows[index])
 
     @staticmethod
+    def from_numpy(pixels: np.ndarray, labels: np.ndarray) -> Images:
+        """Images from uint8 `[N, C, H, W]` and integers `[N]`; the pixels are not copied."""
+        import torch
+
+        return Images(torch.from_numpy(pixels), torch.from_numpy(labels.astype(np.int64)))
+
+    @staticmethod
     def join(parts: Sequence[Images]) -> Images:
         """Concatenate images; no pixels are copied if all parts have the same source."""
+        import torch
+
         labels = torch.cat([part.labels for part in parts])
         source = parts[0].source
         if any(part.source is not source for part in parts):

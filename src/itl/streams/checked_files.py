@@ -6,6 +6,7 @@ import hashlib
 from pathlib import Path
 
 from itl.errors import UserError
+from itl.regular_files import open_regular, read_regular
 
 
 def read_bytes(path: Path) -> bytes:
@@ -15,7 +16,7 @@ def read_bytes(path: Path) -> bytes:
         UserError: The file cannot be read.
     """
     try:
-        return path.read_bytes()
+        return read_regular(path)
     except OSError as error:
         raise read_error(path, error) from error
 
@@ -33,7 +34,7 @@ def md5_of(data: bytes) -> str:
 def md5_of_file(path: Path) -> str:
     """Hexadecimal md5 of a file, read in blocks."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
     except OSError as error:
         raise read_error(path, error) from error

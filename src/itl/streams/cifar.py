@@ -15,7 +15,6 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from itl.errors import UserError
 from itl.streams import download as downloads
@@ -128,7 +127,7 @@ def _from_archive(form: Distribution, path: Path) -> Iterator[tuple[Member, byte
 
 def _join(members: tuple[Member, ...], parsed: dict[str, tuple[Bytes, npt.NDArray[np.int64]]]) -> Images:
     pixels, labels = zip(*(parsed[member.name] for member in members), strict=True)
-    return Images(torch.from_numpy(np.concatenate(pixels)), torch.from_numpy(np.concatenate(labels)))
+    return Images.from_numpy(np.concatenate(pixels), np.concatenate(labels))
 
 
 def _files(stream: str) -> str:

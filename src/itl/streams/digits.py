@@ -5,22 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from itl.streams.base import Dataset, DatasetSource, Images, Progress, Traits
-from itl.streams.permutations import stratified_split
 
 TRAITS = Traits(mean=(0.3048,), std=(0.3759,), flip=False, padding=1, policy=None, tasks=5)
 
 
 def read(root: Path, download: bool, progress: Progress | None) -> Dataset:
     """Read the digits and hold out a quarter of every class as the test set; the arguments are not used."""
-    # scikit-learn is slow to import, and only this stream needs it.
+    # scikit-learn and torch are slow to import, and streams are listed without them.
     from sklearn.datasets import load_digits  # type: ignore[import-untyped]
+
+    from itl.streams.permutations import stratified_split
 
     digits = load_digits()
     gray = np.rint(digits.images * (255 / 16)).astype(np.uint8)  # 17 gray levels, 0..16, scaled to 0..255
-    images = Images(torch.from_numpy(gray[:, None]), torch.from_numpy(digits.target.astype(np.int64)))
+    images = Images.from_numpy(gray[:, None], digits.target)
     train, test = stratified_split(images.labels, fraction=0.25)
     return Dataset(images.take(train), images.take(test), tuple("0123456789"), TRAITS)
 

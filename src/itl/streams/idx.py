@@ -15,7 +15,6 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from itl.errors import UserError
 from itl.streams import download as downloads
@@ -99,7 +98,7 @@ def _images(pixels: npt.NDArray[np.uint8], labels: npt.NDArray[np.uint8], folder
         raise UserError(
             f"{folder} holds {len(pixels):,} images but {len(labels):,} labels; put the official files there"
         )
-    return Images(torch.from_numpy(pixels[:, None]), torch.from_numpy(labels.astype(np.int64)))
+    return Images.from_numpy(pixels[:, None], labels)
 
 
 def _find(folder: Path, name: str) -> Path | None:

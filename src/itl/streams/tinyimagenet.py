@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from PIL import Image
 
 from itl.errors import UserError
@@ -58,6 +57,8 @@ def read(root: Path, download: bool, progress: Progress | None) -> Dataset:
     if cached is None:
         raise UserError(f"{path} changed while it was decoded, or {folder} is damaged; run the same command again")
     arrays, notes = cached
+    import torch  # deferred, because streams are listed without it
+
     train, test = (
         Images(arrays[part], torch.arange(CLASSES).repeat_interleave(each))
         for part, each in (("train", TRAIN_PER_CLASS), ("test", TEST_PER_CLASS))

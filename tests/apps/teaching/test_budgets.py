@@ -60,7 +60,7 @@ def test_minutes_are_kept_for_later_lessons_and_planned(tmp_path: Path) -> None:
     plan = plan_lessons(Teacher(tmp_path / "m", [write_images(tmp_path / "cat", "cat")], TeachingOptions(device="cpu")))
     assert plan["minutes"] == 0.2
     assert plan["lessons"][0]["epochs"]["until_converged"]
-    assert "at most 0.2 minutes for each lesson" in str(training_choice(teacher))
+    assert "at most 0.2 min for each lesson" in str(training_choice(teacher))
 
 
 def test_new_memory_holds_64_mib_and_an_existing_one_keeps_its_size(tmp_path: Path) -> None:

@@ -154,7 +154,9 @@ def test_class_that_falls_by_more_than_five_points_is_reported(tmp_path: Path) -
     assert fallen_classes(teacher.model, scores) == {"ant": (90.0, 84.9)}
     result = LessonResult(teacher.lessons[0], learned=True, fallen_classes={"ant": (90.0, 84.9)})
     assert result.to_dict()["fallen"] == {"ant": {"before": 90.0, "after": 84.9}}
-    assert "ant fell from 90.0 to 84.9 % in this lesson" in str(learn_summary(teacher, [result], scores).renderables[0])
+    remark = str(learn_summary(teacher, [result], scores).renderables[0])
+    assert "ant fell from 90.0 to 84.9 % in this lesson" in remark
+    assert remark.endswith(f"itl undo {tmp_path / 'm'}")
 
 
 def test_missing_folder_is_not_evaluated(tmp_path: Path) -> None:

@@ -15,11 +15,12 @@ from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
 from itl.atomic import make_folder, write_text_atomic
 from itl.errors import UserError
+from itl.regular_files import read_regular
 
 LIST_FILE, FILES_FOLDER = "itl-pictures.json", "files"
 MAX_LIST_BYTES = 64 << 20
 MAX_CLASS_NAME = 100  # characters
-FILE_NAME = re.compile(r"[0-9a-f]{32}\.[a-z]{3,4}")
+PICTURE_FILE_NAME = re.compile(r"[0-9a-f]{32}\.[a-z]{3,4}")
 
 
 class PictureList(BaseModel):
@@ -37,7 +38,7 @@ class PictureList(BaseModel):
         for name, files in classes.items():
             if check_class_name(name) != name:
                 raise ValueError("a class name is not normalized")
-            if not all(FILE_NAME.fullmatch(file) for file in files):
+            if not all(PICTURE_FILE_NAME.fullmatch(file) for file in files):
                 raise ValueError("a file name is not 32 hexadecimal digits and a suffix")
         return classes
 
@@ -70,9 +71,7 @@ def read_list(folder: Path) -> PictureList:
     """
     file = folder / LIST_FILE
     try:
-        if file.stat().st_size > MAX_LIST_BYTES:
-            raise UserError(f"{file} is too large to be a list of pictures; restore it from a copy")
-        return PictureList.model_validate_json(file.read_text(encoding="utf-8"))
+        return PictureList.model_validate_json(read_regular(file, MAX_LIST_BYTES))
     except FileNotFoundError:
         return PictureList()
     except (ValidationError, ValueError) as error:

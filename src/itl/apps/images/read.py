@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import io
 import os
-import stat
 import threading
 import warnings
 from collections.abc import Iterator
@@ -24,6 +23,7 @@ import numpy.typing as npt
 from PIL import Image, TiffImagePlugin, UnidentifiedImageError, WebPImagePlugin, features
 
 from itl.errors import UserError
+from itl.regular_files import open_regular
 from itl.streams.pillow_images import as_rgb, central_square, exif_transpose
 
 Pixels = npt.NDArray[np.uint8]
@@ -163,14 +163,10 @@ def upright(image: Image.Image) -> Image.Image:
 @contextmanager
 def _opened(path: str | os.PathLike[str]) -> Iterator[Image.Image]:
     """Open an image file and check its format and dimensions, without decoding it."""
-    with _decoder_errors(path):
-        state = os.stat(path)
-        if not stat.S_ISREG(state.st_mode):
-            raise UnreadableImage(path, "not a regular file")  # opening a pipe would block
-        if state.st_size == 0:
+    with _decoder_errors(path), open_regular(path) as file:
+        if os.fstat(file.fileno()).st_size == 0:
             raise UnreadableImage(path, "the file is empty (0 bytes)")
-        with open(path, "rb") as file:
-            yield _identified(file, path, MAX_PIXELS)
+        yield _identified(file, path, MAX_PIXELS)
 
 
 def _identified(file: BinaryIO, path: str | os.PathLike[str], max_pixels: int) -> Image.Image:

@@ -12,6 +12,7 @@ from itl.apps.images.image_folder import is_model_folder
 from itl.apps.images.read import printable_path
 from itl.atomic import create_file, make_folder
 from itl.errors import UserError
+from itl.regular_files import open_regular
 
 MAX_NAME_BYTES = 200  # of a copy; file systems allow 255
 
@@ -63,7 +64,7 @@ def _copy(source: Path, folder: Path, name: str) -> Path:
     stem, suffix = os.path.splitext(name)
     while len(os.fsencode(stem + suffix)) > MAX_NAME_BYTES and len(stem) > 1:
         stem = stem[:-1]
-    with open(source, "rb") as content:
+    with open_regular(source) as content:
         for number in range(1, 1_000_000):
             target = folder / (f"{stem}{suffix}" if number == 1 else f"{stem}-{number}{suffix}")
             try:

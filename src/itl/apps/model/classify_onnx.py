@@ -36,9 +36,15 @@ def prepare(picture: str, metadata: dict[str, Any]) -> np.ndarray:
     return (gray >> 16).astype(np.uint8)[None]
 
 
+def describe(picture: str, labels: list[str], row: np.ndarray) -> str:
+    """Return a line about a picture. Class names may contain control characters, which would act on the terminal."""
+    line = f"{picture}  {labels[row.argmax()]}  {100 * row.max():.1f} %"
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line)
+
+
 if __name__ == "__main__":
     if len(sys.argv) < 3:
         sys.exit("usage: python classify_onnx.py MODEL.onnx PICTURE…")
     labels, probabilities = classify(sys.argv[1], sys.argv[2:])
     for picture, row in zip(sys.argv[2:], probabilities, strict=True):
-        print(f"{picture}  {labels[row.argmax()]}  {100 * row.max():.1f} %")
+        print(describe(picture, labels, row))

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from itl import __version__
-from itl.apps.model.generations import is_finished, newest_finished, with_undo_hint
+from itl.apps.model.generations import last_finished, newest_finished, with_undo_hint
 from itl.apps.model.memory_images import PILLOW_MODES, MemoryImageFiles, memory_shape, read_image
 from itl.apps.model.metadata import (
     DEFAULT_UNDO,
@@ -74,9 +74,7 @@ class Model(PredictionMixin):
         self.path, self.learner = Path(path), learner
         self.output_names = metadata.names
         self.image: ImageSpec = metadata.image
-        self.history = metadata.history
-        self.pending = metadata.pending
-        self.undo = metadata.undo
+        self.history, self.pending, self.undo = metadata.history, metadata.pending, metadata.undo
         self.calibration = metadata.calibration
         self.generation: str | None = None
         self._memory_images = MemoryImageFiles()
@@ -276,8 +274,7 @@ class Model(PredictionMixin):
             "calibration": self.calibration.model_dump(),
         }
         state = self.learner.get_state()
-        tensors = state.tensors
-        as_files = self.image["channels"] in PILLOW_MODES
+        tensors, as_files = state.tensors, self.image["channels"] in PILLOW_MODES
         pixels, labels = tensors["memory.pixels"], self.learner.memory.labels
         if as_files:
             del tensors["memory.pixels"]
@@ -286,7 +283,8 @@ class Model(PredictionMixin):
             return self._memory_images.write(draft, pixels[: len(labels)], labels, self.output_names)
 
         add_files = write_memory_images if as_files else None
-        keep = [] if private else self._generations_to_keep()
+        undo = max(self.undo, 0 if self.pending is None else 1)  # an unfinished lesson can always be undone
+        keep = [] if private or current is None else last_finished(self.path, current, undo)
         try:
             target = store.write(self.path, tensors, state.metadata, add_files=add_files, keep=keep)
         except UserError as error:
@@ -302,16 +300,6 @@ class Model(PredictionMixin):
     def _require_memory(self) -> None:
         if not self._has_memory:
             raise UserError(f"{self.path} was opened without its memory; open it with memory=True to change it")
-
-    def _generations_to_keep(self) -> list[str]:
-        """Return the older finished generations that can be undone to; an unfinished lesson can always be undone."""
-        if self.generation is None:
-            return []
-        names = store.generations(self.path)
-        names = names[: names.index(self.generation) + 1]  # later ones are abandoned drafts or were undone
-        finished = [name for name in names if is_finished(self.path / name)]
-        count = max(self.undo, 0 if self.pending is None else 1)
-        return finished[-count:] if count else []
 
     # ------------------------------------------------------------------ learning
 

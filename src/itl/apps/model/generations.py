@@ -27,6 +27,13 @@ def newest_finished(root: Path, current: str) -> str:
     return finished[-1]
 
 
+def last_finished(root: Path, current: str, count: int) -> list[str]:
+    """Return the last `count` finished generations up to the current one; later ones are drafts or were undone."""
+    names = store.generations(root)
+    finished = [name for name in names[: names.index(current) + 1] if is_finished(root / name)]
+    return finished[-count:] if count else []
+
+
 def find_damage(root: Path) -> UserError | None:
     """Return what is wrong with the files of the current generation, or None."""
     try:

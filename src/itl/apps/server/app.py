@@ -13,11 +13,12 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.responses import FileResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from itl.apps.server import page_api, service_api
+from itl.apps.server.answers import JSONAnswer
 from itl.apps.server.lessons import LessonRunner
 from itl.apps.server.limits import Limits
 from itl.apps.server.security import Access, Guard
@@ -108,13 +109,13 @@ async def _page(request: Request) -> Response:
 
 
 def _user_error(request: Request, error: Exception) -> Response:
-    return JSONResponse({"error": str(error)}, 400)
+    return JSONAnswer({"error": str(error)}, 400)
 
 
 def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return JSONResponse({"error": str(error.detail)}, error.status_code)
+    return JSONAnswer({"error": str(error.detail)}, error.status_code)
 
 
 def _internal_error(request: Request, error: Exception) -> Response:
-    return JSONResponse({"error": f"Internal error ({type(error).__name__}); the terminal shows details."}, 500)
+    return JSONAnswer({"error": f"Internal error ({type(error).__name__}); the terminal shows details."}, 500)

@@ -16,6 +16,7 @@ from itl.apps.model.export import to_onnx
 from itl.apps.model.memory_images import class_folder_names
 from itl.apps.server.pictures import DRAFT
 from itl.apps.server.sessions import Session
+from itl.regular_files import read_regular
 
 
 def memory_png(model: Model, slot: int) -> bytes | None:
@@ -78,7 +79,7 @@ def _write_zip(entries: Mapping[str, bytes | Path]) -> Path:
     target = Path(_temporary(".zip"))
     with zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as archive:
         for name, content in entries.items():
-            archive.writestr(name, content if isinstance(content, bytes) else content.read_bytes())
+            archive.writestr(name, content if isinstance(content, bytes) else read_regular(content))
     return target
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from typing import Any
 
 from itl.apps.server.sessions import Session
@@ -164,6 +165,9 @@ class LessonRunner:
                 message = "The lesson stopped before it was finished. Continue or discard it."
         except UserError as error:
             state, message = "failed", str(error)
+        except Exception as error:  # whatever happens, the next lesson can start
+            traceback.print_exc()
+            state, message = "failed", f"Internal error ({type(error).__name__}); the terminal shows details."
         values = {"result": event["result"]} if state == "done" else {}
         self._update(state=state, message=message, fraction=1.0 if state == "done" else 0.0, **values)
         self._idle.set()

@@ -28,3 +28,8 @@ class Limits:
     pictures: int = 10_000
     tried: int = 200
     body_seconds: float = 300.0
+
+
+def parse_number(text: str, digits: int) -> int | None:
+    """Return the number that a text of at most `digits` decimal digits stands for; None for any other text."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= digits else None

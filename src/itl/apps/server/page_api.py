@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,15 +10,17 @@ from typing import Any, TypeVar
 from starlette.background import BackgroundTask
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.responses import FileResponse, Response
 from starlette.routing import Route
 
 from itl.apps.images import UnreadableImage, clear_cache
 from itl.apps.images.picture_list import check_class_name
 from itl.apps.model import Model, edit, lock
 from itl.apps.server import exports
+from itl.apps.server.answers import JSONAnswer
 from itl.apps.server.backbones import backbone_choices, new_model_options
 from itl.apps.server.lessons import LessonRunner
+from itl.apps.server.limits import parse_number
 from itl.apps.server.pictures import thumbnail
 from itl.apps.server.review import Review, memory_slots, review_model
 from itl.apps.server.service_api import describe_session, predict_files, session_of
@@ -27,8 +28,10 @@ from itl.apps.server.sessions import Session
 from itl.apps.server.uploads import UploadedFile, read_uploads
 from itl.apps.teaching.held_out_evaluation import current_names, last_entries
 from itl.errors import UserError
+from itl.json_text import parse_json
 
 MAX_JSON_BYTES = 1 << 20
+THUMBNAIL_SIDE = 160  # pixels
 PICTURE_CACHE = "private, max-age=86400, immutable"  # a picture's id is a digest of its content
 T = TypeVar("T")
 
@@ -44,7 +47,7 @@ def routes() -> list[Route]:
         Route("/api/pictures/move", move_pictures, methods=["POST"]),
         Route("/api/pictures/remove", remove_pictures, methods=["POST"]),
         Route("/api/pictures/{picture}", show_picture),
-        Route("/api/memory/{slot:int}", show_memory),
+        Route("/api/memory/{slot}", show_memory),
         Route("/api/lesson", start_lesson, methods=["POST"]),
         Route("/api/lesson/cancel", cancel_lesson, methods=["POST"]),
         Route("/api/lesson/continue", continue_lesson, methods=["POST"]),
@@ -67,10 +70,10 @@ async def _json(request: Request, *keys: str) -> dict[str, Any]:
     try:
         if len(body) > MAX_JSON_BYTES:
             raise ValueError("too long")
-        values = json.loads(body)
+        values = parse_json(body)
         if not isinstance(values, dict) or not all(isinstance(values.get(key), str) for key in keys):
             raise ValueError("keys are missing")
-    except (ValueError, RecursionError):
+    except ValueError:
         raise UserError(f"the body must be a JSON object with the texts {', '.join(keys) or '(none)'}") from None
     return values
 
@@ -107,7 +110,7 @@ async def state(request: Request) -> Response:
     model = await describe_session(session)
     draft = [{"name": name, "pictures": pictures} for name, pictures in session.pictures.draft().items()]
     known = set(model["classes"])
-    return JSONResponse(
+    return JSONAnswer(
         {
             "models": request.app.state.sessions.names(),
             "several": request.app.state.sessions.several,
@@ -126,7 +129,7 @@ async def create_model(request: Request) -> Response:
     """Create a model."""
     values = await _json(request, "name")
     session = request.app.state.sessions.create(values["name"])
-    return JSONResponse({"name": session.name}, 201)
+    return JSONAnswer({"name": session.name}, 201)
 
 
 # ---------------------------------------------------------------------- pictures of the next lesson
@@ -136,14 +139,14 @@ async def rename_draft_class(request: Request) -> Response:
     """Rename a class of the next lesson."""
     values = await _json(request, "old", "new")
     session_of(request).pictures.rename_class(values["old"], values["new"])
-    return JSONResponse({})
+    return JSONAnswer({})
 
 
 async def remove_draft_class(request: Request) -> Response:
     """Remove a class with its pictures from the next lesson."""
     values = await _json(request, "name")
     session_of(request).pictures.remove_class(values["name"])
-    return JSONResponse({})
+    return JSONAnswer({})
 
 
 async def add_pictures(request: Request) -> Response:
@@ -151,7 +154,7 @@ async def add_pictures(request: Request) -> Response:
     session = session_of(request)
     files, fields = await read_uploads(request, request.app.state.options.limits)
     given = check_class_name(fields["class"]) if fields.get("class", "").strip() else None
-    return JSONResponse(await asyncio.to_thread(_store, session, files, given))
+    return JSONAnswer(await asyncio.to_thread(_store, session, files, given))
 
 
 def _store(session: Session, files: list[UploadedFile], given: str | None) -> dict[str, Any]:
@@ -174,24 +177,24 @@ async def move_pictures(request: Request) -> Response:
     """Move pictures into another class of the next lesson."""
     values = await _json(request, "class")
     session_of(request).pictures.add(_texts(values, "pictures"), values["class"])
-    return JSONResponse({})
+    return JSONAnswer({})
 
 
 async def remove_pictures(request: Request) -> Response:
     """Remove pictures from the next lesson."""
     session_of(request).pictures.remove(_texts(await _json(request), "pictures"))
-    return JSONResponse({})
+    return JSONAnswer({})
 
 
 async def show_picture(request: Request) -> Response:
     """Return a small version of a picture. The stored file itself is never sent to a browser."""
     session, picture = session_of(request), request.path_params["picture"]
     path = session.pictures.path(picture) or session.outside_files.get(picture)
-    side = request.query_params.get("side", "160")
+    side = parse_number(request.query_params.get("side", ""), 4) or THUMBNAIL_SIDE
     if path is None:
         raise HTTPException(404, "There is no such picture.")
     try:
-        data = await asyncio.to_thread(thumbnail, path, int(side) if side.isdigit() and len(side) < 5 else 160)
+        data = await asyncio.to_thread(thumbnail, path, side)
     except (UnreadableImage, OSError):
         raise HTTPException(404, "The picture cannot be read.") from None
     return Response(data, media_type="image/jpeg", headers={"Cache-Control": PICTURE_CACHE})
@@ -199,8 +202,10 @@ async def show_picture(request: Request) -> Response:
 
 async def show_memory(request: Request) -> Response:
     """Return a picture of the memory."""
-    slot = request.path_params["slot"]
-    data = await session_of(request).predictor.run(lambda model: exports.memory_png(model, slot))
+    slot = parse_number(request.path_params["slot"], 9)
+    data = None
+    if slot is not None:
+        data = await session_of(request).predictor.run(lambda model: exports.memory_png(model, slot))
     if data is None:
         raise HTTPException(404, "There is no such picture in the memory.")
     return Response(data, media_type="image/png")
@@ -222,14 +227,14 @@ async def start_lesson(request: Request) -> Response:
     options = {} if session.exists else new_model_options(values.get("backbone"), request.app.state.options.new_model)
     lesson = await asyncio.to_thread(session.pictures.start_lesson)
     runner.start(session, lesson, options)
-    return JSONResponse({"lesson": lesson}, 202)
+    return JSONAnswer({"lesson": lesson}, 202)
 
 
 async def cancel_lesson(request: Request) -> Response:
     """Cancel the lesson that is being taught."""
     await _json(request)
     _runner(request).cancel()
-    return JSONResponse({}, 202)
+    return JSONAnswer({}, 202)
 
 
 async def continue_lesson(request: Request) -> Response:
@@ -240,7 +245,7 @@ async def continue_lesson(request: Request) -> Response:
         raise UserError("there is no unfinished lesson")
     options = {} if session.exists else new_model_options(values.get("backbone"), request.app.state.options.new_model)
     _runner(request).start(session, lesson, options)
-    return JSONResponse({"lesson": lesson}, 202)
+    return JSONAnswer({"lesson": lesson}, 202)
 
 
 async def discard_lesson(request: Request) -> Response:
@@ -254,7 +259,7 @@ async def discard_lesson(request: Request) -> Response:
         session.discard(lesson)
 
     await _edit(request, change)
-    return JSONResponse({})
+    return JSONAnswer({})
 
 
 # ---------------------------------------------------------------------- trying, reviewing, correcting
@@ -272,7 +277,7 @@ async def try_pictures(request: Request) -> Response:
             picture = await asyncio.to_thread(session.pictures.save, file.data)
             session.pictures.set_tried([*session.pictures.tried(), picture])
             predictions.append({**prediction, "picture": picture})
-    return JSONResponse({"predictions": predictions, "problems": problems})
+    return JSONAnswer({"predictions": predictions, "problems": problems})
 
 
 async def _review(session: Session) -> tuple[Review, dict[str, list[int]]]:
@@ -292,14 +297,14 @@ async def _review(session: Session) -> tuple[Review, dict[str, list[int]]]:
 async def review(request: Request) -> Response:
     """Return accuracies, the confusion matrix, the memory and the least certain pictures."""
     result, memory = await _review(session_of(request))
-    return JSONResponse(result.to_dict(memory))
+    return JSONAnswer(result.to_dict(memory))
 
 
 async def correct(request: Request) -> Response:
     """Move a held-out or tried picture into a class of the next lesson."""
     values = await _json(request, "picture", "class")
     await _edit(request, lambda session: session.pictures.correct(values["picture"], values["class"]))
-    return JSONResponse({})
+    return JSONAnswer({})
 
 
 # ---------------------------------------------------------------------- changes of the model
@@ -309,7 +314,7 @@ async def undo(request: Request) -> Response:
     """Undo the last change."""
     await _json(request)
     entries = await _edit(request, lambda session: session.undo())
-    return JSONResponse({"undone": [entry["what"] for entry in entries]})
+    return JSONAnswer({"undone": [entry["what"] for entry in entries]})
 
 
 async def rename(request: Request) -> Response:
@@ -323,7 +328,7 @@ async def rename(request: Request) -> Response:
         session.pictures.rename_class(old, new)
 
     await _edit(request, change)
-    return JSONResponse({})
+    return JSONAnswer({})
 
 
 async def forget(request: Request) -> Response:
@@ -343,7 +348,7 @@ async def forget(request: Request) -> Response:
         clear_cache()  # decoded images are also cached outside the folder
         return count
 
-    return JSONResponse({"images": await _edit(request, change)})
+    return JSONAnswer({"images": await _edit(request, change)})
 
 
 async def export(request: Request) -> Response:

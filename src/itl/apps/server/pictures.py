@@ -18,12 +18,13 @@ import json
 import re
 import shutil
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from PIL import Image
 
-from itl.apps.images import UnreadableImage, split_held_out
+from itl.apps.images import UnreadableImage, printable_path, split_held_out
 from itl.apps.images.picture_list import (
     FILES_FOLDER,
     PictureList,
@@ -35,6 +36,8 @@ from itl.apps.images.read import ignore_warnings, open_bytes, upright
 from itl.apps.server.limits import Limits
 from itl.atomic import atomic_write, make_folder, write_text_atomic
 from itl.errors import UserError
+from itl.json_text import read_json
+from itl.regular_files import read_regular
 
 DRAFT, LESSON, TRIED = "draft", "lesson-", "tried.json"
 LESSON_NAME = re.compile(r"lesson-[0-9]{4,}")
@@ -50,10 +53,16 @@ class PictureStore:
     Args:
         folder: The folder `pictures` in the model folder. It is created when the first picture is added.
         limits: Limits on uploads.
+
+    Raises:
+        UserError: If the folder, or something in it, is a link.
     """
 
     def __init__(self, folder: Path, limits: Limits) -> None:
         self.folder, self.limits = folder, limits
+        for path in (folder, *folder.glob("*")):
+            if path.is_symlink():  # pictures would be written to another folder, and unused ones removed there
+                raise UserError(f"{printable_path(path)} is a link; a model folder contains only files and folders")
         self._lock = threading.RLock()
 
     # ------------------------------------------------------------------ files
@@ -63,7 +72,7 @@ class PictureStore:
         if not PICTURE_ID.fullmatch(picture):
             return None
         files = (self.folder / FILES_FOLDER / f"{picture}.{suffix}" for suffix in SUFFIXES.values())
-        return next((file for file in files if file.exists()), None)
+        return next((file for file in files if file.is_file() and not file.is_symlink()), None)
 
     def save(self, data: bytes) -> str:
         """Store an image file and return its id; large pictures are reduced.
@@ -76,12 +85,10 @@ class PictureStore:
         picture = hashlib.sha256(content).hexdigest()[:32]
         target = self.folder / FILES_FOLDER / f"{picture}.{suffix}"
         if not target.exists():
-            try:
+            with _write_errors(target):
                 make_folder(target.parent)
                 with atomic_write(target) as file:
                     file.write(content)
-            except OSError as error:
-                raise UserError(f"cannot write {target}: {error.strerror or error}") from None
         return picture
 
     def remove_unused(self) -> None:
@@ -90,7 +97,7 @@ class PictureStore:
             used = set().union(*(self.read(name).files() for name in [DRAFT, *self.lessons()]))
             stems = {Path(file).stem for file in used} | set(self.tried())
             for path in (self.folder / FILES_FOLDER).glob("*"):
-                if path.stem not in stems:
+                if PICTURE_ID.fullmatch(path.stem) and path.stem not in stems:
                     path.unlink(missing_ok=True)
 
     # ------------------------------------------------------------------ lists
@@ -222,7 +229,7 @@ class PictureStore:
     def tried(self) -> list[str]:
         """Return the ids of the tried pictures, oldest first."""
         try:
-            found = json.loads((self.folder / TRIED).read_text(encoding="utf-8"))
+            found = read_json(self.folder / TRIED)
         except (OSError, ValueError):
             return []
         is_list = isinstance(found, list) and all(isinstance(one, str) and PICTURE_ID.fullmatch(one) for one in found)
@@ -232,8 +239,9 @@ class PictureStore:
         """Replace the list of tried pictures; only the newest are kept."""
         with self._lock:
             kept = list(dict.fromkeys(pictures))[-self.limits.tried :]
-            make_folder(self.folder)
-            write_text_atomic(self.folder / TRIED, json.dumps(kept))
+            with _write_errors(self.folder / TRIED):
+                make_folder(self.folder)
+                write_text_atomic(self.folder / TRIED, json.dumps(kept))
 
     def correct(self, picture: str, name: str) -> None:
         """Move a held-out or tried picture into a class of the next lesson."""
@@ -254,10 +262,19 @@ class PictureStore:
         return path.name
 
 
+@contextmanager
+def _write_errors(path: Path) -> Iterator[None]:
+    """Turn errors of the disk into a `UserError`."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror or error}") from None
+
+
 def thumbnail(source: Path | bytes, side: int) -> bytes:
     """Return a picture as a JPEG file whose longer side is at most `side` pixels; small pictures are not enlarged."""
     side = max(16, min(side, MAX_THUMBNAIL_SIDE))
-    data = source if isinstance(source, bytes) else source.read_bytes()
+    data = source if isinstance(source, bytes) else read_regular(source)
     with ignore_warnings(), open_bytes(data) as image:
         image.draft(None, (2 * side, 2 * side))
         small = upright(image)

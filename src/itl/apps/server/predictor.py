@@ -21,7 +21,7 @@ from itl.checkpoint import store
 from itl.cpu import available_cores
 from itl.errors import UserError
 
-BATCH = 64  # pictures in one forward pass
+BATCH_SIZE = 64  # pictures in one forward pass
 TOP_CLASSES = 5
 T = TypeVar("T")
 
@@ -92,7 +92,7 @@ class Predictor:
         """Compute waiting pictures, as many at a time as have arrived."""
         try:
             while self._waiting:
-                batch, self._waiting = self._waiting[:BATCH], self._waiting[BATCH:]
+                batch, self._waiting = self._waiting[:BATCH_SIZE], self._waiting[BATCH_SIZE:]
                 try:
                     model, predictions = await self.run(partial(_classify, batch))
                 except Exception as error:

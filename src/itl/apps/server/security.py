@@ -16,10 +16,11 @@ from urllib.parse import parse_qs
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from itl.apps.server.limits import Limits
+from itl.apps.server.answers import JSONAnswer
+from itl.apps.server.limits import Limits, parse_number
 
 SAFE_METHODS = ("GET", "HEAD")
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
@@ -102,7 +103,7 @@ class Guard:
 
         if refusal is not None:
             status, text = refusal
-            answer: Response = JSONResponse({"error": text}, status) if is_api else PlainTextResponse(text, status)
+            answer: Response = JSONAnswer({"error": text}, status) if is_api else PlainTextResponse(text, status)
             await answer(scope, receive, send_with_headers)
             return
         await self.app(scope, self._limited(receive), send_with_headers)
@@ -117,8 +118,8 @@ class Guard:
         is_page = scope["path"] == "/" and scope["method"] in SAFE_METHODS
         if site not in (None, "same-origin", "none") and not is_page:
             return 403, "Requests from other sites are refused."
-        length = headers.get("content-length", "0")
-        if not length.isdigit() or int(length) > self.limits.request_bytes:
+        length = parse_number(headers.get("content-length", "0"), 18)
+        if length is None or length > self.limits.request_bytes:
             return 413, f"A request has at most {self.limits.request_bytes >> 20} MB. Send the pictures in parts."
         bearer = headers.get("authorization", "").removeprefix("Bearer ").strip()
         if self.access.is_token(bearer or given):

@@ -6,11 +6,12 @@ import asyncio
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from itl.apps.model import Model
 from itl.apps.model.calibration import Calibration
+from itl.apps.server.answers import JSONAnswer
 from itl.apps.server.openapi import openapi_document
 from itl.apps.server.sessions import Session
 from itl.apps.server.uploads import UploadedFile, read_uploads
@@ -37,17 +38,17 @@ def session_of(request: Request) -> Session:
 
 async def openapi(request: Request) -> Response:
     """Return the OpenAPI document."""
-    return JSONResponse(openapi_document(request.app.state.options.limits))
+    return JSONAnswer(openapi_document(request.app.state.options.limits))
 
 
 async def models(request: Request) -> Response:
     """Return the names of all models."""
-    return JSONResponse({"models": request.app.state.sessions.names()})
+    return JSONAnswer({"models": request.app.state.sessions.names()})
 
 
 async def model_facts(request: Request) -> Response:
     """Return facts about a model."""
-    return JSONResponse(await describe_session(session_of(request)))
+    return JSONAnswer(await describe_session(session_of(request)))
 
 
 async def describe_session(session: Session) -> dict[str, Any]:
@@ -86,8 +87,8 @@ async def predict(request: Request) -> Response:
         raise UserError("there is no image in the request; send a form with files, or the content of an image file")
     predictions, problems = await predict_files(session, files)
     if not predictions:
-        return JSONResponse({"error": problems[0]["why"], "problems": problems}, 400)
-    return JSONResponse({"model": session.name, "predictions": predictions, "problems": problems})
+        return JSONAnswer({"error": problems[0]["why"], "problems": problems}, 400)
+    return JSONAnswer({"model": session.name, "predictions": predictions, "problems": problems})
 
 
 async def predict_files(

@@ -91,7 +91,8 @@ class Sessions:
         """Return the names of all models, sorted; a first one is offered if there is none."""
         if not self.several:
             return [self.path.resolve().name]
-        folders = [path for path in self.path.glob("*") if path.is_dir()] if self.path.exists() else []
+        # The page cannot name a folder whose name is not text.
+        folders = [path for path in self.path.glob("*") if path.name.isprintable() and path.is_dir()]
         found = [path.name for path in folders if (path / store.CURRENT).exists() or (path / PICTURES_FOLDER).is_dir()]
         return sorted({*found, *self._open}) or [FIRST_MODEL]
 

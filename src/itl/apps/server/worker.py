@@ -28,10 +28,20 @@ if TYPE_CHECKING:
 EVENT_INTERVAL = 0.15  # seconds between two events of a stage
 
 
+_events = sys.stdout
+
+
 def send(**event: Any) -> None:
     """Write an event."""
-    sys.stdout.write(json.dumps(event) + "\n")
-    sys.stdout.flush()
+    _events.write(json.dumps(event) + "\n")
+    _events.flush()
+
+
+def _keep_stdout_for_events() -> None:
+    """Let everything else that is printed, as by a user's network, go to standard error."""
+    global _events
+    _events = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
 
 
 class ProgressCallback(Callback):
@@ -118,6 +128,7 @@ def teach(job: dict[str, Any], stop: threading.Event) -> None:
 
 def main() -> None:
     """Teach lessons until standard input is closed."""
+    _keep_stdout_for_events()
     stop, jobs = threading.Event(), queue.SimpleQueue[dict[str, Any]]()
 
     def listen() -> None:

@@ -29,7 +29,7 @@ def training_choice(teacher: Teacher) -> str | None:
     if "specialist.epochs" in chosen:
         return f"training for {chosen['specialist.epochs']} epochs, as you chose"
     measure = "the accuracy on held-out images" if teacher.options.test else "the training loss"
-    return f"training until {measure} stops improving, at most {teacher.minutes:g} minutes for each lesson"
+    return f"training until {measure} stops improving, at most {teacher.minutes:g} min for each lesson"
 
 
 def _settings(teacher: Teacher) -> Settings:

@@ -15,7 +15,7 @@ from torch import Tensor
 from itl.apps.model import Model
 from itl.apps.model.channels import interpolation
 from itl.apps.teaching.held_out_evaluation import current_names, last_entries, recorded_train_only_hashes
-from itl.apps.teaching.lesson import LabeledImages, Lesson
+from itl.apps.teaching.lesson import DecodedImages, Lesson
 from itl.apps.teaching.options import ROWS_NOTE
 from itl.errors import UserError
 from itl.learner.state import memory_images
@@ -31,7 +31,7 @@ class FolderReplay:
         notes: What an unfinished lesson must remember to choose the same images.
     """
 
-    images: LabeledImages
+    images: DecodedImages
     folders: int
     notes: dict[str, Any]
 
@@ -55,13 +55,13 @@ def replay_folders(model: Model, without: Collection[str]) -> FolderReplay:
             lesson = Lesson.from_folder(model.path / folder, bool(entry.get("tested")), hashes)
             images, names = lesson.read(size, None, interpolation(model)).train, current_names(model, entry)
             labels = [names.get(label, label) for label in images.labels]
-            parts.append(LabeledImages(images.pixels, labels).of_classes(set(model.classes)))
+            parts.append(DecodedImages(images.pixels, labels).of_classes(set(model.classes)))
     empty = torch.zeros(0, model.image["channels"], size, size, dtype=torch.uint8)
     pixels = torch.cat([empty, *(part.pixels for part in parts)])
     labels = [label for part in parts for label in part.labels]
     chosen = _rows(model, pixels)
     rows = np.flatnonzero(chosen)
-    images = LabeledImages(pixels[rows], [labels[row] for row in rows])
+    images = DecodedImages(pixels[rows], [labels[row] for row in rows])
     return FolderReplay(images, len(parts), {ROWS_NOTE: np.packbits(chosen).tobytes().hex()})
 
 

@@ -13,7 +13,7 @@ import torch
 from itl.apps.model import Model
 from itl.apps.model.calibration import Outputs
 from itl.apps.model.channels import interpolation
-from itl.apps.teaching.lesson import LabeledImages, Lesson
+from itl.apps.teaching.lesson import DecodedImages, Lesson
 from itl.errors import UserError
 
 MAX_FALL = 5.0  # percentage points that a class may lose in one lesson without a remark
@@ -94,9 +94,9 @@ class HeldOutEvaluation:
     """Evaluates a model on the test images of all lessons; each folder's test images are read once."""
 
     def __init__(self) -> None:
-        self.test_images: dict[str, LabeledImages | None] = {}  # by relative folder; None: not available
+        self.test_images: dict[str, DecodedImages | None] = {}  # by relative folder; None: not available
 
-    def add_test_images(self, folder: str, images: LabeledImages) -> None:
+    def add_test_images(self, folder: str, images: DecodedImages) -> None:
         """Provide the test images of a folder that have been read already."""
         self.test_images[folder] = images
 
@@ -134,7 +134,7 @@ class HeldOutEvaluation:
         ]
         return HeldOutScores(tasks, classes, _percent(sum(correct.values()), sum(total.values())))
 
-    def _images(self, model: Model, folder: str, entry: dict[str, Any]) -> LabeledImages | None:
+    def _images(self, model: Model, folder: str, entry: dict[str, Any]) -> DecodedImages | None:
         """Return a lesson's test images under today's class names, without forgotten classes; None if unavailable."""
         if folder not in self.test_images:
             self.test_images[folder] = None
@@ -148,7 +148,7 @@ class HeldOutEvaluation:
             return None
         names = current_names(model, entry)
         labels = [names.get(label, label) for label in images.labels]
-        return LabeledImages(images.pixels, labels).of_classes(set(model.classes))
+        return DecodedImages(images.pixels, labels).of_classes(set(model.classes))
 
 
 def last_entries(model: Model) -> dict[str, dict[str, Any]]:

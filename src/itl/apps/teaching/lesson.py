@@ -28,8 +28,8 @@ MEASURED_IMAGES = 32  # images whose dimensions are read to choose a model's ima
 
 
 @dataclass(frozen=True)
-class LabeledImages:
-    """Images uint8 `[n, 3, size, size]` and the class name of each."""
+class DecodedImages:
+    """Images read from files, uint8 `[n, 3, size, size]`, and the class name of each."""
 
     pixels: Tensor
     labels: list[str]
@@ -41,18 +41,18 @@ class LabeledImages:
         """Return the number of images of each class."""
         return dict(Counter(self.labels))
 
-    def of_classes(self, names: set[str]) -> LabeledImages:
+    def of_classes(self, names: set[str]) -> DecodedImages:
         """Return the images of these classes."""
         rows = [row for row, name in enumerate(self.labels) if name in names]
-        return self if len(rows) == len(self) else LabeledImages(self.pixels[rows], [self.labels[row] for row in rows])
+        return self if len(rows) == len(self) else DecodedImages(self.pixels[rows], [self.labels[row] for row in rows])
 
 
 @dataclass(frozen=True)
 class LessonImages:
     """A lesson's decoded images, and the files that were skipped."""
 
-    train: LabeledImages
-    test: LabeledImages
+    train: DecodedImages
+    test: DecodedImages
     skipped: list[SkippedPath] = field(default_factory=list)
 
 
@@ -140,17 +140,17 @@ class Lesson:
         images, unreadable = _read(chosen, size, interpolation, None)
         if not len(images):
             return self.read(size, interpolation=interpolation)
-        return LessonImages(images, LabeledImages(images.pixels[:0], []), [*self.files.skipped, *unreadable])
+        return LessonImages(images, DecodedImages(images.pixels[:0], []), [*self.files.skipped, *unreadable])
 
-    def read_test(self, size: int, interpolation: str = "bilinear") -> LabeledImages:
+    def read_test(self, size: int, interpolation: str = "bilinear") -> DecodedImages:
         """Decode the test images only."""
         return _read(self.files.test, size, interpolation, None)[0]
 
 
 def _read(
     classes: dict[str, list[Path]], size: int, interpolation: str, progress: Progress | None
-) -> tuple[LabeledImages, list[SkippedPath]]:
+) -> tuple[DecodedImages, list[SkippedPath]]:
     """Decode the images of some classes, one class after another; return them and the skipped files."""
     pairs = [(name, file) for name, files in classes.items() for file in files]
     decoded = read_images([file for _, file in pairs], size, progress=progress, interpolation=interpolation)
-    return LabeledImages(torch.from_numpy(decoded.pixels), [pairs[k][0] for k in decoded.indices]), decoded.skipped
+    return DecodedImages(torch.from_numpy(decoded.pixels), [pairs[k][0] for k in decoded.indices]), decoded.skipped

@@ -29,7 +29,7 @@ from itl.apps.teaching.held_out_evaluation import (
     recorded_train_only_hashes,
     relative_folder,
 )
-from itl.apps.teaching.lesson import LabeledImages, Lesson, LessonImages
+from itl.apps.teaching.lesson import DecodedImages, Lesson, LessonImages
 from itl.apps.teaching.lesson_result import LessonResult
 from itl.apps.teaching.options import (
     DEFAULT_IMAGE_SIZES,
@@ -252,7 +252,7 @@ class Teacher:
         """
         wanted = self.options.replay_folders if model.pending is None else ROWS_NOTE in model.pending
         if not wanted or not model.learner.is_built or not model.learner.specialist.optimizes:
-            return FolderReplay(LabeledImages(torch.zeros(0), []), 0, {})
+            return FolderReplay(DecodedImages(torch.zeros(0), []), 0, {})
         return replay_folders(model, [relative_folder(model, lesson.folder)])
 
     def evaluate(self) -> HeldOutScores:

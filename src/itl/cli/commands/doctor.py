@@ -95,7 +95,9 @@ def self_test(device: str = "auto") -> dict[str, Any]:
 
 def _learn_and_reload(device: str) -> float:
     import itl
+    from itl.engine.device import use_idle_cores
 
+    use_idle_cores()
     stream = itl.streams.load("seq-digits", tasks=2)
     learner = itl.Learner(method="itl", buffer=20, classes=stream.classes, settings=SELF_TEST, device=device)
     for task in stream:

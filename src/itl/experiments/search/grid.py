@@ -19,6 +19,7 @@ from itl.experiments.config import Config
 from itl.experiments.search.optional_imports import import_optional
 from itl.json_text import MAX_DEPTH, parse_json
 from itl.presets import METHODS, settings_for
+from itl.regular_files import read_regular
 from itl.results.published import SOURCES, published
 from itl.settings import flatten
 from itl.streams import check
@@ -69,9 +70,7 @@ def load_grid(source: str) -> Grid:
         text = packaged[source]
     elif path.suffix in (".yaml", ".yml", ".json"):
         try:
-            if path.stat().st_size > MAX_GRID_BYTES:
-                raise UserError(f"The grid {source} is larger than {MAX_GRID_BYTES >> 20} MiB. Shorten it.")
-            text = path.read_text(encoding="utf-8")
+            text = read_regular(path, MAX_GRID_BYTES).decode("utf-8")
         except (OSError, ValueError) as error:
             raise UserError(f"Cannot read the grid {source}: {getattr(error, 'strerror', None) or error}") from None
     else:
