@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from itl import plugins
+from itl.class_source import classes_in, inherited, with_bases
 from itl.errors import UserError, unknown
 
-GROUP = "itl.methods"
+ENTRY_POINT_GROUP = "itl.methods"
 PACKAGE = "itl.specialists"
-FOLDER = Path(__file__).parent / "specialists"
+SPECIALISTS_FOLDER = Path(__file__).parent / "specialists"
 
 Defaults = Mapping[str, Any]
 StreamDefaults = Mapping[tuple[str, int | None], Defaults]
@@ -80,34 +81,34 @@ def register(specialist: type) -> type:
 def built_in() -> dict[str, tuple[MethodInfo, str, str]]:
     """(info, module, class name) of each specialist of this package, by name. No module is imported."""
     found = {}
-    for path in sorted(FOLDER.glob("*.py")):
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.ClassDef):
-                values = _literals(node, path)
-                if "name" in values:
-                    found[values["name"]] = (MethodInfo(**values), f"{PACKAGE}.{path.stem}", node.name)
+    for class_name, source in classes_in(SPECIALISTS_FOLDER).items():
+        values = {name: source.literal(value, name) for name, value in source.assignments() if name in ATTRIBUTES}
+        if "name" in values:
+            found[values["name"]] = (MethodInfo(**values), f"{PACKAGE}.{source.path.stem}", class_name)
     return found
 
 
-def _literals(node: ast.ClassDef, path: Path) -> dict[str, Any]:
-    """The attributes of a class that describe a method. They must be literals."""
-    values = {}
-    for line in node.body:
-        if not isinstance(line, ast.Assign | ast.AnnAssign) or line.value is None:
-            continue
-        target = line.target if isinstance(line, ast.AnnAssign) else line.targets[0]
-        if not isinstance(target, ast.Name) or target.id not in ATTRIBUTES:
-            continue
-        try:
-            values[target.id] = ast.literal_eval(line.value)
-        except ValueError:
-            raise ValueError(f"{path.name}, line {line.lineno}: {node.name}.{target.id} must be a literal") from None
-    return values
+def class_attribute(name: str, attribute: str) -> Any:
+    """An attribute of a specialist's class that is a literal, such as `stores_logits`. Only plug-ins are imported."""
+    if name not in built_in():
+        return getattr(load(name), attribute)
+    value = inherited(SPECIALISTS_FOLDER, built_in()[name][2], attribute)
+    return None if value is None else ast.literal_eval(value)
+
+
+def option_defaults(name: str) -> dict[str, Any]:
+    """The settings `specialist.options.*` of a method with their default values. Only plug-ins are imported."""
+    if name not in built_in():
+        return load(name).Options().model_dump()  # type: ignore[attr-defined, no-any-return]
+    options = inherited(SPECIALISTS_FOLDER, built_in()[name][2], "Options")
+    assert isinstance(options, ast.Name)
+    classes = reversed(with_bases(SPECIALISTS_FOLDER, options.id))
+    return {field: source.literal(value, field) for source in classes for field, value in source.assignments()}
 
 
 def names() -> list[str]:
     """Names of all specialists: this package's, registered ones, then plug-ins. Plug-ins are not imported."""
-    return list(dict.fromkeys([*built_in(), *REGISTERED, *plugins.find_all(GROUP)]))
+    return list(dict.fromkeys([*built_in(), *REGISTERED, *plugins.find_all(ENTRY_POINT_GROUP)]))
 
 
 def info(name: str) -> MethodInfo:
@@ -130,7 +131,7 @@ def load(name: str) -> type:
         return getattr(import_module(module), class_name)  # type: ignore[no-any-return]
     if name in REGISTERED:
         return REGISTERED[name]
-    point = plugins.find_all(GROUP).get(name)
+    point = plugins.find_all(ENTRY_POINT_GROUP).get(name)
     if point is None:
         raise unknown("method", name, names())
     return _plugin(point)
@@ -145,7 +146,9 @@ def _plugin(point: EntryPoint) -> type:
             f"the method {point.name} ({point.value}) calls itself {described.get('name')!r}; "
             "the entry point and the class attribute `name` must be the same"
         )
-    if point.group == GROUP and not MethodInfo.of(found).is_method:  # the deprecated group carried no defaults
+    if (
+        point.group == ENTRY_POINT_GROUP and not MethodInfo.of(found).is_method
+    ):  # the deprecated group carried no defaults
         raise UserError(
             f"the method {point.name} ({point.value}) has no defaults; set `defaults`, or `based_on` to the method "
             "whose defaults it shares"

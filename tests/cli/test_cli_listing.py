@@ -142,3 +142,11 @@ def test_help_and_option_errors_do_not_import_torch(args):
     program += "try: cli(standalone_mode=False)\nexcept Exception: pass\n"
     program += "assert 'torch' not in sys.modules and 'itl' in sys.modules"
     subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
+
+
+@pytest.mark.parametrize("args", [["methods"], ["methods", "x-der"], ["methods", "itl", "--json"], ["streams"]])
+def test_lists_do_not_import_torch(args):
+    program = f"import sys; from itl.cli.app import cli; cli({args!r}, standalone_mode=False)\n"
+    program += "assert 'torch' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert len(done.stdout.splitlines()) > 5

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from itl import UserError, _deprecated
-from itl.memory import MemoryPolicy, Slots, get_policy, policy_names, policy_summaries
+from itl.memory import MemoryPolicy, Slots, get_policy, policy_names, policy_sets, policy_summaries
 from itl.memory.registry import ENTRY_POINT_GROUP
 from support.tiny import tiny_learner, tiny_stream
 
@@ -60,6 +60,12 @@ def test_policies_differ_in_when_they_select() -> None:
     assert {n for n, p in found.items() if p.candidates_class} == {"entropy", "coreset", "gcr"}
     assert {n for n, p in found.items() if p.selector_class} == {"loss-aware", "gss"}
     assert {n for n, p in found.items() if p.assigns_weights} == {"coreset", "gcr"}
+
+
+@pytest.mark.parametrize("name", policy_names())
+def test_attributes_read_from_the_source_are_those_of_the_policy(name: str) -> None:
+    for attribute in ("assigns_weights", "selector_class", "candidates_class"):
+        assert policy_sets(name, attribute) is bool(getattr(get_policy(name), attribute))
 
 
 @pytest.mark.parametrize("policy", [FirstRows, FirstRows()])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import itertools
 import subprocess
 import sys
 from importlib.metadata import EntryPoint
@@ -11,7 +13,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from itl import UserError, method_catalog, presets, specialists
+from itl import UserError, class_source, method_catalog, presets, specialists
 from itl.method_catalog import MethodInfo
 from itl.specialists.er import ER
 
@@ -48,9 +50,33 @@ def test_names_and_defaults_are_read_without_torch() -> None:
     subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
 
 
+@pytest.mark.parametrize("name", method_catalog.built_in())
+def test_attributes_and_options_read_from_the_source_are_those_of_the_class(name: str) -> None:
+    found = specialists.find(name)
+    for attribute in ("stores_logits", "stores_logits_at_task_end", "capturable", "needs_memory", "data"):
+        assert method_catalog.class_attribute(name, attribute) == getattr(found, attribute)
+    listed, defaults = method_catalog.option_defaults(name), found.Options().model_dump()
+    assert [(key, type(value), value) for key, value in listed.items()] == [
+        (key, type(value), value) for key, value in defaults.items()
+    ]
+
+
+def test_attributes_are_inherited_in_the_order_of_python(tmp_path: Path) -> None:
+    code = "class Base:\n    a = 1\n    b = 2\n    c: int\nclass Child(Other, Base):\n    b = 3\n"
+    (tmp_path / "file.py").write_text(code)
+    values = {name: class_source.inherited(tmp_path, "Child", name) for name in "abc"}
+    assert {name: value and ast.literal_eval(value) for name, value in values.items()} == {"a": 1, "b": 3, "c": None}
+
+
+def test_listed_settings_are_those_of_a_run() -> None:
+    for name, stream, size in itertools.product(presets.METHODS, ("seq-cifar10", "seq-cifar100"), (200, 500)):
+        settings = presets.settings_for(name, stream, size)
+        assert specialists.with_option_defaults(settings) == specialists.resolve_options(settings)
+
+
 def test_attribute_that_is_not_a_literal_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "wrong.py").write_text('class Wrong:\n    name = "wrong"\n    defaults = dict(a=1)\n')
-    monkeypatch.setattr(method_catalog, "FOLDER", tmp_path)
+    monkeypatch.setattr(method_catalog, "SPECIALISTS_FOLDER", tmp_path)
     with pytest.raises(ValueError, match=r"wrong\.py, line 3: Wrong\.defaults must be a literal"):
         method_catalog.built_in.__wrapped__()
 

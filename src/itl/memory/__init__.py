@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from itl.memory.model_outputs import FeaturesAndLogits, ModelOutputs
     from itl.memory.online_selection import OfferedBatch, OnlineSelector, ReplayedBatch
     from itl.memory.policies.base import MemoryPolicy
-    from itl.memory.registry import get_policy, policy_names, policy_summaries
+    from itl.memory.registry import get_policy, policy_names, policy_sets, policy_summaries
     from itl.memory.slots import Slots
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "Slots",
     "get_policy",
     "policy_names",
+    "policy_sets",
     "policy_summaries",
 ]
 
@@ -40,7 +41,7 @@ __getattr__ = lazy_names(
         "model_outputs": ["FeaturesAndLogits", "ModelOutputs"],
         "online_selection": ["OfferedBatch", "OnlineSelector", "ReplayedBatch"],
         "policies.base": ["MemoryPolicy"],
-        "registry": ["get_policy", "policy_names", "policy_summaries"],
+        "registry": ["get_policy", "policy_names", "policy_sets", "policy_summaries"],
         "slots": ["Slots"],
     },
 )

@@ -6,17 +6,22 @@ read without importing torch.
 
 from __future__ import annotations
 
+import ast
 from functools import cache
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from itl import plugins
+from itl.class_source import inherited
 from itl.errors import unknown
 
 if TYPE_CHECKING:
     from itl.memory.policies.base import MemoryPolicy
 
 ENTRY_POINT_GROUP = "itl.memory"
+
+POLICIES_FOLDER = Path(__file__).parent / "policies"
 
 # name: (module and class under itl.memory.policies, summary)
 BUILT_IN = {
@@ -65,6 +70,14 @@ def get_policy(name: str) -> MemoryPolicy:
         raise unknown("memory policy", name, policy_names())
     policy: MemoryPolicy | type[MemoryPolicy] = plugins.load("memory policy", added[name], MemoryPolicy)
     return policy() if isinstance(policy, type) else policy
+
+
+def policy_sets(name: str, attribute: str) -> bool:
+    """Whether a class attribute of a policy is neither None nor False. This package's policies are not imported."""
+    if name not in BUILT_IN:
+        return bool(getattr(get_policy(name), attribute))
+    value = inherited(POLICIES_FOLDER, BUILT_IN[name][0].partition(":")[2], attribute)
+    return value is not None and not (isinstance(value, ast.Constant) and not value.value)
 
 
 @cache

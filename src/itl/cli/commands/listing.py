@@ -92,14 +92,12 @@ def _collect(describe_all: Callable[[], Iterable[dict[str, Any]]]) -> list[dict[
 
 def describe(method: Method) -> dict[str, Any]:
     """Facts about a method, as `itl methods --json` prints them."""
-    from itl import settings, specialists
-    from itl.memory import get_policy
+    from itl import method_catalog, settings, specialists
+    from itl.memory import policy_sets
 
     s = settings.build(method.defaults)
-    specialist = specialists.build(s.specialist)
-    logits = s.memory.logits or specialist.stores_logits
-    policy = get_policy(s.memory.policy)
-    weights = s.memory.weights is not False and policy.assigns_weights
+    logits = s.memory.logits or method_catalog.class_attribute(s.specialist.name, "stores_logits")
+    weights = s.memory.weights is not False and policy_sets(s.memory.policy, "assigns_weights")
     stored = ["image", "label", *(["logits"] if logits else []), *(["weight"] if weights else [])]
     return {
         "name": method.name,
@@ -119,7 +117,7 @@ def describe(method: Method) -> dict[str, Any]:
 def settings_by_stream(method: Method) -> dict[str, dict[str, dict[str, Any]]]:
     """All settings by stream, then by the buffer sizes that have settings of their own (`any` if there are none)."""
     from itl.settings import build, flatten
-    from itl.specialists import resolve_options
+    from itl.specialists import with_option_defaults
     from itl.streams import names
 
     out: dict[str, dict[str, dict[str, Any]]] = {}
@@ -127,7 +125,7 @@ def settings_by_stream(method: Method) -> dict[str, dict[str, dict[str, Any]]]:
         sizes = sorted({size for name, size in method.stream_defaults if name == stream and size is not None})
         built: dict[str, Settings] = {str(size): build(method.defaults_for(stream, size)) for size in sizes}
         built = built or {"any": build(method.defaults_for(stream, 0))}
-        out[stream] = {size: flatten(resolve_options(settings).model_dump()) for size, settings in built.items()}
+        out[stream] = {size: flatten(with_option_defaults(settings).model_dump()) for size, settings in built.items()}
     return out
 
 
