@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -47,6 +48,8 @@ class Network(SettingsGroup):
         size: Height and width to which images are resized in front of the network; null: their own.
         trained: Number of last layers to train, the classifier included. The layers before them are frozen, and their
             features are computed once per image. null: train the whole network.
+        feature_layers: Number of layers before the classifier whose pooled outputs are the features, if `trained` is 1;
+            1: the last layer's features as they are.
     """
 
     name: str = "resnet18"
@@ -56,6 +59,7 @@ class Network(SettingsGroup):
     weights: str | None = None
     size: Annotated[int, Field(strict=True, ge=8, le=1024)] | None = None
     trained: Annotated[int, Field(strict=True, ge=1, le=64)] | None = None
+    feature_layers: Annotated[int, Field(strict=True, ge=1, le=64)] = 1
 
 
 class MemorySettings(SettingsGroup):
@@ -321,14 +325,10 @@ def parse(pairs: Iterable[str]) -> dict[str, Any]:
 
 
 def _value(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        words = {"true": True, "false": False, "none": "none", "null": None}
-        try:
-            return float(text)  # .1, 1e-5
-        except ValueError:
-            return words.get(text.lower(), text)
+    for read in (json.loads, float):  # `float` also reads .1
+        with suppress(ValueError):
+            return read(text)
+    return {"true": True, "false": False, "none": "none", "null": None}.get(text.lower(), text)
 
 
 def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -349,9 +349,7 @@ def build(*layers: Mapping[str, Any]) -> Settings:
     Raises:
         UserError: A name is unknown, a value is invalid, or the combination is meaningless.
     """
-    flat: dict[str, Any] = {}
-    for layer in layers:
-        flat |= flatten(layer)
+    flat = {key: value for layer in layers for key, value in flatten(layer).items()}
     nested: dict[str, Any] = {}
     for key, value in flat.items():
         check_name(key)

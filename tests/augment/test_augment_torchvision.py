@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from itl.augment import OPS
-from itl.augment.policy import NAMES, POLICIES, SIGNED, magnitudes
+from itl.augment.policy import OPERATION_NAMES, POLICIES, SIGNED, magnitudes
 from support.pillow_reference import from_pillow, sample_images, to_pillow
 
 pytest.importorskip("torchvision")
@@ -24,7 +24,7 @@ def test_policy_tables_equal_torchvision(name: str) -> None:
 @pytest.mark.parametrize(("height", "width"), SIZES)
 def test_magnitudes_equal_torchvision(height: int, width: int) -> None:
     theirs = autoaugment.AutoAugment()._augmentation_space(10, (height, width))
-    assert set(theirs) == set(NAMES) - {"Identity"}
+    assert set(theirs) == set(OPERATION_NAMES) - {"Identity"}
     for name, (values, signed) in theirs.items():
         assert magnitudes(name, height, width).tolist() == values.double().expand(10).tolist()
         assert (name in SIGNED) == signed

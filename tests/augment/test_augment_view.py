@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from itl.augment import Augment, Draws, policies, view
-from itl.augment.policy import NAMES, POLICIES, SIGNED
+from itl.augment.policy import OPERATION_NAMES, POLICIES, SIGNED
 from itl.errors import UserError
 from support.pillow_reference import photo_crops, pillow_views, sample_images
 
@@ -121,7 +121,7 @@ def test_draw_frequencies_match_the_policy(policy: str) -> None:
         pairs = zip(draws.ops[:, slot].tolist(), draws.levels[:, slot].tolist(), strict=True)
         counts: dict[tuple[str, int], int] = {}
         for op, level in pairs:
-            counts[NAMES[op], level] = counts.get((NAMES[op], level), 0) + 1
+            counts[OPERATION_NAMES[op], level] = counts.get((OPERATION_NAMES[op], level), 0) + 1
         assert set(counts) == {key for key, p in expected.items() if p > 0}
         assert all(within(counts.get(key, 0), n, p) for key, p in expected.items())
 
@@ -129,9 +129,9 @@ def test_draw_frequencies_match_the_policy(policy: str) -> None:
 def test_both_steps_come_from_one_sub_policy_and_are_independent() -> None:
     # Only one sub-policy of cifar10 has Rotate, with TranslateX after it at 0.3; no other pair may follow Rotate.
     draws = Augment(policy="cifar10").draw(np.random.default_rng(0), 100_000)
-    rotated = draws.ops[:, 0] == NAMES.index("Rotate")
+    rotated = draws.ops[:, 0] == OPERATION_NAMES.index("Rotate")
     then = draws.ops[rotated, 1]
-    assert set(then.tolist()) == {0, NAMES.index("TranslateX")}
+    assert set(then.tolist()) == {0, OPERATION_NAMES.index("TranslateX")}
     assert within(int((then > 0).sum()), int(rotated.sum()), 0.3)
 
 

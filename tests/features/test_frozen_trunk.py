@@ -190,14 +190,19 @@ def test_gdumb_trains_on_cached_features_without_mixing_them(trained, lr):
 
 @pytest.mark.usefixtures("small_backbone")
 @pytest.mark.parametrize(
-    ("method", "backbone"),
-    [("itl", "small"), ("ranpac", "small"), pytest.param("itl", "efficientnet-lite0", marks=pytest.mark.slow)],
+    ("method", "backbone", "layers"),
+    [
+        ("itl", "small", 1),
+        ("ranpac", "small", 3),
+        pytest.param("itl", "efficientnet-lite0", 9, marks=pytest.mark.slow),
+    ],
 )
-def test_exported_model_agrees_with_predict_proba(method, backbone, tmp_path):
+def test_exported_model_agrees_with_predict_proba(method, backbone, layers, tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime")
     from itl.apps.model.export import to_onnx
 
     settings = {name: value for name, value in SETTINGS.items() if name != "net.size"}
+    settings["net.feature_layers"] = layers
     model = itl.Model.create(
         tmp_path / "model", size=SIZE, method=method, backbone=backbone, settings=settings, device="cpu"
     )

@@ -13,6 +13,7 @@ from torch import Tensor
 from itl import Learner
 from itl.callbacks.base import Callback
 from itl.errors import UserError
+from itl.generalists import projection_stage
 from itl.generalists.monitor import ProjectionMonitor
 from itl.learner import load_learner
 from itl.learner.stages import make_projection_stage, memory_context
@@ -104,8 +105,13 @@ def test_teacher_has_the_root_mean_square_of_the_settings() -> None:
     logits = scale * learner._generalist.logits(learner.normalize(learner.memory.pixels[:8]))
     rms = (logits - logits.mean(1, keepdim=True)).square().mean().sqrt()
     assert float(rms) == pytest.approx(3.0, rel=1e-5)
-    chunk = next(iter(stages[1].planner.load(stages[1].planner.plan(0))))
-    assert float(chunk.groups[0]["target"].abs().max()) > 0
+    context = memory_context(learner, task.traits)
+    data, augment = (learner.memory, len(learner.memory)), context.augment
+    plain = projection_stage(learner.net, learner._generalist.logits, context, data, augment)
+    scaled, unscaled = (
+        next(iter(stage.planner.load(stage.planner.plan(0)))).groups[0]["target"] for stage in (stages[1], plain)
+    )
+    torch.testing.assert_close(scaled, scale * unscaled)
 
 
 @pytest.mark.slow

@@ -208,6 +208,13 @@ def test_views_have_a_key_and_their_number_matters() -> None:
     assert differing_keys(first, more)
 
 
+def test_every_view_is_augmented_differently() -> None:
+    problem = memory_problem(tangent__views=4)
+    shifts = problem.draws.shift.unflatten(0, (4, -1))
+    assert len({tuple(view.flatten().tolist()) for view in shifts}) == 4
+    assert problem.rows.unflatten(0, (4, -1)).equal(torch.arange(8).expand(4, 8))
+
+
 @pytest.mark.parametrize(("generalist", "event"), [*itertools.product(["tangent", "linear"], ["memory", "round"])])
 def test_interrupted_solve_gives_the_same_expert(tmp_path: Path, generalist: str, event: str) -> None:
     """The learner is saved before the solve, or after its only round, and continued from there."""

@@ -14,7 +14,7 @@ from torch import Tensor
 from itl.augment import fused
 from itl.engine import fused_sgd
 from itl.generalists import epochs
-from itl.nets import conv, frozen, jvp_rules, norm, pooled_classifier
+from itl.nets import conv, folded_trunk, jvp_rules, norm, pooled_classifier
 from support.tiny import count_calls, differing_keys, learner_snapshot, tiny_learner, tiny_stream
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="tests/cuda shows it there")
@@ -50,7 +50,7 @@ WAYS = [
         for function in (norm.FusedBatchNorm, jvp_rules.NormJVP, pooled_classifier.PooledClassifierJVP)
     ),
     *((function, "apply") for function in (conv.SplitBackwardConv, conv.SideStreamConv, conv.WaitForStream)),
-    *((fused, "views"), (fused_sgd.FusedSGD, "_update"), (frozen.FrozenTrunk, "__call__")),
+    *((fused, "views"), (fused_sgd.FusedSGD, "_update"), (folded_trunk.FoldedTrunk, "__call__")),
 ]
 # Few large programs: an interpreter takes them one by one.
 LARGE = [

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from itl.augment import Augment, Draws, fused
-from itl.augment.policy import BINS, NAMES, SIGNED
+from itl.augment.policy import BINS, OPERATION_NAMES, SIGNED
 from support.pillow_reference import sample_images
 
 SIDES = [(32, 32), (64, 64), (28, 28), (8, 8), (5, 2), (100, 90)]
@@ -36,7 +36,7 @@ def test_every_operation_at_every_level_in_both_steps(
 
 def every_step(levels: Iterable[int]) -> Tensor:
     """Operations and levels of two steps, int64 `[n, 4]`: each operation at each level in both steps."""
-    pairs = [(op, level) for op, name in enumerate(NAMES) for level in levels if level >= 0 or name in SIGNED]
+    pairs = [(op, level) for op, name in enumerate(OPERATION_NAMES) for level in levels if level >= 0 or name in SIGNED]
     alone = [(op, 0, level, 0) for op, level in pairs] + [(0, op, 0, level) for op, level in pairs]
     both = [(a, b, i, j) for (a, i), (b, j) in zip(pairs, pairs[::-1], strict=True)]
     return torch.tensor(alone + both)

@@ -6,7 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
+import safetensors
 import torch
+from packaging.version import Version
 from safetensors.torch import save_file
 
 from itl import UserError, nets
@@ -43,6 +45,15 @@ def test_everything_but_the_classifier_is_loaded(tmp_path: Path, style: str, nam
     assert torch.equal(target.classifier.weight, classifier)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16, torch.float8_e4m3fn])
+def test_weights_of_another_precision_are_converted(tmp_path: Path, dtype: torch.dtype) -> None:
+    target = net()
+    state = net(seed=1).state_dict() | {"stem.bn.weight": torch.full((4,), 0.5)}
+    save_file({n: t.to(dtype) for n, t in state.items()}, tmp_path / "w.safetensors")
+    load_backbone_weights(target, tmp_path / "w.safetensors")
+    assert torch.equal(target.state_dict()["stem.bn.weight"], torch.full((4,), 0.5))
+
+
 def test_names_are_those_of_torchvision() -> None:
     torchvision = pytest.importorskip("torchvision")
     theirs = torchvision.models.resnet18(weights=None).state_dict()
@@ -68,6 +79,11 @@ def test_weights_of_another_network_are_refused_without_changes(tmp_path: Path) 
         **{n.replace(".", "__"): t for n, t in net(8).state_dict().items()},
     )
     refuse("non-finite", **whole | {"stem__bn__weight": torch.full((4,), float("nan"))})
+    refuse("non-finite", **whole | {"stem__bn__weight": torch.full((4,), 1e300, dtype=torch.float64)})  # in float32
+    writes_complex = Version(safetensors.__version__) >= Version("0.7")
+    complex_types = (torch.complex64,) if writes_complex else ()
+    for dtype in (torch.int8, torch.bool, *complex_types):
+        refuse("stem.bn.weight of type", **whole | {"stem__bn__weight": torch.ones(4, dtype=dtype)})
     (tmp_path / "w.safetensors").write_bytes(b"pickle?")
     with pytest.raises(UserError, match="it is not a safetensors file"):
         load_backbone_weights(target, tmp_path / "w.safetensors")

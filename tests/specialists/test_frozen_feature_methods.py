@@ -131,6 +131,18 @@ def test_saved_learner_continues_exactly(method, tmp_path):
     np.testing.assert_array_equal(loaded.predict_proba(images), whole.predict_proba(images))
 
 
+def test_state_has_half_of_the_gram_matrix_and_states_with_all_of_it_are_read():
+    learner = learned("ridge", ((0, 1), (2, 3)))
+    own, gram = learner.specialist.state_dict(), learner.specialist.sums["gram"]
+    assert own["sum.gram_upper"].numel() == len(gram) * (len(gram) + 1) // 2
+    assert "sum.gram" not in own
+    former = {name: tensor for name, tensor in own.items() if name != "sum.gram_upper"} | {"sum.gram": gram}
+    for state in (own, former):
+        other = learned("ridge", ((0, 1),)).specialist
+        other.load_state_dict(state, learner.net)
+        assert torch.equal(other.sums["gram"], gram)
+
+
 @pytest.mark.parametrize("method", ["ncm", "ridge"])
 def test_class_can_be_forgotten_and_learned_again(method, tmp_path):
     from itl.apps.model.edit import forget

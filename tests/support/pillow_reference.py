@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from itl.augment import Augment, Draws
-from itl.augment.policy import NAMES, magnitudes
+from itl.augment.policy import OPERATION_NAMES, magnitudes
 
 
 def _benchmark() -> ModuleType:
@@ -50,8 +50,8 @@ def pillow_views(augment: Augment, images: Tensor, draws: Draws) -> Tensor:
         image = benchmark.pillow_crop_and_flip(to_pillow(pixels), top, left, flip, augment.padding)
         for op, level in zip(draws.ops[i].tolist(), draws.levels[i].tolist(), strict=True):
             if op:
-                strength = magnitudes(NAMES[op], *images.shape[2:])[abs(level)].item()
-                image = pillow_op(image, NAMES[op], -strength if level < 0 else strength, augment.fill)
+                strength = magnitudes(OPERATION_NAMES[op], *images.shape[2:])[abs(level)].item()
+                image = pillow_op(image, OPERATION_NAMES[op], -strength if level < 0 else strength, augment.fill)
         views.append(from_pillow(image))
     return torch.stack(views)
 

@@ -11,7 +11,7 @@ from itl.augment import lookup_tables
 from itl.augment.blend import blend_tables
 from itl.augment.device import send, send_constant
 from itl.augment.ops import geometric_coefficients
-from itl.augment.policy import BINS, NAMES, signed
+from itl.augment.policy import BINS, OPERATION_NAMES, signed
 from itl.triton_support import device_guard, kernels_for, load_kernels
 
 KERNELS = "itl.augment.view_kernels"
@@ -76,9 +76,9 @@ def _tables(height: int, width: int, device: torch.device) -> tuple[Tensor, Tens
     """
     levels = 2 * BINS - 1
     levels_in = torch.arange(256, dtype=torch.uint8).expand(levels, 1, 1, 256)
-    rows = levels_in.view(levels, 256).repeat(len(NAMES), 1, 1)
+    rows = levels_in.view(levels, 256).repeat(len(OPERATION_NAMES), 1, 1)
     for name, operation in LEVEL_MAPS.items():  # unsigned operations only use bins from 0 on
-        rows[NAMES.index(name)] = operation(levels_in, signed(name, height, width)).view(levels, 256)
+        rows[OPERATION_NAMES.index(name)] = operation(levels_in, signed(name, height, width)).view(levels, 256)
     blends, which = blend_tables(signed("Color", height, width), torch.device("cpu"))
     tables = torch.cat([rows.flatten(), blends[which].flatten()])
     return send_constant(geometric_coefficients(height, width), device), send_constant(tables, device)

@@ -12,7 +12,7 @@ from torch import Tensor
 from itl.augment import blend, lookup_tables
 from itl.augment.device import select
 from itl.augment.geometry import GEOMETRY, affine, coefficients
-from itl.augment.policy import BINS, NAMES, signed
+from itl.augment.policy import BINS, OPERATION_NAMES, signed
 
 
 def geometric(name: str, images: Tensor, magnitudes: Tensor, fill: int = 0) -> Tensor:
@@ -52,7 +52,7 @@ def autoaugment(images: Tensor, ops: Tensor, levels: Tensor, fill: int) -> Tenso
 @lru_cache(maxsize=64)
 def _magnitudes(height: int, width: int) -> Tensor:
     """Magnitude of every operation at every signed bin: float64 `[operations, 2 * BINS - 1]`."""
-    return torch.stack([signed(name, height, width) for name in NAMES])
+    return torch.stack([signed(name, height, width) for name in OPERATION_NAMES])
 
 
 @lru_cache(maxsize=64)
@@ -64,13 +64,15 @@ def geometric_coefficients(height: int, width: int) -> Tensor:
 def _step(images: Tensor, op: Tensor, level: Tensor, fill: int) -> Tensor:
     """Apply one step to samples sorted by operation: identity first, then geometric, then the others."""
     height, width = images.shape[2:]
-    sizes = torch.bincount(op, minlength=len(NAMES)).tolist()
+    sizes = torch.bincount(op, minlength=len(OPERATION_NAMES)).tolist()
     magnitude = _magnitudes(height, width)[op, level + BINS - 1]
-    parts = dict(zip(NAMES, zip(torch.split(images, sizes), torch.split(magnitude, sizes), strict=True), strict=True))
+    parts = dict(
+        zip(OPERATION_NAMES, zip(torch.split(images, sizes), torch.split(magnitude, sizes), strict=True), strict=True)
+    )
 
     # Geometric operations differ only in their coefficients, so one gather applies all of them.
     unchanged, moved = sizes[0], slice(sizes[0], sum(sizes[: 1 + len(GEOMETRY)]))
     fixed = geometric_coefficients(height, width)[op[moved] - 1, level[moved] + BINS - 1]
     done = [images[:unchanged], affine(images[moved], fixed, fill)]
-    done += [OPS[name](*parts[name]) for name in NAMES[1 + len(GEOMETRY) :] if len(parts[name][0])]
+    done += [OPS[name](*parts[name]) for name in OPERATION_NAMES[1 + len(GEOMETRY) :] if len(parts[name][0])]
     return torch.cat(done)

@@ -72,7 +72,7 @@ IMAGENET: list[tuple[Step, Step]] = [
 POLICIES = {"cifar10": CIFAR10, "imagenet": IMAGENET}
 
 # The index of an operation is its code in the draws: 0 is the identity, then the geometric operations follow.
-NAMES = (
+OPERATION_NAMES = (
     *("Identity", "ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate"),
     *("Brightness", "Contrast", "Posterize", "Solarize", "AutoContrast", "Equalize", "Invert"),
     *("Color", "Sharpness"),
@@ -121,10 +121,10 @@ def signed(name: str, height: int, width: int) -> Tensor:
 def _arrays(policy: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """A policy's operations, probabilities and bins, each `[sub-policies, 2]`; and which operations are signed."""
     table = POLICIES[policy]
-    codes = np.array([[NAMES.index(name) for name, _, _ in steps] for steps in table])
+    codes = np.array([[OPERATION_NAMES.index(name) for name, _, _ in steps] for steps in table])
     probabilities = np.array([[p for _, p, _ in steps] for steps in table])
     bins = np.array([[b for _, _, b in steps] for steps in table])
-    return codes, probabilities, bins, np.array([name in SIGNED for name in NAMES])
+    return codes, probabilities, bins, np.array([name in SIGNED for name in OPERATION_NAMES])
 
 
 def draw(policy: str, rng: np.random.Generator, n: int) -> tuple[Tensor, Tensor]:

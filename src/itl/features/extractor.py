@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import math
-import tempfile
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -129,7 +129,7 @@ class FeatureExtractor:
         if is_reference(images):
             numbers, views = split_references(images.cpu())
             return self.engine.send(store.gather(self._stored_rows(numbers), views))
-        index = torch.tensor([store.rows.get(image_key(image), -1) for image in images.cpu().numpy()])
+        index = torch.tensor([store.find(image_key(image)) for image in images.cpu().numpy()])
         known = index >= 0
         if not bool(known.any()):
             return self._compute(images)
@@ -174,11 +174,11 @@ class FeatureExtractor:
         keys = [image_key(source[row].numpy()) for row in rows.tolist()]
         new: dict[bytes, int] = {}
         for row, key in zip(rows.tolist(), keys, strict=True):
-            if key not in store.rows:
+            if store.find(key) < 0:
                 new.setdefault(key, row)
         if new:
-            chunks = self._views(source, torch.tensor(list(new.values())), done + len(rows) - len(new), total)
-            store.append(list(new), chunks)
+            known = done + len(rows) - len(new)
+            store.append(list(new), lambda: self._views(source, torch.tensor(list(new.values())), known, total))
         return torch.tensor([store.rows[key] for key in keys])
 
     def _views(self, source: Tensor, rows: Tensor, done: int, total: int) -> Iterator[Tensor]:
@@ -212,9 +212,9 @@ class FeatureExtractor:
         features: Tensor = self.trunk(self.normalize(self.engine.send(images))).float()
         return features
 
-    def _onnx_file(self) -> Path:
-        folder = user_cache("trunks") or Path(tempfile.mkdtemp(prefix="itl-"))
-        return folder / f"{self._name()}.onnx"
+    def _onnx_file(self) -> Path | None:
+        folder = user_cache("trunks")
+        return None if folder is None else folder / f"{self._name()}.onnx"
 
     def _features(self) -> FeatureStore:
         """The store, created when the trunk has its final weights."""
@@ -225,10 +225,22 @@ class FeatureExtractor:
         return self._store
 
     def _name(self) -> str:
-        """32 hexadecimal digits that identify the trunk's weights, the preprocessing and the views."""
+        """32 hexadecimal digits that identify the trunk's weights and code, the preprocessing and the views."""
         n = self.normalize
         digest = hashlib.blake2b(repr((n.size, n.interpolation, self.shape, self.views)).encode(), digest_size=16)
         for tensor in (n.scale, n.shift, *self.trunk.state_dict().values()):
             digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
         digest.update(str(self.trunk).encode())
+        for code in _source_files(self.trunk):
+            digest.update(code)
         return digest.hexdigest()
+
+
+def _source_files(module: nn.Module) -> list[bytes]:
+    """Content of the files that define the classes of a module's parts, except PyTorch's.
+
+    A user may change what a module computes without changing its weights or its representation.
+    """
+    names = {type(part).__module__ for part in module.modules()}
+    files = {getattr(sys.modules.get(name), "__file__", None) for name in names if name.partition(".")[0] != "torch"}
+    return [Path(file).read_bytes() for file in sorted(file for file in files if file and file.endswith(".py"))]

@@ -7,24 +7,24 @@ import logging
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from itl.atomic import atomic_write
+from itl.user_cache import read_cached, write_cached
 
 INPUT = "pixels"
 
 
-def load_onnx_trunk(module: nn.Module, example: Tensor, file: Path) -> Callable[[Tensor], Tensor] | None:
-    """Convert a module to ONNX, unless `file` exists, and open it.
+def load_onnx_trunk(module: nn.Module, example: Tensor, file: Path | None) -> Callable[[Tensor], Tensor] | None:
+    """Convert a module to ONNX, unless `file` holds it, and open it.
 
     Args:
         module: Maps uint8 images `[n, c, h, w]` to features; in evaluation mode, on the CPU.
         example: Images of the shape that will be given.
-        file: Where the ONNX model is kept.
+        file: Where the ONNX model is cached; None for nowhere.
 
     Returns:
         The function from images to features, or None if ONNX Runtime is missing or cannot run the module: the caller
@@ -35,14 +35,15 @@ def load_onnx_trunk(module: nn.Module, example: Tensor, file: Path) -> Callable[
     except ImportError:
         return None
     try:
-        if not file.is_file():
-            file.parent.mkdir(parents=True, exist_ok=True)
-            with atomic_write(file) as draft:
-                _convert(module, example, draft)
+        model = None if file is None else read_cached(file)
+        if model is None:
+            model = _convert(module, example)
+            if file is not None:
+                write_cached(file, model)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
         options.log_severity_level = 3
-        session: Any = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+        session: Any = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     except Exception:  # any operation may be unknown to the converter or to the runtime
         return None
 
@@ -52,8 +53,8 @@ def load_onnx_trunk(module: nn.Module, example: Tensor, file: Path) -> Callable[
     return run
 
 
-def _convert(module: nn.Module, example: Tensor, file: BinaryIO) -> None:
-    """Write the ONNX model to a file. PyTorch's older converter takes a second where the newer one takes ten."""
+def _convert(module: nn.Module, example: Tensor) -> bytes:
+    """The ONNX model. PyTorch's older converter takes a second where the newer one takes ten."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -72,4 +73,4 @@ def _convert(module: nn.Module, example: Tensor, file: BinaryIO) -> None:
             )
     finally:
         logger.setLevel(level)
-    file.write(converted.getvalue())
+    return converted.getvalue()

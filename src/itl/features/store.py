@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+import os
+import zlib
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +18,7 @@ from itl.streams import array_cache
 
 MIN_SEGMENT_ON_DISK = 32  # images: fewer are computed as fast as a file is opened
 MAX_BYTES_ON_DISK = 8 << 30  # of all segments of all trunks; the newest segment may exceed it
-KEY_BYTES = 16
+KEY_BYTES, CHECKSUM_BYTES = 16, 4
 
 
 def image_key(image: np.ndarray) -> bytes:
@@ -39,16 +42,34 @@ class FeatureStore:
         self.rows: dict[bytes, int] = {}
         self.segments: list[Tensor] = []  # float32 [n, *shape] each
         self.starts: list[int] = []
+        self._checksums: list[np.ndarray | None] = []  # of each row of a segment on disk
         self.count = 0
-        if folder is not None and folder.is_dir():
+        if folder is not None and os.path.isdir(folder):
             for file in sorted(folder.glob(f"{name}*.json")):
                 self._open(file.stem)
 
-    def append(self, keys: Sequence[bytes], features: Iterable[Tensor]) -> None:
-        """Add the features of new images, given in chunks `[k, *shape]`; on disk if the segment is large enough."""
-        if self.folder is not None and len(keys) >= MIN_SEGMENT_ON_DISK and self._write(keys, features):
+    def find(self, key: bytes) -> int:
+        """The row of an image; -1 if it has none, or if its features on disk are damaged."""
+        row = self.rows.get(key, -1)
+        if row < 0:
+            return -1
+        segment = bisect_right(self.starts, row) - 1
+        checksums, offset = self._checksums[segment], row - self.starts[segment]
+        if checksums is not None and _checksum(self.segments[segment][offset].numpy()) != checksums[offset].tobytes():
+            del self.rows[key]
+            return -1
+        return row
+
+    def append(self, keys: Sequence[bytes], compute: Callable[[], Iterable[Tensor]]) -> None:
+        """Add the features of new images; on disk if the segment is large enough.
+
+        Args:
+            keys: The images' keys.
+            compute: Returns the features in chunks `[k, *shape]`. It is called again if they are lost on the disk.
+        """
+        if self.folder is not None and len(keys) >= MIN_SEGMENT_ON_DISK and self._write(keys, compute()):
             return
-        self._add(keys, torch.cat(list(features)))
+        self._add(keys, torch.cat(list(compute())))
 
     def gather(self, rows: Tensor, views: Tensor) -> Tensor:
         """Features float32 `[n, ...]` of the views `[n]` of the rows `[n]`."""
@@ -59,32 +80,43 @@ class FeatureStore:
             out[here] = self.segments[k][rows[here] - self.starts[k], views[here]]
         return out
 
-    def _add(self, keys: Sequence[bytes], features: Tensor) -> None:
+    def _add(self, keys: Sequence[bytes], features: Tensor, checksums: np.ndarray | None = None) -> None:
         self.segments.append(features)
+        self._checksums.append(checksums)
         self.starts.append(self.count)
         for offset, key in enumerate(keys):
             self.rows.setdefault(key, self.count + offset)
         self.count += len(keys)
 
     def _write(self, keys: Sequence[bytes], features: Iterable[Tensor]) -> bool:
-        """Write a segment as it is computed and map it; False if the folder cannot be written to."""
+        """Write a segment as it is computed and map it; False if it cannot be written or is gone already."""
         assert self.folder is not None
         stem = f"{self.name}{hashlib.blake2b(b''.join(keys), digest_size=4).hexdigest()}"
         size = 4 * int(np.prod(self.shape))
         if not array_cache.has_disk_space(self.folder, size * len(keys)):
             return False
-        chunks = (chunk.contiguous().view(torch.uint8).view(len(chunk), size).numpy() for chunk in features)
-        key_bytes = np.frombuffer(b"".join(keys), np.uint8).reshape(len(keys), KEY_BYTES)
+        checksums: list[bytes] = []
+
+        def chunks() -> Iterator[np.ndarray]:
+            for chunk in features:
+                rows = chunk.contiguous().view(torch.uint8).view(len(chunk), size).numpy()
+                checksums.extend(_checksum(row) for row in rows)
+                yield rows
+
+        def column(values: list[bytes], width: int) -> array_cache.ChunkedArray:
+            # Generated when it is written: the checksums are known only then.
+            array = (np.frombuffer(b"".join(values), np.uint8).reshape(len(keys), width) for _ in range(1))
+            return array_cache.ChunkedArray((len(keys), width), array)
+
         arrays = {
-            "features": array_cache.ChunkedArray((len(keys), size), chunks),
-            "keys": array_cache.ChunkedArray(key_bytes.shape, [key_bytes]),
+            "features": array_cache.ChunkedArray((len(keys), size), chunks()),
+            "keys": column(list(keys), KEY_BYTES),
+            "checksums": column(checksums, CHECKSUM_BYTES),
         }
         try:
             array_cache.save(self.folder, stem, self._made_from(), {}, arrays)
         except UserError:
-            raise UserError(
-                f"cannot write features to {self.folder}; set ITL_CACHE=off to keep them in memory"
-            ) from None
+            return False
         array_cache.evict(self.folder, stem, MAX_BYTES_ON_DISK)
         return self._open(stem)
 
@@ -94,10 +126,19 @@ class FeatureStore:
         if found is None:
             return False
         arrays, _ = found
-        keys = [row.tobytes() for row in arrays["keys"].numpy()]
-        self._add(keys, arrays["features"].view(torch.float32).view(len(keys), *self.shape))
+        try:
+            keys = [row.tobytes() for row in arrays["keys"].view(-1, KEY_BYTES).numpy()]
+            checksums = arrays["checksums"].view(len(keys), CHECKSUM_BYTES).numpy()
+            features = arrays["features"].view(torch.float32).view(len(keys), *self.shape)
+        except (KeyError, RuntimeError):  # arrays of other shapes than this version writes
+            return False
+        self._add(keys, features, checksums)
         array_cache.mark_used(self.folder, stem)
         return True
 
     def _made_from(self) -> dict[str, object]:
         return {"features": self.name, "shape": list(self.shape)}
+
+
+def _checksum(row: np.ndarray) -> bytes:
+    return zlib.crc32(np.ascontiguousarray(row).data).to_bytes(CHECKSUM_BYTES, "little")

@@ -12,7 +12,7 @@ from itl.engine.keyed_random import generator
 from itl.generalists.context import MemoryContext
 from itl.nets import Net
 
-BATCH = 256  # images per batch
+BATCH_SIZE = 256  # images per batch
 MAX_BATCHES = 64  # enough for any memory; a small one has one batch per view
 
 
@@ -52,7 +52,7 @@ def estimate_statistics(net: Net, context: MemoryContext) -> None:
 
 def _batches(context: MemoryContext) -> Iterator[Tensor]:
     """Augmented views of the memory in batches of equal size, each with images of all classes."""
-    memory, size = context.memory, min(BATCH, len(context.memory))
+    memory, size = context.memory, min(BATCH_SIZE, len(context.memory))
     for view in range(context.settings.tangent.views):
         rng = generator(*context.key, "batch norm", view)
         rows = torch.from_numpy(rng.permutation(len(memory)))

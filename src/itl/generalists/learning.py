@@ -118,7 +118,7 @@ class TangentLearning:
             self.anchor.load_state_dict(net.state_dict())
         self.model = TangentModel(self.anchor, settings.layers)  # type: ignore[arg-type]
         if self.engine.uses_triton and self.engine.precision == "bf16" and not self.engine.exact:
-            self.model.freeze_trunk(torch.bfloat16)
+            self.model.fold_trunk(torch.bfloat16)
         if reused is None:
             self.w = {name: t.requires_grad_() for name, t in self.model.zero().items()}
         else:

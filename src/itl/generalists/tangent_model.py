@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, jvp
 
-from itl.nets import Net, frozen, jvp_rules, math_attention
+from itl.nets import Net, folded_trunk, jvp_rules, math_attention
 
 Vector = dict[str, Tensor]
 
@@ -39,21 +39,21 @@ class TangentModel:
         }
         self.buffers: Vector = dict(self.head.named_buffers())
         self.side_stream: torch.cuda.Stream | None = None
-        self.frozen: frozen.FrozenTrunk | None = None
+        self.folded: folded_trunk.FoldedTrunk | None = None
 
     def zero(self) -> Vector:
         """`w = 0`: one tensor for each of the head's parameters."""
         return {name: torch.zeros_like(p) for name, p in self.params.items()}
 
-    def freeze_trunk(self, dtype: torch.dtype) -> None:
+    def fold_trunk(self, dtype: torch.dtype) -> None:
         """Compute features with a copy of the trunk in `dtype`, which is faster for many images."""
-        if self.net.supports_fused_paths and len(self.trunk) and frozen.supports(self.trunk):
-            self.frozen = frozen.FrozenTrunk(self.trunk, dtype)
+        if self.net.supports_fused_paths and len(self.trunk) and folded_trunk.supports(self.trunk):
+            self.folded = folded_trunk.FoldedTrunk(self.trunk, dtype)
 
     @torch.no_grad()
     def features(self, x: Tensor) -> Tensor:
         """Inputs of the head: the trunk's output for images `[n, c, h, w]`."""
-        return self.trunk(x) if self.frozen is None else self.frozen(x).float()  # type: ignore[no-any-return]
+        return self.trunk(x) if self.folded is None else self.folded(x).float()  # type: ignore[no-any-return]
 
     def head_logits(self, params: Vector, features: Tensor) -> Tensor:
         """Logits `[n, classes]` of the head as a pure function of its parameters."""

@@ -190,7 +190,7 @@ def build_components(
     backbone = None if saved is None else saved.backbone
     if backbone is None and saved is None and (settings.net.pretrained or settings.net.weights is not None):
         backbone = PretrainedBackbone.describe(settings.net, net, traits, shape)
-    normalize, net = _build_input(settings, net, engine, shape, traits, backbone, specialist)
+    normalize, net = _build_input(settings, net, engine, shape, traits, backbone, specialist, configuration.seed)
     references = isinstance(normalize, FeatureExtractor)
     memory_shape = REFERENCE_SHAPE if references else shape
     memory = _build_memory(settings, configuration.buffer, memory_shape, outputs, specialist, engine)
@@ -209,6 +209,7 @@ def _build_input(
     traits: Traits,
     backbone: PretrainedBackbone | None,
     specialist: Specialist,
+    seed: int,
 ) -> tuple[Normalize | FeatureExtractor, nets.Net]:
     """The conversion of images to the inputs of the trained network, and that network, both on the device."""
     size, channels = settings.net.size, shape[0]
@@ -223,7 +224,8 @@ def _build_input(
     engine.to_device(net).validate_input(input_shape)
     if settings.net.trained is None:
         return normalize, net
-    trunk, head = nets.split_frozen(net, settings.net.trained, input_shape)
+    rng = torch_generator(seed, "classifier of features")
+    trunk, head = nets.split_frozen(net, settings.net.trained, input_shape, settings.net.feature_layers, rng)
     flips = traits.flip if settings.augment.flip is None else settings.augment.flip
     return FeatureExtractor(normalize, trunk, engine, shape, flips and specialist.optimizes), head
 

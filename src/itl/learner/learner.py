@@ -397,9 +397,3 @@ class Learner:
 
     def _key(self) -> tuple[int, int]:
         return (self.seed, len(self.tasks))
-
-    def _pool(self, task: Task) -> ImagePool:
-        """Images of the task on the device, cached while the same task is being learned."""
-        if self._pool_cache is None or self._pool_cache[0] is not task.train:
-            self._pool_cache = (task.train, image_pool(self, task.train))
-        return self._pool_cache[1]

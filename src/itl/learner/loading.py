@@ -162,7 +162,12 @@ def _check_sizes(state: LearnerState, configuration: Configuration) -> None:
         trunk: nn.Module = nn.Sequential()
         if settings.trained is not None:
             input_shape = (shape[0], settings.size or shape[1], settings.size or shape[2])
-            trunk, net = split_frozen(net, settings.trained, input_shape)  # type: ignore[arg-type]
+            trunk, net = split_frozen(  # type: ignore[assignment]
+                net,  # type: ignore[arg-type]
+                settings.trained,
+                input_shape,
+                settings.feature_layers,
+            )
     if _shapes(net) != _saved_shapes(state, "net.") or _shapes(trunk) != _saved_shapes(state, "trunk."):
         own_net = configuration.own_net
         name = values["settings"]["net.name"] if own_net is None else own_net.describe()["class"]

@@ -52,9 +52,16 @@ def image_pool(learner: Learner, images: Images) -> ImagePool:
     return ImagePool(references, len(images), engine)
 
 
+def task_pool(learner: Learner, task: Task) -> ImagePool:
+    """Images of the task on the device, cached while the same task is being learned."""
+    if learner._pool_cache is None or learner._pool_cache[0] is not task.train:
+        learner._pool_cache = (task.train, image_pool(learner, task.train))
+    return learner._pool_cache[1]
+
+
 def task_context(learner: Learner, task: Task) -> TaskContext:
     """Inputs of the specialist for a task."""
-    settings, references, pool = learner.settings.augment, learner.extractor is not None, learner._pool(task)
+    settings, references, pool = learner.settings.augment, learner.extractor is not None, task_pool(learner, task)
     if learner.extractor is not None:
         past = [(source, len(labels)) for source, labels in learner._past_data]
         sources: list[tuple[ImageSource, int]] = [(pool, len(task.train)), (learner.memory, len(learner.memory)), *past]
@@ -127,7 +134,7 @@ def make_projection_stage(learner: Learner, task: Task, generalist: Generalist) 
         data: tuple[ImageSource, int] = (learner.memory, len(learner.memory))
         augment = context.augment
     else:
-        data = (learner._pool(task), len(task.train))
+        data = (task_pool(learner, task), len(task.train))
         augment = build_augment(settings.augment, task.traits, settings.augment.task, learner.extractor is not None)
     with CAPTURE_GATE.eager():
         if settings.projection.teacher_rms is not None and TEACHER_SCALE not in state:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itl.nets import frozen, jvp_rules
+from itl.nets import folded_trunk, jvp_rules
 from itl.nets.adapter import ModuleAdapter, as_adapter, math_attention, with_new_classifier
 from itl.nets.base import Net
 from itl.nets.frozen_trunk import Head, split_frozen
@@ -38,8 +38,8 @@ __all__ = [
     "find_named",
     "fixed_input_size",
     "fixed_running_statistics",
+    "folded_trunk",
     "forward_each",
-    "frozen",
     "initialize",
     "jvp_rules",
     "math_attention",

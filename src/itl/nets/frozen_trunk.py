@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
+import torch
 from torch import nn
 
 from itl.errors import UserError
 from itl.nets.adapter import ModuleAdapter
 from itl.nets.base import Net
+from itl.nets.init import initialize
 from itl.nets.module_cut import cut_module
+from itl.nets.module_layers import find_layers
+from itl.nets.pooled_features import PooledFeatures
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
@@ -52,13 +56,22 @@ def _fix_batch_norm(net: Net) -> None:
             layer.training = False
 
 
-def split_frozen(net: Net, trained: int, shape: tuple[int, int, int]) -> tuple[nn.Module, Head | ModuleHead]:
+def split_frozen(
+    net: Net,
+    trained: int,
+    shape: tuple[int, int, int],
+    feature_layers: int = 1,
+    generator: torch.Generator | None = None,
+) -> tuple[nn.Module, Head | ModuleHead]:
     """Split a network before its last `trained` layers.
 
     Args:
         net: The network. Its layers become part of the result.
         trained: Number of layers of the head, the classifier included.
         shape: Shape `(channels, height, width)` of the network's inputs.
+        feature_layers: Number of layers whose pooled outputs are the features if `trained` is 1, see `PooledFeatures`.
+            1: the classifier's usual input.
+        generator: Draws the weights of a classifier with more inputs; None: they will be loaded.
 
     Returns:
         The trunk, in evaluation mode and without gradients, and the head.
@@ -66,20 +79,49 @@ def split_frozen(net: Net, trained: int, shape: tuple[int, int, int]) -> tuple[n
     Raises:
         UserError: If the network has fewer layers, or is a module that cannot be cut there.
     """
+    if isinstance(net, ModuleAdapter) and trained != 1:
+        return _split_module(net, trained, shape)
     head: Head
     trunk: nn.Module
-    if isinstance(net, ModuleAdapter):
-        if trained != 1:
-            return _split_module(net, trained, shape)
-        head = Head(OrderedDict(classifier=net.classifier))
-        net.set_classifier(nn.Identity())  # type: ignore[arg-type]
-        trunk = net.module
+    if trained == 1:
+        trunk, classifier = _before_classifier(net, shape, feature_layers, generator)
+        head = Head(OrderedDict(classifier=classifier))
     else:
         trunk, layers = net.split(trained)
         head = Head(OrderedDict(layers.named_children()))
     if net.initial_state is not None:
         head.keep_as_initial()
     return trunk.eval().requires_grad_(False), head
+
+
+def _before_classifier(
+    net: Net, shape: tuple[int, int, int], feature_layers: int, generator: torch.Generator | None
+) -> tuple[nn.Module, nn.Linear]:
+    """The layers before the classifier, and a classifier for the features of the last `feature_layers` of them."""
+    classifier = net.classifier
+    trunk: nn.Module
+    if isinstance(net, ModuleAdapter):
+        layers = find_layers(net.module, net.classifier_path)
+        net.set_classifier(nn.Identity())  # type: ignore[arg-type]
+        trunk = net.module
+    else:
+        layers = find_layers(net, net.classifier_name)
+        trunk = net.split(1)[0]
+    if feature_layers == 1:
+        return trunk, classifier
+    if feature_layers >= len(layers):
+        raise UserError(
+            f"the network has {len(layers) - 1} layers before the classifier; set net.feature_layers to at most that"
+        )
+    # The classifier's usual input stands for the last layer.
+    trunk = PooledFeatures(trunk, [names[-1] for names in layers[-feature_layers - 1 : -2]])
+    weight = classifier.weight
+    with torch.no_grad():
+        width = trunk.eval()(weight.new_zeros((2, *shape))).shape[1]
+    wide = nn.Linear(width, classifier.out_features, device=weight.device)
+    if generator is not None:
+        initialize(wide, generator)
+    return trunk, wide
 
 
 def _split_module(net: ModuleAdapter, trained: int, shape: tuple[int, int, int]) -> tuple[nn.Module, ModuleHead]:

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors.torch import load, save
 from torch import Tensor
 
-from itl.atomic import atomic_write
 from itl.errors import UserError
 from itl.nets.base import Net
-from itl.user_cache import user_cache
+from itl.user_cache import read_cached, user_cache, write_cached
 
 INSTALL_HINT = "pip install 'itl[backbones]'"
 
@@ -63,21 +60,17 @@ class PackagedWeights:
 
     def _read(self) -> dict[str, Tensor]:
         cached = self._cache_file()
-        if cached is not None and cached.is_file():
-            with suppress(OSError, SafetensorError, ValueError), safe_open(cached, framework="pt") as file:
-                if (file.metadata() or {}).get("sha256") == self.sha256:
-                    return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        data = None if cached is None else read_cached(cached)
+        if data is not None:
+            return load(data)
         tensors = self._read_package()
         if cached is not None:
-            with suppress(OSError):
-                cached.parent.mkdir(parents=True, exist_ok=True)
-                with atomic_write(cached) as file:
-                    file.write(save(tensors, {"sha256": self.sha256}))
+            write_cached(cached, save(tensors))
         return tensors
 
     def _cache_file(self) -> Path | None:
         folder = user_cache("weights")
-        return None if folder is None else folder / f"{self.backbone}-{self.sha256[:16]}.safetensors"
+        return None if folder is None else folder / f"{self.backbone}-{self.sha256}.safetensors"
 
     def _read_package(self) -> dict[str, Tensor]:
         """The package's tensors. Its file is unpickled without code, and only if the hash is the expected one."""

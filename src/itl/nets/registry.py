@@ -18,7 +18,7 @@ from itl.nets.base import Net
 from itl.nets.init import seeded
 from itl.nets.weights import load_backbone_weights
 
-GROUP = "itl.backbones"  # an entry point of this group refers to a `Backbone`
+ENTRY_POINT_GROUP = "itl.backbones"  # an entry point of this group refers to a `Backbone`
 EXTERNAL = "itl.nets.external"  # backbones of other libraries
 MODULES = ("itl.nets.resnet", "itl.nets.efficientnet_lite")  # each has a sequence `BACKBONES`
 
@@ -58,6 +58,8 @@ class Backbone:
         weights_installed: Whether the weights are on this machine; None if that is unknown.
         weights_file: A safetensors file of pre-trained weights, in place of `load_weights`. It is refused if its hash
             is not `weights_sha256`, unless that is "".
+        feature_layers: Number of layers whose pooled outputs are the features of the frozen network, see
+            `itl.nets.pooled_features`. It suits its pre-trained weights; 1: the classifier's usual input.
         fixed_size: Whether images must have the size that `preprocessing` names, as for most vision transformers.
     """
 
@@ -70,6 +72,7 @@ class Backbone:
     weights_sha256: str = ""
     weights_installed: Callable[[], bool] | None = None
     weights_file: str | os.PathLike[str] | None = None
+    feature_layers: int = 1
     fixed_size: bool = False
 
     @property
@@ -99,7 +102,7 @@ def _built_in() -> dict[str, Backbone]:
 
 def names() -> list[str]:
     """Names of all backbones: this package's, registered ones, then plug-ins. Plug-ins are not imported."""
-    return list(dict.fromkeys([*_built_in(), *REGISTERED, *plugins.find_all(GROUP)]))
+    return list(dict.fromkeys([*_built_in(), *REGISTERED, *plugins.find_all(ENTRY_POINT_GROUP)]))
 
 
 def find(name: str) -> Backbone:
@@ -114,7 +117,7 @@ def find(name: str) -> Backbone:
     known = {**REGISTERED, **_built_in()}
     if name in known:
         return known[name]
-    point = plugins.find_all(GROUP).get(name)
+    point = plugins.find_all(ENTRY_POINT_GROUP).get(name)
     if point is None and ":" in name:
         external: Backbone = import_module(EXTERNAL).find(name)
         return external
@@ -173,6 +176,7 @@ def backbone_settings(name: str, weights: str | os.PathLike[str] | None = None) 
         **file,
         "net.pretrained": True,
         "net.trained": TRAINED_LAYERS,
+        "net.feature_layers": backbone.feature_layers,
         "tangent.layers": TRAINED_LAYERS,
         **SAFE_PROJECTION,
         **size,

@@ -14,6 +14,7 @@ from torch import Tensor
 from itl.errors import UserError
 from itl.nets.adapter import ModuleAdapter
 from itl.nets.base import Net
+from itl.regular_files import open_regular
 
 # Patterns of other libraries' names of a ResNet's layers, and the names here.
 RENAMED = (
@@ -74,11 +75,24 @@ def copy_weights(net: Net, loaded: Mapping[str, Tensor], source: str) -> None:
         if loaded[name].shape != tensor.shape:
             shapes = f"{list(loaded[name].shape)}, the network {list(tensor.shape)}"
             raise UserError(f"{source} has {name} of shape {shapes}; {hint}")
-        if not bool(torch.isfinite(loaded[name]).all()):
-            raise UserError(f"{source} has non-finite values in {name}; use another file")
+    converted = {name: _converted(loaded[name], tensor.dtype, name, source) for name, tensor in own.items()}
     with torch.no_grad():
         for name, tensor in own.items():
-            tensor.copy_(loaded[name])
+            tensor.copy_(converted[name])
+
+
+def _converted(tensor: Tensor, dtype: torch.dtype, name: str, source: str) -> Tensor:
+    """A tensor as the network's type; integers and complex numbers are refused where it has floating-point numbers."""
+    try:
+        if tensor.is_floating_point() != dtype.is_floating_point or tensor.is_complex():
+            raise TypeError
+        converted = tensor.to(dtype)
+    except (TypeError, RuntimeError):  # the latter for types of which PyTorch converts none
+        types = f"{str(tensor.dtype).removeprefix('torch.')}, the network {str(dtype).removeprefix('torch.')}"
+        raise UserError(f"{source} has {name} of type {types}; convert the file") from None
+    if not bool(torch.isfinite(converted).all()):
+        raise UserError(f"{source} has non-finite values in {name}; use another file")
+    return converted
 
 
 def file_sha256(path: str | os.PathLike[str]) -> str:
@@ -88,7 +102,7 @@ def file_sha256(path: str | os.PathLike[str]) -> str:
         UserError: If the file cannot be read.
     """
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise UserError(f"cannot read --weights {path}: {error.strerror}") from None
@@ -116,11 +130,12 @@ def _own_tensors(net: Net) -> dict[str, Tensor]:
 def _read(path: str | os.PathLike[str]) -> dict[str, Tensor]:
     """The file's tensors."""
     try:
+        open_regular(path).close()
         with safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except FileNotFoundError:
-        raise UserError(f"cannot read --weights {path}: No such file or directory") from None
-    except (OSError, SafetensorError, ValueError) as error:
+    except OSError as error:
+        raise UserError(f"cannot read --weights {path}: {error.strerror or error}") from None
+    except (SafetensorError, ValueError) as error:
         if _is_pickle(path):
             raise UserError(
                 f"{path} is a pickle, which can run code when it is read; convert it to safetensors: "
@@ -132,7 +147,7 @@ def _read(path: str | os.PathLike[str]) -> dict[str, Tensor]:
 
 def _is_pickle(path: str | os.PathLike[str]) -> bool:
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             return file.read(4).startswith(PICKLE_STARTS)
     except OSError:
         return False

@@ -18,7 +18,7 @@ from itl.settings import SpecialistSettings
 from itl.specialists.base import Specialist
 
 SCALES = tuple(2.0**k for k in range(-2, 9))  # candidates for the scale of the logits
-BATCH_SIZE = 512
+BATCH_SIZE = 2048  # samples whose sums are added at once: an addition in double precision takes long
 
 
 class FeatureStatistics(Specialist):

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from itl import nets
 from itl.generalists.tangent_model import TangentModel
-from itl.nets import frozen
+from itl.nets import folded_trunk
 from support.tiny import count_calls
 
 LAST = torch.channels_last
@@ -63,14 +63,14 @@ def test_frozen_network_equals_evaluation_mode(
         expected = trunk(x)
         with torch.autocast(device.type, torch.bfloat16):
             usual = away(trunk(x), expected)
-    monkeypatch.setattr(frozen, "USE_CUDNN_FUSION", way == "cudnn")
+    monkeypatch.setattr(folded_trunk, "USE_CUDNN_FUSION", way == "cudnn")
     if way == "plain":
-        monkeypatch.setattr(frozen, "fused_kernels_for", lambda *_: None)
-    taken = count_calls(frozen, "apply_norm", monkeypatch)
-    assert frozen.supports(trunk)
-    assert away(frozen.FrozenTrunk(trunk, torch.float32)(x), expected) < 1e-5
+        monkeypatch.setattr(folded_trunk, "fused_kernels_for", lambda *_: None)
+    taken = count_calls(folded_trunk, "apply_norm", monkeypatch)
+    assert folded_trunk.supports(trunk)
+    assert away(folded_trunk.FoldedTrunk(trunk, torch.float32)(x), expected) < 1e-5
     before = len(taken)
-    narrow = frozen.FrozenTrunk(trunk, torch.bfloat16)(x)
+    narrow = folded_trunk.FoldedTrunk(trunk, torch.bfloat16)(x)
     assert narrow.dtype == torch.bfloat16
     assert away(narrow, expected) < 1.5 * usual
     assert bool(before) is (way != "plain")  # cuDNN is for bf16 alone
@@ -79,7 +79,7 @@ def test_frozen_network_equals_evaluation_mode(
 
 def test_frozen_network_keeps_its_values(device: torch.device) -> None:
     net, x = seen("resnet8", device), images(False, device)
-    still = frozen.FrozenTrunk(net.split(1)[0], torch.float32)
+    still = folded_trunk.FoldedTrunk(net.split(1)[0], torch.float32)
     before = still(x)
     with torch.no_grad():
         for t in net.state_dict().values():
@@ -92,20 +92,20 @@ def test_tangent_model_uses_the_frozen_trunk(device: torch.device) -> None:
     model = TangentModel(net, 2)
     expected = model.features(x)
     for dtype, most in ((torch.float32, 1e-5), (torch.bfloat16, 0.02)):
-        model.freeze_trunk(dtype)
-        assert model.frozen is not None
+        model.fold_trunk(dtype)
+        assert model.folded is not None
         assert model.features(x).dtype == torch.float32  # what the head computes in
         assert away(model.features(x), expected) < most
 
 
 def test_other_networks_are_not_frozen(device: torch.device) -> None:
     trunk = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU())
-    assert not frozen.supports(trunk)
-    assert not frozen.supports(torch.nn.Sequential(nets.build("resnet8", 2, width=8).stem, trunk))
+    assert not folded_trunk.supports(trunk)
+    assert not folded_trunk.supports(torch.nn.Sequential(nets.build("resnet8", 2, width=8).stem, trunk))
 
 
 def test_images_are_unchanged_without_frozen_layers(device: torch.device) -> None:
     net, x = seen("resnet8", device), images(False, device)
     model = TangentModel(net, None)
-    model.freeze_trunk(torch.bfloat16)
+    model.fold_trunk(torch.bfloat16)
     assert torch.equal(model.features(x), x)

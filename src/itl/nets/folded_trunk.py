@@ -22,17 +22,17 @@ Layer = Callable[[Tensor], Tensor]
 
 
 def supports(module: nn.Module) -> bool:
-    """Whether `FrozenTrunk` can compute every layer of `module`."""
-    return all(type(layer) in FOLDERS for layer in _flatten(module))
+    """Whether `FoldedTrunk` can compute every layer of `module`."""
+    return all(type(layer) in FOLD_FUNCTIONS for layer in _flatten(module))
 
 
-class FrozenTrunk:
+class FoldedTrunk:
     """A snapshot of a module's weights and statistics that computes it in evaluation mode, in `dtype`."""
 
     def __init__(self, module: nn.Module, dtype: torch.dtype) -> None:
         self.dtype = dtype
         with torch.no_grad():
-            self.layers = [FOLDERS[type(layer)](layer, dtype) for layer in _flatten(module)]
+            self.layers = [FOLD_FUNCTIONS[type(layer)](layer, dtype) for layer in _flatten(module)]
 
     @torch.no_grad()
     def __call__(self, x: Tensor) -> Tensor:
@@ -126,7 +126,7 @@ def _block(block: Any, dtype: torch.dtype) -> Layer:
     return forward
 
 
-FOLDERS: dict[type[nn.Module], Callable[[Any, torch.dtype], Layer]] = {
+FOLD_FUNCTIONS: dict[type[nn.Module], Callable[[Any, torch.dtype], Layer]] = {
     Stem: _stem,
     BasicBlock: _block,
     Bottleneck: _block,
