@@ -20,6 +20,7 @@ CORE = augment nets engine memory gradients replay specialists generalists learn
 
 demo: setup
 	$(BIN)/itl run --curves 16
+	@echo "for the command itl: source $(BIN)/activate"
 
 # Two processes of one thread each: what two cores do best with many small networks.
 test: setup lint

@@ -118,3 +118,51 @@ def test_imports_are_found_in_functions_and_type_checking_blocks() -> None:
         Import("learner", True, 5),
         Import("replay", False, 8),
     ]
+
+
+# Attributes of other libraries' objects that have the name of a private member of some package of itl.
+FOREIGN_ATTRIBUTES = {"input._version", "call.x._version", "segment._replace"}
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
+def private_definitions(tree: ast.AST) -> set[str]:
+    """Private functions, classes, variables and attributes that a module defines."""
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Attribute | ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.attr if isinstance(node, ast.Attribute) else node.id)
+    return {name for name in names if is_private(name)}
+
+
+def private_uses(tree: ast.AST, other_packages: set[str]) -> Iterator[str]:
+    """Uses of private members that only other packages define, and imports of private names of this project."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr in other_packages:
+            yield f"{node.lineno}: {ast.unparse(node)}"
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("itl."):
+            yield from (f"{node.lineno}: {alias.name}" for alias in node.names if alias.name in other_packages)
+
+
+def test_no_private_member_of_another_package_is_used() -> None:
+    trees = {package: {path: ast.parse(path.read_text()) for path in source_files(package)} for package in RULES}
+    own = {package: set().union(*map(private_definitions, files.values())) for package, files in trees.items()}
+    found = []
+    for package, files in trees.items():
+        others = set().union(*(names for name, names in own.items() if name != package)) - own[package]
+        for path, tree in files.items():
+            uses = private_uses(tree, others)
+            found += [
+                f"{path.relative_to(SOURCE)}:{use}" for use in uses if use.split(" ")[1] not in FOREIGN_ATTRIBUTES
+            ]
+    assert not found, "\n".join(found)
+
+
+def test_private_members_are_found() -> None:
+    code = "from itl.learner.stages import _adapt\nlearner._pool(task)\nself._pool_cache = 1\nself._own\n"
+    assert list(private_uses(ast.parse(code), {"_pool", "_adapt"})) == ["1: _adapt", "2: learner._pool"]
+    assert private_definitions(ast.parse(code + "def _f(): pass\n")) == {"_pool_cache", "_f"}

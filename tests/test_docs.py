@@ -47,8 +47,14 @@ def prose(page: Path) -> str:
 
 
 def commands(page: Path, program: str) -> list[list[str]]:
-    """Arguments of every command of `program`, in shell blocks and in inline code."""
-    lines = [line for block in code_blocks(page, "sh") for line in block.splitlines()]
+    """Arguments of every command of `program`: in shell blocks, in inline code, and in output, after `$` or without."""
+    blocks = re.findall(r"^ *```(?:sh)?\n(.*?)^ *```$", page.read_text(), re.MULTILINE | re.DOTALL)
+    lines = [
+        line.strip().removeprefix("$ ")
+        for block in blocks
+        for line in block.replace("\\\n", " ").splitlines()
+        if re.match(rf" *(\$ )?{program}( [a-z-]|$)", line)
+    ]
     lines += re.findall(rf"`({program} [^`]+)`", prose(page))
     split_lines = [shlex.split(line, comments=True) for line in lines]
     return [words[1:] for words in split_lines if words and words[0] == program]
@@ -93,6 +99,28 @@ def test_itl_command_is_valid(words: list[str]) -> None:
     if words[0] == "refine":
         for settings in expand_settings(given["pairs"]):
             check_settings(settings)
+
+
+def source_of(script: str) -> str:
+    """The source of a module of `benchmarks` and of those that it imports."""
+    source = (ROOT / "benchmarks" / f"{script}.py").read_text()
+    imports = re.findall(r"^from benchmarks(?:\.(\w+))? import ([\w, ]+)", source, re.MULTILINE)
+    imported = [name for module, names in imports for name in ([module] if module else re.findall(r"\w+", names))]
+    return source + "".join(map(source_of, imported))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_benchmarks_exist_and_know_their_options(page: Path) -> None:
+    for module, arguments in re.findall(r"\bpython benchmarks/(\w+)\.py([^`#\n]*)", page.read_text()):
+        for option in re.findall(r"--[\w-]+", arguments):
+            assert f'"{option}"' in source_of(module), f"{page.name}: benchmarks/{module}.py has no option {option}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_extras_in_the_text_exist(page: Path) -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for names in re.findall(r"'itl\[([\w,]+)\]'", page.read_text()):
+        assert set(names.split(",")) <= set(extras)
 
 
 # ------------------------------------------------------------------------------------------------------------- links

@@ -30,7 +30,7 @@ PYTHON = {
     "docs/howto/logging.md": "tests/test_docs_code.py",
 }
 OTHER = {
-    "sh": None,  # tests/test_docs.py parses every command of itl and make
+    "sh": None,  # tests/test_docs.py parses every command of itl and make, also in output
     "toml": "CONTRIBUTING.md",
     "yaml": "docs/scaling.md",
     "": None,  # output
@@ -48,7 +48,7 @@ def name(page: Path) -> str:
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_every_block_is_executed_parsed_or_output(page: Path) -> None:
-    openings = re.findall(r"^```(.*)$", page.read_text(), re.MULTILINE)[::2]
+    openings = re.findall(r"^ *```(.*)$", page.read_text(), re.MULTILINE)[::2]
     for language in {opening.split(" ")[0] for opening in openings}:
         if language == "python":
             test = ROOT / PYTHON[name(page)]

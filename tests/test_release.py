@@ -8,10 +8,12 @@ import sys
 import tarfile
 import tomllib
 import zipfile
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.specifiers import SpecifierSet
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -22,6 +24,15 @@ def test_extras_are_explained() -> None:
     page = (ROOT / "docs" / "howto" / "install.md").read_text()
     documented = re.findall(r"^\| `itl\[(\w+)\]` \|", page, re.MULTILINE)
     assert sorted(documented) == sorted(PROJECT["optional-dependencies"])
+
+
+def test_pinned_versions_install_on_the_oldest_python() -> None:
+    oldest = PROJECT["requires-python"].removeprefix(">=") + ".0"  # some packages need a later patch release
+    pins = re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    installed = [d.metadata for d in distributions() if (d.metadata["Name"], d.version) in set(pins)]
+    assert len(installed) > len(pins) / 2
+    refusing = [m["Name"] for m in installed if not SpecifierSet(m.get("Requires-Python", "")).contains(oldest)]
+    assert not refusing, f"constraints.txt pins versions that need a newer Python than {oldest}: {refusing}"
 
 
 def test_changelog_has_the_version() -> None:

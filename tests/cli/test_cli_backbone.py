@@ -56,10 +56,15 @@ def test_own_network_is_taught_used_and_exported(tmp_path: Path, monkeypatch: py
     module = nets.build("own_vit:make", 2)
     assert isinstance(module, nets.ModuleAdapter)
     save_file(module.module.state_dict(), tmp_path / "w.safetensors")
-    options = ["--backbone", "own_vit:make", "--weights", "w.safetensors", "--method", "itl", "--size", "16"]
-    cut = ["--set", "net.trained=2", "--set", "tangent.layers=2", "--epochs", "2", "--device", "cpu"]
+    options = ["--backbone", "own_vit:make", "--weights", "w.safetensors", "--size", "16", "--device", "cpu"]
+    cut = ["--method", "itl", "--set", "net.trained=2", "--set", "tangent.layers=2", "--epochs", "2"]
     done = run_in_process("learn", "m", "monday", *options, *cut)
     assert (done.code, done.err) == (0, "")
+    done = run_in_process("learn", "without-memory", "monday", *options, "--method", "ridge")
+    assert (done.code, done.err) == (0, "")
+    lines = run_in_process("info", "without-memory").out.splitlines()
+    assert "network  own_vit:make, 26 weights after the frozen trunk" in lines  # 12 inputs, a bias and 2 classes
+    assert {"memory   none", "2 classes", "  ant"} <= set(lines)
     monkeypatch.setattr(external, "_allowed", set())
     assert_refused(
         "predict", "m", "monday", word="m cannot be opened here, and is unchanged: the backbone own_vit:make"

@@ -87,7 +87,7 @@ def test_dry_run_refuses_what_learn_refuses(itl, tmp_path):
         options = [*words, "--size", "8", *QUICK]
         refused, planned = itl("learn", "m", *options), itl("learn", "m", *options, "--dry-run")
         assert (refused.code, planned.code) == (2, 2)
-        assert re.fullmatch(rf"{words[0]}: \d+ files of \d class(es)?\n", planned.out)
+        assert re.fullmatch(rf"{words[0]}: \d+ files of \d class(es)?, \d+( to \d+)? of each class\n", planned.out)
         assert planned.err == refused.err
         assert not (tmp_path / "m" / "CURRENT").exists()
 

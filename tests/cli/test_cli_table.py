@@ -29,6 +29,24 @@ def test_table_reads_results_in_the_current_folder(itl, tmp_path):
     assert itl("table", "--hide-missing").out.count("not run") == 0 < done.out.count("not run")
 
 
+def test_table_without_runs_shows_the_published_results(itl, tmp_path):
+    (tmp_path / "results").mkdir()  # of another program
+    done = itl("table")
+    assert done.code == 0
+    assert "66.05±0.64 not run" in " ".join(done.out.split())
+    assert done.err.count("\n") == 1
+    assert "there are no runs in results/ or runs/" in done.err
+
+
+def test_table_reads_runs_if_results_contains_none(itl, tmp_path):
+    fake_run(tmp_path / "runs/one", level=65.0)
+    done = itl("table")
+    assert (done.code, done.err) == (0, "")
+    assert "66.05±0.64 65.00 -1.05" in " ".join(done.out.split())
+    fake_run(tmp_path / "results/two", level=66.0)
+    assert "66.05±0.64 66.00 -0.05" in " ".join(itl("table").out.split())
+
+
 def test_table_json_and_out(itl, tmp_path):
     fake_run(tmp_path / "run")
     done = itl("table", "run", "--json", "--hide-missing")
@@ -53,7 +71,6 @@ def test_table_reports_a_damaged_run_on_stderr(itl, tmp_path):
 def test_table_reports_errors_in_one_line(itl, tmp_path):
     fake_run(tmp_path / "run")
     for args, words in (
-        (["table"], "there is no folder results here"),
         (["table", "nowhere"], "nowhere is not a folder"),
         (["table", "run", "--split", "train"], "test or validation"),
         (["table", "run", "--stream", "seq-cifar11"], "no runs and no published results for 'seq-cifar11'"),

@@ -45,7 +45,7 @@ _ADVICE = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), f" Free some space {_REPEAT}"),
     errno.EIO: f" Check the disk {_REPEAT}",
 }
-SECTIONS = {
+HELP_SECTIONS = {
     "Experiments": (run, refine, sweep, search, table, report, bench),
     "Lists and checks": (methods, streams, backbones, doctor),
     "Models of your own images": (serve, learn, predict, evaluate, info, export, check, undo, forget, rename, resize),
@@ -74,7 +74,7 @@ class SectionedGroup(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands of each section."""
         limit = formatter.width - 6 - max(map(len, self.commands))
-        for title, commands in SECTIONS.items():
+        for title, commands in HELP_SECTIONS.items():
             with formatter.section(title):
                 formatter.write_dl([(str(command.name), command.get_short_help_str(limit)) for command in commands])
 
@@ -91,7 +91,7 @@ def cli(ctx: click.Context) -> None:
         click.echo(ctx.get_help())
 
 
-for section in SECTIONS.values():
+for section in HELP_SECTIONS.values():
     for command in section:
         cli.add_command(command)
 

@@ -58,6 +58,12 @@ download_option = click.option("--download", is_flag=True, help="Download a miss
 method_option = click.option(
     "--method", metavar="NAME", help="Method to train; `itl methods` lists them. [default: itl]"
 )
+lesson_epochs_option = click.option(
+    "--epochs",
+    type=int,
+    metavar="N",
+    help="Epochs of training on the new images. [default: until their accuracy stops improving]",
+)
 backbone_option = click.option(
     "--backbone",
     metavar="NAME",

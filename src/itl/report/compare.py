@@ -11,8 +11,8 @@ from typing import Any
 from itl.report.chart import ROLES, Axis, Chart, Series, value_range
 from itl.report.run_selection import ReportData, ReportGroup
 from itl.report.selection import preference
-from itl.report.stages import MEASURES
 from itl.results.published import SOURCES, published
+from itl.results.render import MEASURE_NAMES
 from itl.results.seed_groups import MeanStd
 
 ABLATION = ("b", "b+lf", "b+ff", "b+hp+lf", "b+hp+ff+pd", "itl")  # in order of the stages added
@@ -75,9 +75,9 @@ def averages(groups: Sequence[ReportGroup], measure: str = "class_il") -> Chart 
     low, high = value_range(series)
     ticks = tuple((float(task), str(task)) for task in range(1, tasks + 1, -(-tasks // 12)))
     return Chart(
-        f"Average {MEASURES[measure]} against tasks seen: {groups[0].set_name}",
+        f"Average {MEASURE_NAMES[measure]} against tasks seen: {groups[0].set_name}",
         x=Axis("tasks seen", 1.0, float(tasks), ticks=ticks),
-        y=Axis(f"average {MEASURES[measure]}, %", max(0.0, low - 4), high + 4),
+        y=Axis(f"average {MEASURE_NAMES[measure]}, %", max(0.0, low - 4), high + 4),
         series=tuple(series),
         line_labels=True,
     )
@@ -101,8 +101,8 @@ def paired(groups: Sequence[ReportGroup], reference: ReportGroup, measure: str =
     style = {"kind": "points", "role": "a", "interval": "ci95", "x": names}
     series = _series("difference", [group for group, _ in found], differences, hover, **style)
     return Chart(
-        f"{MEASURES[measure]} minus that of {reference.name}, same seeds",
-        x=Axis(f"difference in {MEASURES[measure]}, points"),
+        f"{MEASURE_NAMES[measure]} minus that of {reference.name}, same seeds",
+        x=Axis(f"difference in {MEASURE_NAMES[measure]}, points"),
         y=Axis(categories=tuple(names)),
         series=(series,),
         rules=(0.0,),
@@ -128,9 +128,9 @@ def bars(groups: Sequence[ReportGroup], measure: str = "class_il") -> Chart | No
     series = [ours, *_published_bars(order, measure)]
     _, top = value_range(series)
     return Chart(
-        f"{MEASURES[measure]} after the last task: {order[0].set_name}",
+        f"{MEASURE_NAMES[measure]} after the last task: {order[0].set_name}",
         x=Axis(categories=tuple(names)),
-        y=Axis(f"{MEASURES[measure]}, %", 0.0, top * 1.05 + 2),
+        y=Axis(f"{MEASURE_NAMES[measure]}, %", 0.0, top * 1.05 + 2),
         series=tuple(series),
     )
 
@@ -196,9 +196,9 @@ def buffers(groups: Sequence[ReportGroup], stream: str, measure: str = "class_il
         return None
     low, high = value_range(series)
     return Chart(
-        f"{stream}: {MEASURES[measure]} by memory size",
+        f"{stream}: {MEASURE_NAMES[measure]} by memory size",
         x=Axis("images in memory", at[0] / 1.3, at[-1] * 1.3, log=True, ticks=tuple((x, f"{x:g}") for x in at)),
-        y=Axis(f"{MEASURES[measure]}, %", max(0.0, low - 4), high + 4),
+        y=Axis(f"{MEASURE_NAMES[measure]}, %", max(0.0, low - 4), high + 4),
         series=tuple(series),
         line_labels=True,
     )

@@ -17,7 +17,7 @@ from itl.report.matplotlib_figures import STYLE, draw, pyplot_for_files
 from itl.report.policies import policies
 from itl.report.run_selection import ReportData, ReportGroup, ReportRun, report_data
 from itl.report.selection import preference
-from itl.report.tabs import MEASURES, charts_of, mean_charts
+from itl.report.tabs import MEASURE_CHOICES, charts_of, mean_charts
 from itl.results import Run
 
 COMPARISON_KINDS = ("averages", "paired", "ablation", "bars", "buffers", "policies", "seconds")
@@ -85,11 +85,11 @@ def figures(report: ReportData, kinds: Sequence[str] | None = None) -> Iterator[
 def _comparisons(report: ReportData) -> Iterator[tuple[str, Chart | None]]:
     for comparison in compare.comparisons(report.groups):
         for choice, draw_measure in comparison.draw.items():
-            for measure, _ in MEASURES:
+            for measure, _ in MEASURE_CHOICES:
                 yield f"{comparison.kind}/{choice}/{measure}", draw_measure(measure)
     for members in compare.comparable_sets(report.groups).values():
         reference = min(members, key=preference)
-        for measure, _ in MEASURES:
+        for measure, _ in MEASURE_CHOICES:
             yield f"paired/{reference.key}/{measure}", compare.paired(members, reference, measure)
     for number, chart in enumerate(policies(report.groups)):
         yield f"policies{number}/class_il", chart
@@ -106,7 +106,7 @@ def _run_charts(report: ReportData) -> Iterator[tuple[str, Chart | None]]:
             continue
         if len(group.seed_group.seeds) > 1:
             yield from mean_charts(report, group)
-        for measure, _ in MEASURES:
+        for measure, _ in MEASURE_CHOICES:
             yield f"matrix/{group.key}/{measure}", tasks.matrix(report.runs_of(group), measure)
 
 

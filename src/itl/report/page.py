@@ -21,8 +21,11 @@ from itl.results import Run
 MAX_SETTINGS_COLUMNS = 12  # groups whose settings fit side by side
 LIBRARY = "plotly/plotly-cartesian.min.js.gz"  # its smallest bundle with heat maps; the page unpacks it
 SCRIPTS = ("selection.js", "charts.js", "page.js")
-MEASURES = {"Class-IL": "class_il", "Task-IL": "task_il", "average": "average_incremental"}
-MEASURES |= {"forgetting": "forgetting", "seconds": "seconds"}  # of the columns whose means can be computed again
+COLUMN_MEASURES = {"Class-IL": "class_il", "Task-IL": "task_il", "average": "average_incremental"}
+COLUMN_MEASURES |= {
+    "forgetting": "forgetting",
+    "seconds": "seconds",
+}  # of the columns whose means can be computed again
 
 
 def write_report(runs: Sequence[Run], path: str | os.PathLike[str], data: str | None = None) -> None:
@@ -146,7 +149,7 @@ def _table(report: ReportData) -> str:
     lines = []
     for group, row in zip(sorted(report.groups, key=preference), rows, strict=True):
         cells = "".join(
-            f'<td data-name="{escape(name)}" data-measure="{MEASURES.get(name, "")}">{_broken(row[name])}</td>'
+            f'<td data-name="{escape(name)}" data-measure="{COLUMN_MEASURES.get(name, "")}">{_broken(row[name])}</td>'
             for name in others
         )
         lines.append(f'<tr data-group="{group.key}"><th scope="row">{escape(row[first])}</th>{cells}</tr>')

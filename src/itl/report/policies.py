@@ -9,7 +9,7 @@ from typing import Any
 
 from itl.report.chart import ROLES, Axis, Chart, Series, value_range
 from itl.report.run_selection import ReportGroup
-from itl.report.stages import MEASURES
+from itl.results.render import MEASURE_NAMES
 from itl.results.seed_groups import TASK_OPTIONS, agree, run_settings, user_setting_names
 
 IDENTITY_FIELDS = ("stream", "split", "method", "buffer")
@@ -138,9 +138,9 @@ def _policy_chart(
     low, high = value_range(series)
     shown = [low, high, *(level for level, _ in levels if level is not None)]
     return Chart(
-        f"{title}: {MEASURES[measure]} by {setting}",
+        f"{title}: {MEASURE_NAMES[measure]} by {setting}",
         x=Axis(setting),
-        y=Axis(f"{MEASURES[measure]}, %", max(0.0, min(shown) - 6), max(shown) + 6),
+        y=Axis(f"{MEASURE_NAMES[measure]}, %", max(0.0, min(shown) - 6), max(shown) + 6),
         series=tuple(series),
         levels=tuple((level, name) for level, name in levels if level is not None),
     )

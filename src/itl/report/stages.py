@@ -10,10 +10,10 @@ from itertools import groupby
 from typing import Any
 
 from itl.report.chart import ROLES, Axis, Band, Chart, Series
+from itl.results.render import MEASURE_NAMES
 
 STAGE_WIDTHS = {"specialist": 2.0}  # on the x axis; 1 for the others
 MAX_CHART_NUMBERS = 12_000  # curves with more numbers are thinned
-MEASURES = {"class_il": "Class-IL", "task_il": "Task-IL"}
 CURVE_KINDS = ("start", "curve")
 Line = dict[str, Any]  # of metrics.jsonl
 Point = tuple[float, Line, str]  # x, measurement, description
@@ -99,8 +99,8 @@ def mean_lines(runs: Sequence[Sequence[Line]]) -> list[Line]:
         if len(measured) < len(keyed):
             continue
         count = len(measured)
-        mean: Line = {name: math.fsum([line[name] for line in measured]) / count for name in MEASURES}
-        for name in (f"{measure}_tasks" for measure in MEASURES):
+        mean: Line = {name: math.fsum([line[name] for line in measured]) / count for name in MEASURE_NAMES}
+        for name in (f"{measure}_tasks" for measure in MEASURE_NAMES):
             mean[name] = [math.fsum(column) / count for column in zip(*[line[name] for line in measured], strict=False)]
         out.append({**first, **mean})
     return out
@@ -139,8 +139,8 @@ def stages(lines: Sequence[Line] | StageTimeline, measure: str = "class_il") -> 
     known = [value for drawn in series for value in drawn.y if value is not None]
     low = max(0.0, min(known, default=0.0) - 8)
     return Chart(
-        f"{MEASURES[measure]} through the stages",
-        y=Axis(f"{MEASURES[measure]} over the tasks seen, %", low, 108.0),
+        f"{MEASURE_NAMES[measure]} through the stages",
+        y=Axis(f"{MEASURE_NAMES[measure]} over the tasks seen, %", low, 108.0),
         series=tuple(series),
         **timeline.chart_options(),
     )
@@ -167,8 +167,8 @@ def breakdown(lines: Sequence[Line] | StageTimeline, measure: str = "class_il") 
                 Series(f"task {task + 1}", y, start=start, role=ROLES[task % len(ROLES)], width=1.2, tag=str(task + 1))
             )
     return Chart(
-        f"{MEASURES[measure]} of every task",
-        y=Axis(f"{MEASURES[measure]}, %", 0.0, 104.0),
+        f"{MEASURE_NAMES[measure]} of every task",
+        y=Axis(f"{MEASURE_NAMES[measure]}, %", 0.0, 104.0),
         series=(*task_series, mean),
         xs=tuple(x for x, _, _ in points),
         descriptions=tuple(description for _, _, description in points),

@@ -12,8 +12,9 @@ from itl.report.image_sheets import ImageLoader, memory_gallery, mistake_gallery
 from itl.report.policies import policies
 from itl.report.run_selection import ReportData, ReportGroup, ReportRun
 from itl.report.selection import preference, selection
+from itl.results.render import MEASURE_NAMES
 
-MEASURES = [["class_il", "Class-IL"], ["task_il", "Task-IL"]]
+MEASURE_CHOICES = [[measure, name] for measure, name in MEASURE_NAMES.items()]
 MAX_CHART_CHARACTERS = 3_500_000  # of the charts of single runs
 MAX_IMAGE_CHARACTERS = 1_500_000
 MAX_MATRICES = 12  # side by side
@@ -121,7 +122,7 @@ def charts_of(report_run: ReportRun) -> Iterator[tuple[str, Chart | None]]:
     """The charts of a single run by key; None if it has no data for one."""
     yield from _stage_charts(report_run.key, report_run.run.lines)
     if report_run.result is None:
-        for measure, _ in MEASURES:
+        for measure, _ in MEASURE_CHOICES:
             yield f"matrix/{report_run.key}/{measure}", tasks.matrix([report_run], measure)
     yield f"confusion/{report_run.key}", tasks.confusion(report_run)
     yield f"pairs/{report_run.key}", tasks.pairs(report_run)
@@ -138,7 +139,7 @@ def mean_charts(report: ReportData, group: ReportGroup) -> Iterator[tuple[str, C
 
 def _stage_charts(key: str, lines: Sequence[stages.Line]) -> Iterator[tuple[str, Chart | None]]:
     timeline = stages.StageTimeline(lines)
-    for measure, _ in MEASURES:
+    for measure, _ in MEASURE_CHOICES:
         yield f"stages/{key}/{measure}", stages.stages(timeline, measure)
         yield f"breakdown/{key}/{measure}", stages.breakdown(timeline, measure)
 
@@ -162,14 +163,14 @@ def _stages(runs: list[list[str]], charts: dict[str, str], last_task: int) -> li
             "and projected back (P). Thin lines show the accuracy during a stage on a subset of the test images; thick "
             "lines show it at the end of a stage on all of them. T and P start with a drop, the half-pipe: the "
             "classifier has just been reinitialized. --curves 16 measures more points in the stages of a short run.",
-            {"run": drawn, "measure": MEASURES},
+            {"run": drawn, "measure": MEASURE_CHOICES},
         ),
         FigureSpec(
             "breakdown/{run}/{measure}",
             "Every task through training",
             "One line per task from the moment it is learned; the bold line is their mean. Select a task to highlight "
             "it.",
-            {"run": _having("breakdown", runs, charts), "measure": MEASURES, "task": choice},
+            {"run": _having("breakdown", runs, charts), "measure": MEASURE_CHOICES, "task": choice},
         ),
     ]
 
@@ -180,7 +181,7 @@ def _tasks(
     chosen: list[list[str]] = []
     for group in sorted(report.groups, key=preference):
         group_runs = report.runs_of(group)
-        for measure, _ in MEASURES:
+        for measure, _ in MEASURE_CHOICES:
             chart = tasks.matrix(group_runs, measure)
             if chart is not None:
                 charts[f"matrix/{group.key}/{measure}"] = encode(chart)
@@ -196,12 +197,14 @@ def _tasks(
     )
     if chosen:
         views.append(
-            FigureSpec("matrix/{group}/{measure}", "Task by task", words, {"group": chosen, "measure": MEASURES})
+            FigureSpec("matrix/{group}/{measure}", "Task by task", words, {"group": chosen, "measure": MEASURE_CHOICES})
         )
     if len(chosen) > 1:
         caption = f"The same matrices side by side, at most {MAX_MATRICES}."
         views.append(
-            FigureSpec("matrix/*/{measure}", "Side by side", caption, {"measure": MEASURES, "*": chosen}, kind="grid")
+            FigureSpec(
+                "matrix/*/{measure}", "Side by side", caption, {"measure": MEASURE_CHOICES, "*": chosen}, kind="grid"
+            )
         )
     confused = _having("confusion", finished, charts)
     if confused:
@@ -214,11 +217,11 @@ def _comparison(comparison: compare.Comparison, charts: dict[str, str]) -> list[
     """The figure of a comparison, if there is data for it."""
     choices = []
     for name, draw in comparison.draw.items():
-        drawn = {measure: chart for measure, _ in MEASURES if (chart := draw(measure)) is not None}
+        drawn = {measure: chart for measure, _ in MEASURE_CHOICES if (chart := draw(measure)) is not None}
         charts |= {f"{comparison.kind}/{name}/{measure}": encode(chart) for measure, chart in drawn.items()}
         choices += [[name, name]] if "class_il" in drawn else []
     key = f"{comparison.kind}/{{{comparison.selector}}}/{{measure}}"
-    selectors = {comparison.selector: choices, "measure": MEASURES}
+    selectors = {comparison.selector: choices, "measure": MEASURE_CHOICES}
     return [FigureSpec(key, comparison.title, comparison.caption, selectors)] if choices else []
 
 
@@ -228,14 +231,14 @@ def _compare(report: ReportData, charts: dict[str, str]) -> Iterator[FigureSpec]
     yield from _paired(report.groups, charts)
     for comparison in others:
         yield from _comparison(comparison, charts)
-    by_measure = {measure: policies(report.groups, measure) for measure, _ in MEASURES}
+    by_measure = {measure: policies(report.groups, measure) for measure, _ in MEASURE_CHOICES}
     for number, chart in enumerate(by_measure["class_il"]):
-        for measure, _ in MEASURES:
+        for measure, _ in MEASURE_CHOICES:
             charts[f"policies{number}/{measure}"] = encode(by_measure[measure][number])
         caption = "Runs that differ in the memory's settings only."
         caption += " Horizontal lines are policies without this setting." if chart.levels else ""
         title = chart.title.replace(": Class-IL by ", ": memory policies by ")
-        yield FigureSpec(f"policies{number}/{{measure}}", title, caption, {"measure": MEASURES})
+        yield FigureSpec(f"policies{number}/{{measure}}", title, caption, {"measure": MEASURE_CHOICES})
 
 
 def _paired(groups: Sequence[ReportGroup], charts: dict[str, str]) -> Iterator[FigureSpec]:
@@ -243,7 +246,7 @@ def _paired(groups: Sequence[ReportGroup], charts: dict[str, str]) -> Iterator[F
     references = []
     for members in compare.comparable_sets(sorted(groups, key=preference)).values():
         for reference in members:
-            drawn = {measure: compare.paired(members, reference, measure) for measure, _ in MEASURES}
+            drawn = {measure: compare.paired(members, reference, measure) for measure, _ in MEASURE_CHOICES}
             found = {f"paired/{reference.key}/{measure}": encode(chart) for measure, chart in drawn.items() if chart}
             charts |= found
             references += [[reference.key, reference.name]] if found else []
@@ -254,7 +257,7 @@ def _paired(groups: Sequence[ReportGroup], charts: dict[str, str]) -> Iterator[F
             "Each method minus the one it is compared with, on the seeds that both have: the mean difference and its "
             "95 % confidence interval (Student's t). An interval that does not include 0 speaks for a difference. A "
             "mark without an interval has one common seed.",
-            {"reference": references, "measure": MEASURES},
+            {"reference": references, "measure": MEASURE_CHOICES},
         )
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from itl.report.chart import Axis, Chart, HeatMap, Series
 from itl.report.run_selection import ReportRun
-from itl.report.stages import MEASURES
+from itl.results.render import MEASURE_NAMES
 
 MAX_PAIRS = 12
 
@@ -24,7 +24,7 @@ def matrix(runs: Sequence[ReportRun], measure: str = "class_il") -> Chart | None
     values = _seen(cut.mean(axis=0))
     names = tuple(str(task + 1) for task in range(tasks))
     return Chart(
-        f"{MEASURES[measure]} task by task",
+        f"{MEASURE_NAMES[measure]} task by task",
         x=Axis("accuracy on task"),
         y=Axis("after task"),
         heatmap=HeatMap(

@@ -12,7 +12,7 @@ from itl.results.seed_groups import MeanStd, SeedGroup
 from itl.results.table import MEASURES, Table, TableRow, TableSection
 
 MEASURE_NAMES = {"class_il": "Class-IL", "task_il": "Task-IL"}
-EMPTY = "–"
+DASH = "–"
 NOT_RUN = "not run"
 DIFFERENCE = "diff."
 WITHIN = ("within", "1 σ")  # heading of the mark
@@ -57,9 +57,9 @@ def _accuracies(row: TableRow, compared: bool, short: bool) -> list[str]:
         out.append(mark(row))
     elif row.ours is not None:
         out.append(mean(row.ours.mean("forgetting")))
-    out.append(EMPTY if row.ours is None else str(len(row.ours.seeds)))
+    out.append(DASH if row.ours is None else str(len(row.ours.seeds)))
     if not short:
-        out += [EMPTY, EMPTY] if row.ours is None else [row.ours.hardware, row.ours.command]
+        out += [DASH, DASH] if row.ours is None else [row.ours.hardware, row.ours.command]
     return out
 
 
@@ -75,7 +75,7 @@ def seconds(section: TableSection, short: bool = False) -> TextTable:
         digits = 1 if spent["total"] < 100 else 0
         out = [name_of(row), "" if row.buffer is None else str(row.buffer)]
         out += [f"{spent.get(name, 0.0):.{digits}f}" for name in names]
-        out += [EMPTY if share is None else f"{100 * share:.1f} %", str(len(row.ours.seeds))]
+        out += [DASH if share is None else f"{100 * share:.1f} %", str(len(row.ours.seeds))]
         rows.append(out if short else [*out, row.ours.hardware])
     headings = [
         ("", "method"),
@@ -100,7 +100,7 @@ def difference(row: TableRow, measure: str, short: bool = False) -> str:
     """
     points, deviations = row.difference(measure)
     if points is None:
-        return EMPTY
+        return DASH
     interval = row.our_score(measure).interval
     text = f"{points:+.2f}" + ("" if interval is None else f" ± {interval:.2f}")
     if short:
@@ -112,7 +112,7 @@ def mark(row: TableRow) -> str:
     """Whether our result is within one published standard deviation, or above: yes, no, or a dash if undefined."""
     matches = row.matches_published
     if matches is None or row.ours is None:
-        return EMPTY
+        return DASH
     return ("yes" if matches else "no") + (" (1 seed)" if len(row.ours.seeds) == 1 else "")
 
 

@@ -39,13 +39,14 @@ def describe(model: Model) -> dict[str, Any]:
     from itl.checkpoint import store
 
     learner, memory = model.learner, model.learner.memory
+    weights = f"{sum(p.numel() for p in learner.net.parameters()):,} weights"
     in_memory = dict.fromkeys(model.classes, 0)
     for label, count in zip(*np.unique(memory.labels, return_counts=True), strict=True):
         in_memory[model.output_names[label]] += int(count)
     return {
         "path": str(model.path),
         "method": learner.method,
-        "network": f"{learner.settings.net.name}, {sum(p.numel() for p in learner.net.parameters()):,} weights",
+        "network": f"{learner.settings.net.name}, {weights}{' after the frozen trunk' if learner.extractor else ''}",
         "image": model.image,
         "classes": [{"class": name, "in_memory": count} for name, count in in_memory.items()],
         "tasks": len(learner.tasks),
@@ -81,13 +82,14 @@ def main_facts(facts: dict[str, Any]) -> dict[str, str]:
     image, memory = facts["image"], facts["memory"]
     shape = f"{image['channels']} x {image['size']} x {image['size']} pixels"
     memory_bytes = format_bytes(memory["file_bytes"] or memory["pixel_bytes"])  # a plain learner saves no image files
+    content = f"{memory['images']} of {memory['room']} images"
     return {
         "model": facts["path"],
         "method": facts["method"],
         "network": facts["network"],
         "images": shape + (", augmented by mirroring" if image["flip"] else ""),
         "tasks": str(facts["tasks"]),
-        "memory": f"{memory['images']} of {memory['room']} images, {memory_bytes} ({memory['policy']}){_limit(memory)}",
+        "memory": f"{content}, {memory_bytes} ({memory['policy']}){_limit(memory)}" if memory["room"] else "none",
         "unknown": _describe_unknown(facts["calibration"]),
         "folder": f"{format_bytes(facts['folder_bytes'])}; itl undo can go back {plural(facts['undo'], 'step')}",
     }
@@ -112,9 +114,10 @@ def _print_facts(facts: dict[str, Any]) -> None:
     if facts["unfinished"] is not None:
         name = facts["unfinished"].get("what", "images")
         echo(f"\nlearning {name} was interrupted: repeat itl learn to continue, or itl undo to discard it")
-    echo(f"\n{plural(len(facts['classes']), 'class')} (images in memory)")
+    has_memory = facts["memory"]["room"] > 0
+    echo(f"\n{plural(len(facts['classes']), 'class')}{' (images in memory)' if has_memory else ''}")
     for row in facts["classes"]:
-        echo(f"  {row['class']} ({row['in_memory']})")
+        echo(f"  {row['class']} ({row['in_memory']})" if has_memory else f"  {row['class']}")
     echo("\nhistory")
     for entry in facts["history"]:
         echo(f"  {entry['date']}  {describe_change(entry)}")

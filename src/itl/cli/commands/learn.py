@@ -38,12 +38,7 @@ if TYPE_CHECKING:
     metavar="N",
     help="Time for training one lesson; it ends sooner if it makes no progress. Kept for later lessons. [default: 5]",
 )
-@click.option(
-    "--epochs",
-    type=int,
-    metavar="N",
-    help="Epochs of training on the new images. [default: until their accuracy stops improving]",
-)
+@options.lesson_epochs_option
 @options.backbone_option
 @options.settings_option
 @click.option("--weights", metavar="FILE", help="Start a new model from the backbone's weights in a safetensors file.")
@@ -172,9 +167,12 @@ def _print_files(folders: Sequence[str], silent: bool) -> None:
 
     for folder in folders:
         found = scan_folder(folder)
-        files = sum(len(paths) for classes in (found.train, found.test) for paths in classes.values())
+        counts = [len(found.train[name]) + len(found.test.get(name, ())) for name in found.train]
         if not silent:
-            echo(f"{printable_path(folder)}: {plural(files, 'file')} of {plural(len(found.train), 'class')}")
+            least, most = min(counts), max(counts)
+            each = f"{least}" if least == most else f"{least} to {most}"
+            classes = plural(len(counts), "class")
+            echo(f"{printable_path(folder)}: {plural(sum(counts), 'file')} of {classes}, {each} of each class")
 
 
 def _print_plan(plan: dict[str, Any], as_json: bool) -> None:

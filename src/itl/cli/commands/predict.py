@@ -40,8 +40,8 @@ def predict(
 ) -> None:
     """Classify images.
 
-    An image that belongs to none of the classes is shown as "unknown", followed by the most likely class. The rule is
-    chosen so that about 5 % of the images of known classes are shown so; `itl info` shows it.
+    An image that belongs to none of the classes is shown as "unknown", followed by the most likely class. The
+    threshold is chosen so that about 5 % of the images of known classes are shown as unknown; `itl info` shows it.
 
     Takes image files and folders of images. Without paths, or with `-`, paths are read from standard input, one per
     line. Images that cannot be read are reported on standard error; the others are classified anyway.

@@ -15,7 +15,7 @@ from itl.errors import UserError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-FILE_NAME = "report.html"
+REPORT_FILE = "report.html"
 LOGGED_STEPS = 10  # lines about the progress of the figures, if there is no terminal
 
 
@@ -61,7 +61,7 @@ def report(paths: tuple[str, ...], out: str | None, figures: str | None, kinds: 
     from itl.report import write_figures, write_report
 
     folder = runs[0].path if len(runs) == 1 and runs[0].path.is_dir() else Path()  # a packed run has no folder
-    path = Path(out) if out is not None else folder / FILE_NAME
+    path = Path(out) if out is not None else folder / REPORT_FILE
     write_report(runs, path, data)
     echo(f"wrote {path}")
     if figures is not None:
@@ -114,6 +114,6 @@ def _report_model(folder: str, out: str | None) -> None:
         labels=np.array([index[model.output_names[k]] for k in memory.labels[:count].tolist()], int),
         tasks=memory.slots.task[:count] + 1,
     )
-    path = Path(out) if out is not None else model.path / FILE_NAME
+    path = Path(out) if out is not None else model.path / REPORT_FILE
     write_model_report(record, path)
     echo(f"wrote {path}")

@@ -222,4 +222,4 @@ def _print_results(results: list[dict[str, Any]], folders: list[Path], given: di
             return
         for group in run_tables.group_by_seed(results, folders):
             console.print(run_tables.seeds_summary(*group))
-        console.print(run_tables.next_step(f"itl table {run_tables.common_parent(folders)}"))
+        console.print(run_tables.next_step(f"itl table {run_tables.common_parent(folders)} --hide-missing"))

@@ -33,9 +33,9 @@ GRACE_SECONDS = 5  # for open requests when the server ends
 @click.option("--read-only", is_flag=True, help="Offer predictions only; nothing can be taught or changed.")
 @click.option("--open/--no-open", "open_page", default=True, help="Open the page in a browser. [default: --open]")
 @click.option(
-    "--size", type=int, metavar="N", help="Image size of new models in pixels. [default: chosen by the images]"
+    "--size", type=int, metavar="N", help="Image size of new models in pixels. [default: chosen from the images]"
 )
-@click.option("--epochs", type=int, metavar="N", help="Epochs of the specialist. [default: chosen by the images]")
+@options.lesson_epochs_option
 @options.settings_option
 @options.device_option
 def serve(model: str | None, **given: Any) -> None:

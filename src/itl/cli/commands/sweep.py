@@ -79,7 +79,7 @@ def choose_backend(given: dict[str, Any], deadline: float | None = None) -> Back
     "--minutes",
     type=click.FloatRange(0, min_open=True),
     metavar="N",
-    help="Stop before so many minutes have passed; unfinished runs are saved. [default: no limit]",
+    help="Stop after at most N minutes; unfinished runs are saved. [default: no limit]",
 )
 @backend_options
 @options.json_option()
@@ -91,7 +91,7 @@ def sweep(grid: str | None, **given: Any) -> None:
     without GRID, these names are listed.
 
     Finished runs are skipped and interrupted ones continued, so the command can be repeated, also by several processes
-    at the same time. With --minutes, the command stops itself in time and continues exactly there when it is repeated.
+    at the same time. With --minutes, the command stops in time, and continues where it stopped when it is repeated.
     `itl table` reads the folder.
     """
     from itl.experiments.search.time_limit import deadline_in

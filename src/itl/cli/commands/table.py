@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,9 +15,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from itl.results.render import TextTable
+    from itl.results.runs import Run
     from itl.results.table import Table, TableSection
 
-RESULTS_FOLDER = "results"
+DEFAULT_FOLDERS = ("results", "runs")  # the records of a clone, and where `itl run` writes
 PIPED_WIDTH = 200  # columns, if the output is not a terminal
 METHOD_WIDTH = (12, 48)  # columns of the method and its changed settings, at least and at most
 
@@ -57,7 +59,7 @@ def table(
     The difference has a 95 % confidence interval over our seeds. The mark "within 1 σ" is yes if our mean is no more
     than one published standard deviation below the published mean, or above it, in both Class-IL and Task-IL.
 
-    Reads the folder results/, or the given runs and folders of runs.
+    Reads the given runs and folders of runs; without any, the folder results/ if it contains runs, otherwise runs/.
     """
     from itl.results import render
     from itl.results.runs import find_runs
@@ -65,9 +67,7 @@ def table(
 
     if split not in ("test", "validation"):
         raise UserError(f"--split takes test or validation, not '{split}'.")
-    if not paths and not Path(RESULTS_FOLDER).is_dir():
-        raise UserError(f"There is no folder {RESULTS_FOLDER} here. Name runs, or folders that contain runs.")
-    runs, problems = find_runs(paths or (RESULTS_FOLDER,))
+    runs, problems = find_runs(paths) if paths else _default_runs()
     found = build(runs, damaged=problems, split=split, stream=stream, missing=not hide_missing)
     if stream is not None and not found.sections:
         raise UserError(f"There are no runs and no published results for '{stream}'. `itl streams` lists the streams.")
@@ -87,6 +87,16 @@ def table(
     if output_format != "json":
         for problem in problems:
             warn(problem)
+
+
+def _default_runs() -> tuple[list[Run], list[str]]:
+    """The runs of the first default folder that contains any, and one line for each problem."""
+    from itl.results.runs import find_runs
+
+    for folder in filter(os.path.isdir, DEFAULT_FOLDERS):
+        with suppress(UserError):  # it contains no run
+            return find_runs((folder,))
+    return [], ["there are no runs in results/ or runs/, so only published results are shown; `itl run` makes a run"]
 
 
 def _print_table(found: Table, seconds: bool) -> None:

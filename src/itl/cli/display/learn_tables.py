@@ -38,7 +38,7 @@ def learn_summary(teacher: Teacher, results: Sequence[LessonResult], report: Hel
     """The end of `itl learn`: remarks, test accuracies, forgetting, and what was written."""
     parts: list[RenderableType] = []
     for result in results:
-        parts += _remarks(result)
+        parts += _remarks(result, str(teacher.path))
     if report.accuracy is not None:
         parts += ["", _grades("task", report.tasks), "", _grades("class", report.classes), ""]
         accuracy = f"{format_percent(report.accuracy)} %"
@@ -70,7 +70,7 @@ def _calibration_line(calibration: Calibration, report: HeldOutScores) -> str:
     return f'confidence and "unknown" calibrated on {calibration.images} held-out images{without}'
 
 
-def _remarks(result: LessonResult) -> list[RenderableType]:
+def _remarks(result: LessonResult, model: str) -> list[RenderableType]:
     """Changes of the memory, and files that were skipped."""
     remarks: list[RenderableType] = []
     if result.memory_growth is not None:
@@ -82,7 +82,8 @@ def _remarks(result: LessonResult) -> list[RenderableType]:
         remarks.append(Text(f"the memory no longer holds an image of {_name_list(result.dropped_classes)}"))
     for name, (old, new) in list(result.fallen_classes.items())[:MAX_LISTED]:
         fall = f"{format_percent(old)} to {format_percent(new)} %"
-        remarks.append(Text(f"{shorten(name)} fell from {fall} in this lesson; learn more images of it, or itl undo"))
+        advice = f"learn more images of it, or undo the lesson: itl undo {model}"
+        remarks.append(Text(f"{shorten(name)} fell from {fall} in this lesson; {advice}"))
     if result.skipped:
         count = len(result.skipped)
         remarks.append(Text(f"{plural(count, 'item')} of {shorten(result.lesson.name)} skipped:"))

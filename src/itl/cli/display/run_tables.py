@@ -56,7 +56,8 @@ def result_summary(result: dict[str, Any], folder: Path) -> RenderableType:
     spent = dict(result["seconds"])
     total, evaluation = spent.pop("total"), spent.pop("evaluation", 0.0)
     digits = 1 if total < 100 else 0
-    parts = ", ".join(f"{name} {value:.{digits}f}" for name, value in {**spent, "evaluation": evaluation}.items())
+    rounded = {name: f"{value:.{digits}f}" for name, value in {**spent, "evaluation": evaluation}.items()}
+    parts = ", ".join(f"{name} {value}" for name, value in rounded.items() if float(value))
     times = Text(f"{total:.0f} s: {parts}")
     files = [name + ("/" if (folder / name).is_dir() else "") for name in RUN_FILES if (folder / name).exists()]
     written = paths_written([folder], wrap(" ".join(files), 74))
