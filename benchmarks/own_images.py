@@ -2,18 +2,23 @@
 
     python benchmarks/own_images.py prepare cifar10 --data DATA --out IMAGES --classes 8 --each 500 --more 300
     python benchmarks/own_images.py prepare fashion-mnist --data DATA --out IMAGES --classes 10 --each 400
-    python benchmarks/own_images.py prepare tinyimagenet --data TINY --out IMAGES --classes 9 --each 300
+    python benchmarks/own_images.py prepare tinyimagenet --data TINY --out IMAGES --classes 9 --each 300 --test 250
     python benchmarks/own_images.py compare IMAGES --out FILE  # lessons against joint training and logistic regression
     python benchmarks/own_images.py compare IMAGES --out FILE --backbone efficientnet-lite0
     python benchmarks/own_images.py compare IMAGES --out FILE --scratch  # without a backbone, also for photographs
     python benchmarks/own_images.py known IMAGES --out FILE  # more images of two known classes
+    python benchmarks/own_images.py known IMAGES --out FILE --models MODELS  # after the lessons of `compare --models`
+    python benchmarks/own_images.py table FILE  # all records of `compare` as a table in Markdown
 
 IMAGES has the subfolders train, test and, for `known`, more, with one folder of images per class. `prepare` writes such
 a folder: DATA is what `itl run --data` takes, TINY a folder `tiny-imagenet-200`. It draws from the training images and
-takes the test images from the official test or validation set. FILE gets one more line of JSON.
+takes the test images from the official test or validation set, then from training images that nothing else uses. FILE
+gets one more line of JSON for each seed. `prepare --seed` draws other images: give each seed a folder of its own, named
+DATASET-SEED, because ridge regression has no other randomness.
 
 Everything uses the defaults of `itl learn`, which holds out a fifth of the images; logistic regression uses all images
-at once. Needs scikit-image for HOG features. Times are only meaningful on an idle machine.
+at once. `--minutes` sets another limit of the time for a lesson: on a busy machine the default ends training too soon.
+Needs scikit-image for HOG features. Times are only meaningful on an idle machine.
 """
 
 from __future__ import annotations
@@ -21,11 +26,15 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
+import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +45,8 @@ from itl.engine.device import choose_engine
 from itl.results.environment import environment
 
 STREAMS = {"cifar10": "seq-cifar10", "fashion-mnist": "seq-fmnist"}
-TEST_IMAGES = 100  # per class
+LESSONS = ("itl learn", "joint", "without replay")  # columns of `compare` that `itl learn` trains
+REGRESSIONS = ("hog and color", "features")  # columns of logistic regression
 Features = Callable[[list[Path]], np.ndarray]
 
 
@@ -52,7 +62,9 @@ def prepare(args: argparse.Namespace) -> None:
         parts = {"train": order[: args.each], "more": order[args.each : args.each + args.more]}
         for part, rows in parts.items():
             _write(Path(args.out) / part / name, [train[row] for row in rows])
-        _write(Path(args.out) / "test" / name, [test[row] for row in rng.permutation(len(test))[:TEST_IMAGES]])
+        unused = [train[row] for row in order[args.each + args.more :]]
+        tests = [*(test[row] for row in rng.permutation(len(test))), *unused]
+        _write(Path(args.out) / "test" / name, tests[: args.test])
 
 
 def _stream_images(args: argparse.Namespace) -> dict[str, tuple[list[Any], list[Any]]]:
@@ -96,7 +108,8 @@ def _link(classes: list[Path], target: Path) -> str:
     for source in classes:
         (target / source.name).mkdir(parents=True, exist_ok=True)
         for file in source.iterdir():
-            os.link(file, target / source.name / file.name)
+            if not (target / source.name / file.name).exists():
+                os.link(file, target / source.name / file.name)
     return str(target)
 
 
@@ -126,9 +139,21 @@ def teach(model: Path, folders: list[str], options: list[str]) -> list[float]:
     return seconds
 
 
-def network_options(args: argparse.Namespace) -> list[str]:
-    """Options of `itl learn` for the network."""
-    return ["--backbone", args.backbone] if args.backbone else ["--method", "itl"] if args.scratch else []
+def learn_options(args: argparse.Namespace, seed: int) -> list[str]:
+    """Options of `itl learn` for the first lesson."""
+    network = ["--backbone", args.backbone] if args.backbone else ["--method", "itl"] if args.scratch else []
+    minutes = [] if args.minutes is None else ["--minutes", str(args.minutes)]
+    return [*network, *minutes, "--seed", str(seed)]
+
+
+@contextmanager
+def work_folder(args: argparse.Namespace, seed: int) -> Iterator[Path]:
+    """The folder for models and lessons: a temporary one, or the one that keeps them."""
+    if args.models:
+        yield Path(args.models) / str(seed)
+        return
+    with tempfile.TemporaryDirectory(dir=args.images) as folder:
+        yield Path(folder)
 
 
 def lesson_folders(images: Path, root: Path, lessons: int) -> list[str]:
@@ -193,54 +218,82 @@ def logistic_regression(images: Path, features: Features) -> dict[str, Any]:
 # ---------------------------------------------------------------------- parts
 
 
-def compare(args: argparse.Namespace) -> dict[str, Any]:
-    """Accuracies and seconds per seed of lessons, joint training, fine-tuning without replay, logistic regression."""
-    images, rows = Path(args.images), []
-    regressions: dict[str, Any] = {}
-    backbone = network_options(args)
-    for seed in map(int, args.seeds.split(",")):
-        with tempfile.TemporaryDirectory(dir=images) as folder:
-            root = Path(folder)
-            lessons = lesson_folders(images, root, args.lessons)
-            every = [_link(sorted((images / "train").iterdir()), root / "joint")]
-            options = [*backbone, "--seed", str(seed)]
-            row: dict[str, Any] = {"seed": seed}
-            columns = {
-                "itl learn": (lessons, []),
-                "joint": (every, []),
-                "without replay": (lessons, ["--method", "sgd"]),
-            }
-            for column in args.columns.split(","):
-                folders, more = columns[column]
-                model = root / f"model {column}"
-                seconds = teach(model, folders, [*options, *more])  # the last of two equal options counts
-                row[column] = {"seconds": seconds, **evaluate(model, images)}
-                print(seed, column, row[column]["accuracy"], seconds, flush=True)
-            rows.append(row)
-            if not regressions:
-                regressions["hog and color"] = logistic_regression(images, hog_and_color)
-                if args.backbone and "itl learn" in row:
-                    features = backbone_features(root / "model itl learn")
-                    regressions["features"] = logistic_regression(images, features)
-                print(regressions, flush=True)
-    return {"seeds": rows, "logistic regression": regressions}
+def compare(args: argparse.Namespace, seed: int) -> dict[str, Any]:
+    """Accuracies and seconds of lessons, joint training, fine-tuning without replay, and logistic regression."""
+    images, row = Path(args.images), dict[str, Any](seed=seed)
+    columns = [column for column in args.columns.split(",") if args.backbone or column != "features"]
+    with work_folder(args, seed) as root:
+        lessons = lesson_folders(images, root, args.lessons)
+        every = [_link(sorted((images / "train").iterdir()), root / "all lessons")]
+        models = {column: root / column for column in LESSONS}
+        for column in columns:
+            if column in REGRESSIONS:
+                features = hog_and_color if column == "hog and color" else backbone_features(models["itl learn"])
+                row[column] = logistic_regression(images, features)
+            else:
+                replay = ["--method", "sgd"] if column == "without replay" else []  # the last --method counts
+                options = [*learn_options(args, seed), *replay]
+                seconds = teach(models[column], every if column == "joint" else lessons, options)
+                row[column] = {"seconds": seconds, **evaluate(models[column], images)}
+            print(seed, column, row[column]["accuracy"], row[column]["seconds"], flush=True)
+    return row
 
 
-def known(args: argparse.Namespace) -> dict[str, Any]:
+def known(args: argparse.Namespace, seed: int) -> dict[str, Any]:
     """Accuracy by class before and after a lesson with more images of the first two classes."""
-    images, rows = Path(args.images), []
-    backbone = network_options(args)
-    for seed in map(int, args.seeds.split(",")):
-        with tempfile.TemporaryDirectory(dir=images) as folder:
-            root = Path(folder)
-            model = root / "model"
-            teach(model, lesson_folders(images, root, args.lessons), [*backbone, "--seed", str(seed)])
-            before = evaluate(model, images)
-            more = _link(sorted((images / "more").iterdir())[:2], root / "more")
-            seconds = teach(model, [more], [])
-            rows.append({"seed": seed, "seconds": seconds, "before": before, "after": evaluate(model, images)})
-            print(seed, before["accuracy"], rows[-1]["after"]["accuracy"], flush=True)
-    return {"seeds": rows}
+    images = Path(args.images)
+    with work_folder(args, seed) as root:
+        model = root / "known"
+        if (root / "itl learn").exists():
+            shutil.copytree(root / "itl learn", model)
+        else:
+            teach(model, lesson_folders(images, root, args.lessons), learn_options(args, seed))
+        before = evaluate(model, images)
+        more = _link(sorted((images / "more").iterdir())[:2], root / "more")
+        seconds = teach(model, [more], [])
+        after = evaluate(model, images)
+    print(seed, before["accuracy"], after["accuracy"], flush=True)
+    return {"seed": seed, "seconds": seconds, "before": before, "after": after}
+
+
+def accuracies(file: Path) -> dict[tuple[str, str], dict[str, dict[int, dict[str, Any]]]]:
+    """Results by data and network, column and seed; later records replace earlier ones."""
+    out: dict[tuple[str, str], dict[str, dict[int, dict[str, Any]]]] = {}
+    for line in file.read_text().splitlines():
+        words = json.loads(line)["command"].split()
+        if words[:1] != ["benchmarks/own_images.py"] or words[1] != "compare":
+            continue
+        result = json.loads(line)["result"]
+        network = words[words.index("--backbone") + 1] if "--backbone" in words else "from scratch"
+        columns = out.setdefault((re.sub(r"-\d+$", "", Path(words[2]).name), network), {})
+        for row in result["seeds"]:
+            shared = result.get("logistic regression", {})  # in older records, of the first seed
+            for column in (*LESSONS, *REGRESSIONS):
+                if column in row or column in shared:
+                    columns.setdefault(column, {})[row["seed"]] = row.get(column) or shared[column]
+    return out
+
+
+def table_lines(file: Path) -> Iterator[str]:
+    """The records of `compare` in Markdown: mean, standard deviation and number of seeds of each column."""
+
+    def cell(results: dict[int, dict[str, Any]], key: str = "accuracy") -> str:
+        values = [result[key] for result in results.values()]
+        if not values:
+            return "–"
+        spread = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
+        return f"{statistics.mean(values):.1f}{spread} ({len(values)})"
+
+    yield "| data | network | `itl learn` | joint | without replay | HOG and color | features | calibration error |"
+    yield "|---|---|---|---|---|---|---|---|"
+    results = accuracies(file)
+    for (data, network), columns in sorted(results.items()):
+        for other in results:
+            if other[0] == data:  # does not depend on the network
+                columns.setdefault("hog and color", results[other].get("hog and color", {}))
+        cells = [cell(columns.get(column, {})) for column in (*LESSONS, *REGRESSIONS)]
+        error = cell(columns.get("itl learn", {}), "calibration_error")
+        yield f"| {' | '.join([data, network, *cells, error])} |"
 
 
 def main() -> None:
@@ -250,7 +303,7 @@ def main() -> None:
     writing.add_argument("dataset", choices=[*STREAMS, "tinyimagenet"])
     writing.add_argument("--data", required=True)
     writing.add_argument("--out", required=True)
-    for name, default in (("classes", 10), ("each", 300), ("more", 0), ("seed", 0)):
+    for name, default in (("classes", 10), ("each", 300), ("more", 0), ("test", 100), ("seed", 0)):
         writing.add_argument(f"--{name}", type=int, default=default)
     for name in ("compare", "known"):
         part = parts.add_parser(name)
@@ -258,18 +311,25 @@ def main() -> None:
         part.add_argument("--out", required=True)
         part.add_argument("--backbone")
         part.add_argument("--scratch", action="store_true")
-        part.add_argument("--columns", default="itl learn,joint,without replay")  # of compare
+        part.add_argument("--columns", default=",".join((*LESSONS, *REGRESSIONS)))  # of compare
+        part.add_argument("--models", help="folder where compare keeps its models, and known finds them")
+        part.add_argument("--minutes", type=float, help="maximum time for a lesson")
         part.add_argument("--seeds", default="0,1,2")
         part.add_argument("--lessons", type=int, default=3)
+    parts.add_parser("table").add_argument("file", type=Path)
     args = parser.parse_args()
     if args.part == "prepare":
         prepare(args)
         return
-    record: dict[str, Any] = {"command": " ".join(sys.argv), "threads": os.environ.get("OMP_NUM_THREADS")}
-    record |= environment(choose_engine("cpu").device)
-    record["result"] = {"compare": compare, "known": known}[args.part](args)
-    with Path(args.out).open("a") as file:
-        file.write(json.dumps(record) + "\n")
+    if args.part == "table":
+        print("\n".join(table_lines(args.file)))
+        return
+    for seed in map(int, args.seeds.split(",")):
+        record: dict[str, Any] = {"command": " ".join(sys.argv), "threads": os.environ.get("OMP_NUM_THREADS")}
+        record |= environment(choose_engine("cpu").device)
+        record["result"] = {"seeds": [{"compare": compare, "known": known}[args.part](args, seed)]}
+        with Path(args.out).open("a") as file:
+            file.write(json.dumps(record) + "\n")
 
 
 if __name__ == "__main__":

@@ -10,9 +10,7 @@ standard deviation, in both Class-IL and Task-IL. Differences have 95 % confiden
 from __future__ import annotations
 
 import argparse
-import gzip
 import itertools
-import json
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,9 +23,10 @@ from benchmarks import tinyimagenet  # noqa: E402
 from benchmarks.candidates import CHOICES, OPEN_QUESTIONS  # noqa: E402
 from benchmarks.cifar10 import ABLATION, BASELINES, ITL, PLAN, SEEDS, WITHOUT_MEMORY  # noqa: E402
 from benchmarks.pages import put  # noqa: E402
-from benchmarks.paired import paired_difference, paired_values  # noqa: E402
+from benchmarks.paired import gain_text, paired_difference  # noqa: E402
 from benchmarks.plan import Plan  # noqa: E402
 from benchmarks.runs import runs_below  # noqa: E402
+from benchmarks.same_specialists import ablation_sentence, recorded_trials, same_specialists  # noqa: E402
 from itl.experiments.config import Config  # noqa: E402
 from itl.presets import settings_for  # noqa: E402
 from itl.results.published import published  # noqa: E402
@@ -49,7 +48,6 @@ FOOTNOTES = {
 }
 # The variant that the paper's ablation and the open questions are compared with: these runs were made with SGD.
 BASES = {"itl": "sgd"}
-SAME_SPECIALISTS = HOME / "benchmarks" / "results" / "ablation" / "cifar10.jsonl.gz"
 VARIANT_DESCRIPTIONS = {
     "sgd": "tangent learning by SGD, projection with the squared error",
     "reservoir": "a reservoir instead of a stratified memory",
@@ -210,13 +208,6 @@ def variants(records: RecordedTable, named: Mapping[str, Iterable[str]]) -> list
     return rows
 
 
-def gain_text(gained: MeanStd) -> str:
-    """A difference ± half its 95 % confidence interval, if there is one."""
-    if gained.mean is None:
-        return "–"
-    return f"{gained.mean:+.1f}" + ("" if gained.interval is None else f" ± {gained.interval:.1f}")
-
-
 def seconds(records: RecordedTable) -> list[str]:
     """Seconds of ITL's runs by stage."""
     rows = ["| method | \\|B\\| | specialist, s | tangent, s | projection, s | total, s | generalist's share |"]
@@ -248,8 +239,7 @@ def generalist_share_alone() -> list[str]:
 
 def solved_share_alone(specialist_seconds: float) -> list[str]:
     """The same for the solved generalist, from its time alone on the GPU after the last task."""
-    lines = gzip.decompress(SAME_SPECIALISTS.read_bytes()).decode().splitlines()
-    times = next(trial["alone"] for trial in map(json.loads, lines) if "alone" in trial)
+    times = next(trial["alone"] for trial in recorded_trials() if "alone" in trial)
     tangent, projection = (min(spent[stage] for spent in times) for stage in ("tangent", "projection"))
     share = (tangent + projection) / specialist_seconds
     return [
@@ -323,51 +313,6 @@ def summary(records: RecordedTable) -> str:
     words = ["Seq-CIFAR-10, ResNet-18, 50 epochs per task, percent of the test images. More:", f"{where};"]
     words += ["[all tables and the ablation next to the paper's](results/README.md), with the command of each row."]
     return "\n".join([*words, "", head, ruler, *run, "", MARK_NOTE, *ablation_sentence()])
-
-
-def trials(task: int, stage: str) -> dict[str, dict[int, float]]:
-    """Class-IL on the test split by rung and seed, learned from the same specialists: of the expert, or `before` it."""
-    out: dict[str, dict[int, float]] = {}
-    for line in gzip.decompress(SAME_SPECIALISTS.read_bytes()).decode().splitlines():
-        trial = json.loads(line)
-        if trial["split"] == "test" and trial.get("task") == task:
-            before = next(value for name, value in trial["stages"].items() if name not in ("specialist", "expert"))
-            value = before if stage == "before" else trial["stages"][stage]
-            out.setdefault(trial["rung"], {})[trial["seed"]] = value["class_il"]
-            out.setdefault("b", {})[trial["seed"]] = trial["stages"]["specialist"]["class_il"]
-    return out
-
-
-def same_specialists() -> list[str]:
-    """The ablation from the same specialists: all rungs after tasks 1, 3 and 5, and their distance to `itl`."""
-    rows = ["| after task | | before projection | expert | `itl` minus it, before | `itl` minus it, expert |"]
-    rows.append("|---|---|---|---|---|---|")
-    for task in (1, 3, 5):
-        before, expert = trials(task, "before"), trials(task, "expert")
-        for rung in ("b", "b+lf", "b+hp+lf", "b+ff", "b+hp+ff+pd", "itl", "itl-doubled"):
-            if rung not in expert:
-                continue
-            scores = ["" if rung == "b" else MeanStd.of([*before[rung].values()]).text()]
-            scores.append(MeanStd.of([*expert[rung].values()]).text())
-            gains = [gain_text(paired_values(stage["itl"], stage[rung])) for stage in (before, expert)]
-            gains = ["", ""] if rung == "itl" else ["", gains[1]] if rung == "b" else gains
-            rows.append(f"| {task} | `{rung}` | {' | '.join([*scores, *gains])} |")
-    return rows
-
-
-def ablation_sentence() -> list[str]:
-    """What the ablation from the same specialists says about tangent learning."""
-    published_score = {row.method: row.class_il for row in published() if row.source == "ablation"}
-    expert, before = trials(5, "expert"), trials(5, "before")
-    linear, full = (paired_values(expert["itl"], expert[rung]) for rung in ("b+hp+lf", "b+hp+ff+pd"))
-    paper = [published_score["itl"] - published_score[rung] for rung in ("b+hp+lf", "b+hp+ff+pd")]
-    model = paired_values(before["itl"], before["b+hp+lf"])
-    return [
-        "",
-        f"**Ablation**, 200 images, {len(expert['itl'])} seeds, Class-IL: `itl` minus a linear classifier "
-        f"{gain_text(linear)} ({paper[0]:+.1f} in the paper; {gain_text(model)}",
-        f"before projection), minus full fine-tuning {gain_text(full)} ({paper[1]:+.1f} in the paper).",
-    ]
 
 
 def full_table(records: RecordedTable) -> str:

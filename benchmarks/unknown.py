@@ -1,17 +1,24 @@
 """Measure calibration and "unknown" of models of own images: CIFAR-10, with some classes never taught.
 
-    python benchmarks/unknown.py --cifar cifar-10-batches-bin --out unknown
-    python benchmarks/unknown.py --folders PHOTOS --out unknown  # one sub-folder of images per class
+    python benchmarks/unknown.py --cifar cifar-10-batches-bin --out FILE
+    python benchmarks/unknown.py --folders PHOTOS --out FILE  # one sub-folder of images per class
+
+FILE gets one more line of JSON for each seed.
 
 Each case teaches some classes with `itl.apps.teaching.Teacher`, as `itl learn` does, in two lessons. A fifth of the
 images is held out for the calibration. Other images, which the model has never seen, test it: those of the taught
 classes measure accuracy, expected calibration error and false rejections, those of the other classes how many are
-rejected. Of CIFAR-10, official test images are used for this. `--epochs` shortens training from scratch.
+rejected. Of CIFAR-10, official test images are used for this. `--epochs` shortens training from scratch, and `--pairs`
+measures instead what happens if any two classes of CIFAR-10 are never taught.
+
+The expected calibration error of a few images is large even if all probabilities are right: `error_by_chance` is its
+mean for images whose predictions are correct exactly as often as their confidence says.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import sys
@@ -25,10 +32,10 @@ from PIL import Image
 
 from itl.apps.images import find_images
 from itl.apps.model.channels import read_model_images
-from itl.apps.model.evaluation import evaluate_predictions, rejection_curve
+from itl.apps.model.evaluation import EvaluationResult, evaluate_predictions, rejection_curve
 from itl.apps.teaching import Teacher, TeachingOptions
-from itl.atomic import make_folder, write_text_atomic
 from itl.results.environment import environment
+from itl.streams import Images
 
 CIFAR_CLASSES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 BACKBONE = "efficientnet-lite0"
@@ -41,23 +48,35 @@ CIFAR_CASES = {
         "cat truck",
     ),
 }
+DRAWS = 1000  # of `error_by_chance`
 ImagesByClass = dict[str, list[Path]]
 
 
-def write_cifar(source: Path, target: Path, train: int, test: int) -> tuple[ImagesByClass, ImagesByClass]:
-    """Write images of the binary version of CIFAR-10 as PNG files: training and test images by class."""
-    splits = []
+def write_cifar(source: Path, target: Path, train: int, test: int, seed: int) -> tuple[ImagesByClass, ImagesByClass]:
+    """Write images of the binary version of CIFAR-10 as PNG files: training and test images by class, at random."""
+    splits, rng = [], np.random.default_rng(seed)
     for name, count in (("data_batch_1", train), ("test_batch", test)):
         rows = np.fromfile(source / f"{name}.bin", np.uint8).reshape(-1, 3073)
         files: ImagesByClass = {}
         for label, class_name in enumerate(CIFAR_CLASSES):
             folder = target / name / class_name
             folder.mkdir(parents=True)
-            for k, row in enumerate(rows[rows[:, 0] == label][:count]):
+            for k, row in enumerate(rng.permutation(rows[rows[:, 0] == label])[:count]):
                 Image.fromarray(row[1:].reshape(3, 32, 32).transpose(1, 2, 0)).save(folder / f"{k:04d}.png")
             files[class_name] = sorted(folder.iterdir())
         splits.append(files)
     return splits[0], splits[1]
+
+
+def cifar_pairs() -> dict[str, tuple[str, str]]:
+    """Cases in which two classes of CIFAR-10 are never taught."""
+    return {
+        f"never {first} and {second}": (
+            " ".join(name for name in CIFAR_CLASSES if name not in (first, second)),
+            f"{first} {second}",
+        )
+        for first, second in itertools.combinations(CIFAR_CLASSES, 2)
+    }
 
 
 def split_folders(source: Path, train: int, test: int, seed: int) -> tuple[ImagesByClass, ImagesByClass]:
@@ -87,6 +106,16 @@ def teach(work: Path, taught: list[str], train: ImagesByClass, options: Teaching
     return teacher
 
 
+def error_by_chance(result: EvaluationResult) -> float:
+    """The mean calibration error, in percent, if the confidence of each bin were its accuracy but for chance."""
+    rng = np.random.default_rng(0)
+    gaps = [
+        count * np.abs(rng.binomial(count, confidence, DRAWS) / count - confidence).mean()
+        for count, confidence, _ in result.bins
+    ]
+    return 100 * float(sum(gaps)) / max(result.images, 1)
+
+
 def measure(teacher: Teacher, taught: list[str], never: list[str], test: ImagesByClass) -> dict[str, Any]:
     """Accuracy, calibration error and rejections on images that the model has not seen."""
     model = teacher.model
@@ -95,6 +124,8 @@ def measure(teacher: Teacher, taught: list[str], never: list[str], test: ImagesB
     def classify(names: list[str]) -> tuple[Any, list[str]]:
         files = [(file, name) for name in names for file in test[name]]
         decoded = read_model_images(model, [file for file, _ in files])
+        if model.learner.extractor is not None:  # compute the features once for all cases
+            model.learner.extractor.add(Images(decoded.pixels, torch.zeros(len(decoded.pixels), dtype=torch.int64)))
         return model.classify(decoded.pixels), [files[k][1] for k in decoded.indices]
 
     known, labels = classify(taught)
@@ -112,6 +143,7 @@ def measure(teacher: Teacher, taught: list[str], never: list[str], test: ImagesB
         "accuracy": result.accuracy,
         "confidence": result.confidence,
         "calibration_error": result.calibration_error,
+        "error_by_chance": error_by_chance(result),
         "false_rejections": 100 * float(known.unknown.mean()),
         "never_taught_rejected": 100 * float(others.unknown.mean()),
         "never_taught_confidence": 100 * float(others.probabilities.max(1).mean()),
@@ -125,8 +157,8 @@ def measure(teacher: Teacher, taught: list[str], never: list[str], test: ImagesB
 def cases(args: argparse.Namespace, work: Path, seed: int) -> Any:
     """Name, taught and never taught classes, training and test images of every case."""
     if args.cifar is not None:
-        train, test = write_cifar(args.cifar, work / "cifar", args.train, args.test)
-        for name, (taught, never) in CIFAR_CASES.items():
+        train, test = write_cifar(args.cifar, work / "cifar", args.train, args.test, seed)
+        for name, (taught, never) in (cifar_pairs() if args.pairs else CIFAR_CASES).items():
             yield name, taught.split(), never.split(), train, test
         return
     train, test = split_folders(args.folders, args.train, args.test, seed)
@@ -136,21 +168,22 @@ def cases(args: argparse.Namespace, work: Path, seed: int) -> Any:
 
 
 def main() -> None:
-    """Measure every case with every seed and write one JSON file."""
+    """Measure every case with every seed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--cifar", type=Path)
     source.add_argument("--folders", type=Path)
     parser.add_argument("--train", type=int, default=125, help="images per class, of which a fifth is held out")
     parser.add_argument("--test", type=int, default=100, help="test images per class")
-    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--pairs", action="store_true", help="leave out all pairs of classes of CIFAR-10")
     parser.add_argument("--scratch", action="store_true", help="train from scratch instead of on a backbone")
     parser.add_argument("--epochs", type=int, help="epochs of a lesson from scratch")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     settings = {} if args.epochs is None else {"specialist.epochs": args.epochs}
-    rows = []
-    for seed in range(args.seeds):
+    for seed in map(int, args.seeds.split(",")):
+        rows = []
         with tempfile.TemporaryDirectory() as folder:
             for number, (name, taught, never, train, test) in enumerate(cases(args, Path(folder), seed)):
                 own = {"size": 32} if args.scratch else {"backbone": BACKBONE, "method": "ridge"}
@@ -158,11 +191,9 @@ def main() -> None:
                 teacher = teach(Path(folder) / str(number), taught, train, options)
                 rows.append({"case": name, "seed": seed, **measure(teacher, taught, never, test)})
                 print(json.dumps(rows[-1]), flush=True)
-    record = {"command": f"python {' '.join(sys.argv)}", "rows": rows, **environment(torch.device("cpu"))}
-    make_folder(args.out)
-    kind = "scratch" if args.scratch else BACKBONE
-    data = "cifar10" if args.cifar is not None else args.folders.name
-    write_text_atomic(args.out / f"{data}-{kind}.json", json.dumps(record, indent=1) + "\n")
+        record = {"command": " ".join(sys.argv), "rows": rows, **environment(torch.device("cpu"))}
+        with args.out.open("a") as file:
+            file.write(json.dumps(record) + "\n")
 
 
 if __name__ == "__main__":

@@ -120,7 +120,7 @@ def test_ablation_from_the_same_specialists_is_paired_by_seed(tmp_path: Path, mo
         lines.append({"split": "test", "rung": rung, "candidate": 0, "seed": seed, "task": 5, "stages": stages})
     path = tmp_path / "trials.jsonl.gz"
     path.write_bytes(gzip.compress("".join(json.dumps(line) + "\n" for line in lines).encode()))
-    monkeypatch.setitem(NAMES["trials"].__globals__, "SAME_SPECIALISTS", path)
+    monkeypatch.setattr("benchmarks.same_specialists.RECORD", path)
     text = " ".join(NAMES["ablation_sentence"]())
     # differences 5, 5.2, 5.5: mean 5.233, standard deviation 0.2517, t(0.975, 2) = 4.3027
     assert "3 seeds" in text

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import runpy
 from pathlib import Path
 
@@ -28,3 +30,32 @@ def test_mammoth_is_compared_by_its_record() -> None:
     text = NAMES["mammoth_text"](record | {"methods": {"er": row}})
     assert text.startswith("NVIDIA H200, torch 2.11.0, mammoth e75a491c (")
     assert text.endswith("| er | 1.50 | 20.0 | 13x |")
+
+
+def test_methods_page_shows_the_recorded_steps() -> None:
+    page = (HOME / "docs" / "methods.md").read_text()
+    shown = {line for line in page.splitlines() if re.match(r"\| `[\w-]+` \| [\d.]+ \| [\d.]+x \|", line)}
+    speed = HOME / "benchmarks" / "results" / "speed"
+    files = ("h200-methods-metasp.json", "h200-methods.json")  # both contain er and metasp
+    special, usual = (
+        {row["method"]: row for row in json.loads((speed / file).read_text())["methods"]} for file in files
+    )
+    rows = usual | {"metasp": special["metasp"]}
+    assert shown == {
+        f"| `{row['method']}` | {row['ms']:.2f} | {row['ratio']:.2f}x | {row['explained']:.2f}x | {row['factor']:.2f} |"
+        for row in rows.values()
+    }
+
+
+def test_report_page_shows_the_recorded_cost() -> None:
+    page = (HOME / "docs" / "report.md").read_text()
+    record = json.loads((HOME / "benchmarks" / "results" / "speed" / "recording.json").read_text())
+    short, long = (record[name]["percent"] for name in ("15 epochs", "100 epochs"))
+    shown = dict(re.findall(r"^\| ([\w ]+) \| ([\d.]+ \| [\d.]+) \|$", page, re.MULTILINE))
+    for label, key, digits in (
+        ("writing the record", "record", 2),
+        ("TensorBoard files", "tensorboard", 1),
+        ("terminal display", "display", 2),
+        ("evaluations within stages", "curves", 1),
+    ):
+        assert shown[label] == f"{short[key]:.{digits}f} | {long[key]:.{digits}f}"
