@@ -5,16 +5,16 @@ python benchmarks/ablation.py --out runs/ablation --data data --until 1500      
 python benchmarks/ablation.py --out runs/ablation --data data --test --seeds 0,1,2,3,4  the chosen settings, test split
 python benchmarks/ablation.py --out runs/ablation --report                              the tables of what is recorded
 python benchmarks/ablation.py --out runs/itl-l --method itl-l --seeds 0                 settings of itl-l
-python benchmarks/ablation.py --out /tmp/a --stream seq-digits --buffer 20 --device cpu --tasks 1,5 --quick   rehearsal
+python benchmarks/ablation.py --out /tmp/a --stream seq-digits --buffer 20 --device cpu --tasks 1,5 --quick   dry run
 
 One run per seed trains and keeps its specialists, with the first candidate of `itl`. Every candidate of every rung is
 then learned again from the specialists after some tasks (`itl refine`), on validation images. Each rung has
 `CANDIDATES_PER_RUNG` candidates, which include batch-norm mode and statistics, AutoAugment on the memory and the rate
-of the projection. A rung's candidate with the highest mean of Class-IL + Task-IL / 2 over seeds and tasks is chosen.
-Then the chosen candidate of the method is repeated with twice the iterations and a tenth of the tolerance. All
+of the projection. For each rung, the candidate with the highest mean of Class-IL + Task-IL / 2 over seeds and tasks is
+chosen. Then the chosen candidate of the method is repeated with twice the iterations and a tenth of the tolerance. All
 differences between two rungs are reported, paired by seed, with 95 % confidence intervals, for the experts and before
-projection. The same images choose and compare, so the best of several candidates is slightly optimistic; `--choose-on
-0` chooses on some seeds and compares on the others.
+projection. The same images are used to choose and to compare, so the best of several candidates is slightly optimistic;
+`--choose-on 0` chooses on some seeds and compares on the others.
 
 `--test` then trains on all images with the candidate that was chosen for the method, and learns the chosen candidate of
 every rung from these specialists, evaluated on the test images.
@@ -70,7 +70,7 @@ def _full(mode: str, lr: float, **others: Any) -> SettingValues:
 
 
 def _tangent(projection: SettingValues, *others: SettingValues, scale: float = 10.0) -> SettingValues:
-    """Solved tangent learning with the safe projection."""
+    """Tangent learning by L-BFGS, then the projection with settings `projection`."""
     first = {**SOLVED, **projection, "generalist": "tangent", "tangent.l2": 1e-3, "half_pipe_scale": scale}
     return {**first, **{name: value for values in others for name, value in values.items()}}
 
@@ -207,7 +207,7 @@ class Ablation:
         run_concurrently([partial(attempt, trial) for trial in trials], self.args.trials_per_gpu, device)
 
     def try_candidate(self, rung: str, index: int, seed: int, task: int) -> str:
-        """Learn one candidate again from a kept specialist."""
+        """Train the generalist of one candidate from a kept specialist."""
         from itl.experiments.refine import refine_or_error
 
         config = self.config(seed)
@@ -338,7 +338,7 @@ def options(arguments: Iterable[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--runs-per-gpu", type=int, default=4)
     parser.add_argument("--trials-per-gpu", type=int, default=6)
     parser.add_argument("--until", type=float, default=float("inf"), help="seconds after which no trial is started")
-    parser.add_argument("--quick", action="store_true", help="few epochs and a narrow network: a rehearsal, no result")
+    parser.add_argument("--quick", action="store_true", help="few epochs and a narrow network, to check the script")
     parser.add_argument("--report", action="store_true", help="print the tables of what is recorded, run nothing")
     return parser.parse_args(None if arguments is None else list(arguments))
 

@@ -149,7 +149,7 @@ def run_cells(args: argparse.Namespace, cells: list[Cell]) -> list[dict[str, Any
 
 
 def load(args: argparse.Namespace, split: str) -> Stream:
-    """Seq-CIFAR-10, with the first `--limit` images of each part of a task, for rehearsals."""
+    """Seq-CIFAR-10; with `--limit`, only the first images of each part of a task, to check the script."""
     stream = itl_streams.load("seq-cifar10", args.data, split=split)
     if args.limit is None:
         return stream
@@ -162,7 +162,7 @@ def load(args: argparse.Namespace, split: str) -> Stream:
 
 
 def compute_features(args: argparse.Namespace, rows: list[str]) -> dict[str, float]:
-    """Compute the features of all images once for each cut of the network; seconds by cut."""
+    """Compute the features of all images once per frozen part of the network; returns the seconds of each."""
     seconds: dict[str, float] = {}
     stream = load(args, "test")
     for row in rows:
@@ -212,7 +212,7 @@ def stream(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def make_folders(args: argparse.Namespace, target: Path, lessons: int, classes: int, images: int) -> list[str]:
-    """Folders of lessons with links to the images of TinyImageNet's first classes."""
+    """Write folders of lessons with copies of the images of TinyImageNet's first classes; returns their paths."""
     names = sorted(path.name for path in (Path(args.images) / "train").iterdir())
     folders = []
     for lesson in range(lessons):
@@ -331,10 +331,10 @@ def main() -> None:
     parser.add_argument("--images")
     parser.add_argument("--size", type=int, default=128)
     parser.add_argument("--methods")
-    parser.add_argument("--device", default="cpu", help="of accuracy")
-    parser.add_argument("--runs-at-once", type=int, default=1, help="of accuracy, on a GPU")
-    parser.add_argument("--set", action="append", default=[], help="a setting of all runs of accuracy, KEY=VALUE")
-    parser.add_argument("--limit", type=int, help="rehearse accuracy with so many images per task")
+    parser.add_argument("--device", default="cpu", help="device of accuracy")
+    parser.add_argument("--runs-at-once", type=int, default=1, help="concurrent runs of accuracy, on a GPU")
+    parser.add_argument("--set", action="append", default=[], help="KEY=VALUE, a setting of all runs of accuracy")
+    parser.add_argument("--limit", type=int, help="use only this many images per task in accuracy")
     parser.add_argument("--cache", type=Path, help="keep the cache of features here")
     parser.add_argument("--out", default="benchmarks/results/backbones")
     args = parser.parse_args()

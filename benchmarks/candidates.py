@@ -7,7 +7,7 @@ from typing import Any
 from benchmarks.choices import Choice, SettingValues
 from itl.presets.compositions import DERPP_WEIGHTS
 
-# The generalist of itl at 200 images before its problem was solved: SGD, and a squared error in the projection.
+# The generalist of itl at 200 images before the L-BFGS solver: SGD, and a squared error in the projection.
 SGD: dict[str, Any] = {
     "half_pipe_scale": 1.0,
     "tangent.solver": "sgd",

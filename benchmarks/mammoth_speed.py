@@ -1,4 +1,4 @@
-"""A training step of mammoth, the reference benchmark code, beside ours: `er` and `derpp` on the same device.
+"""Time of a training step of mammoth, the reference benchmark code, and of ours: `er` and `derpp` on one device.
 
 python benchmarks/mammoth_speed.py CHECKOUT [--device cuda] [--steps 300] [--images 10000] [--json FILE]
 
@@ -57,7 +57,7 @@ def drive(checkout: Path, method: str, device: str, steps: int, images: int, out
     sys.path.insert(0, str(checkout))
     sys.argv = ["main.py", "--dataset", "seq-cifar10", "--model", method, "--buffer_size", "200", "--lr", "0.001"]
     sys.argv += ["--seed", "0", "--n_epochs", "1", *METHODS[method]]
-    sys.argv += ["--device", "0"] if device == "cuda" else []  # numbers of GPUs only
+    sys.argv += ["--device", "0"] if device == "cuda" else []  # accepts only GPU numbers
     from models.utils.continual_model import ContinualModel  # type: ignore[import-not-found]  # of the checkout
 
     observe, times, warm_up = ContinualModel.meta_observe, [], min(WARM_UP, steps)

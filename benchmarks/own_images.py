@@ -1,4 +1,4 @@
-"""Own images: `itl learn` beside what a practitioner would use instead, and more images of known classes.
+"""Own images: `itl learn` compared with what a practitioner would use instead, and more images of known classes.
 
     python benchmarks/own_images.py prepare cifar10 --data DATA --out IMAGES --classes 8 --each 500 --more 300
     python benchmarks/own_images.py prepare fashion-mnist --data DATA --out IMAGES --classes 10 --each 400
@@ -17,7 +17,7 @@ gets one more line of JSON for each seed. `prepare --seed` draws other images: g
 DATASET-SEED, because ridge regression has no other randomness.
 
 Everything uses the defaults of `itl learn`, which holds out a fifth of the images; logistic regression uses all images
-at once. `--minutes` sets another limit of the time for a lesson: on a busy machine the default ends training too soon.
+at once. `--minutes` changes the time limit of a lesson: on a busy machine the default ends training too soon.
 Needs scikit-image for HOG features. Times are only meaningful on an idle machine.
 """
 
@@ -74,11 +74,11 @@ def _stream_images(args: argparse.Namespace) -> dict[str, tuple[list[Any], list[
     out = {}
     for task in streams.load(STREAMS[args.dataset], root=args.data):
         for label in task.classes:
-            sides = []
+            splits = []
             for images in (task.train, task.test):
                 pixels = images.pixels[images.labels == label].permute(0, 2, 3, 1).numpy()
-                sides.append([Image.fromarray(one.squeeze()) for one in pixels])
-            out[f"class-{label}"] = (sides[0], sides[1])
+                splits.append([Image.fromarray(one.squeeze()) for one in pixels])
+            out[f"class-{label}"] = (splits[0], splits[1])
     return out
 
 
@@ -132,7 +132,7 @@ def evaluate(model: Path, images: Path) -> dict[str, Any]:
 
 
 def teach(model: Path, folders: list[str], options: list[str]) -> list[float]:
-    """Teach lessons; seconds of each."""
+    """Teach lessons and return the seconds of each."""
     seconds = []
     for number, folder in enumerate(folders):
         seconds.append(itl("learn", str(model), folder, *([] if number else options))[0])
@@ -157,7 +157,7 @@ def work_folder(args: argparse.Namespace, seed: int) -> Iterator[Path]:
 
 
 def lesson_folders(images: Path, root: Path, lessons: int) -> list[str]:
-    """The training images in a number of lessons, whose classes follow each other in the order of their names."""
+    """Folders of `lessons` lessons that divide the training images by class, in alphabetical order."""
     parts = np.array_split(np.array(sorted((images / "train").iterdir()), dtype=object), lessons)
     return [_link(list(part), root / f"lesson{number}") for number, part in enumerate(parts, 1)]
 
@@ -204,11 +204,11 @@ def logistic_regression(images: Path, features: Features) -> dict[str, Any]:
     from sklearn.preprocessing import StandardScaler
 
     start = time.monotonic()
-    sides = []
+    splits = []
     for part in ("train", "test"):
         files = [file for folder in sorted((images / part).iterdir()) for file in sorted(folder.iterdir())]
-        sides.append((features(files), [file.parent.name for file in files]))
-    (x, y), (test_x, test_y) = sides
+        splits.append((features(files), [file.parent.name for file in files]))
+    (x, y), (test_x, test_y) = splits
     penalties = {"C": np.logspace(-4, 0, 5)}
     classifier = make_pipeline(StandardScaler(), GridSearchCV(LogisticRegression(max_iter=300), penalties, cv=3))
     classifier.fit(x, y)

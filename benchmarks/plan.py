@@ -1,4 +1,4 @@
-"""A plan of runs on one stream: chooses settings on the validation split, then does the runs, the first ones first.
+"""A plan of runs on one stream: chooses settings on the validation split, then does the runs in order.
 
 A recorded run is not repeated unless other settings were chosen for it since, and the same command continues an
 interrupted session. If a run's settings are still to be chosen (`benchmarks.choices`), they are chosen first. The
@@ -54,7 +54,7 @@ class Plan:
         return cls(stream, configs, choices, HOME / "results" / stream, choice_records)
 
     def runner(self, choice: Choice, data: str = "", device: str = "cpu") -> ChoiceRunner:
-        """Makes a choice from runs on the validation split."""
+        """The runner that makes a choice from runs on the validation split."""
         return ChoiceRunner(choice, self.results / "validation", self.choice_records, data, device)
 
     def choice_for(self, config: Config) -> Choice | None:
@@ -145,7 +145,7 @@ def make_choices(runners: Sequence[ChoiceRunner], backend: Backend, at_once: int
     for runner, configs in missing.items():
         for config in configs:
             folder = runner.runs / config.name
-            if (folder / "result.json").exists() and not any(folder.glob("specialists/*")):  # a record alone is no use
+            if (folder / "result.json").exists() and not any(folder.glob("specialists/*")):  # it cannot be used
                 shutil.rmtree(folder)
     if runners:
         to_do = [config for configs in missing.values() for config in configs]

@@ -2,8 +2,8 @@
 
 python benchmarks/report_speed.py [--before CHECKOUT] [--repeats 3] [--json FILE]
 
-The runs have random numbers and pictures. Each report is made several times, in turn with that of another checkout if
-one is given, and the fastest counts. `reference_loop` is the time of a Python loop of 25 million steps: one second
+The runs have random numbers and pictures. Each report is made several times, alternating with that of another checkout
+if one is given, and the fastest counts. `reference_loop` is the time of a Python loop of 25 million steps: one second
 on a typical core or a faster one, more on a slow or busy one.
 """
 

@@ -37,8 +37,8 @@ from itl.results.table import MEASURES, TableRow, build  # noqa: E402
 from itl.settings import flatten  # noqa: E402
 
 PAGE = HOME / "docs" / "reproduction.md"
-# Cells whose settings were chosen differently from all others, by method and buffer.
 README_METHODS = ("itl", "itl-l")
+# Cells whose settings were chosen differently from all others, by method and buffer.
 FOOTNOTES = {
     ("itl-l-na", 500): (
         "The settings of `itl-l-na` at 500 images were chosen anew because the first choice had missed its target on "

@@ -77,7 +77,7 @@ def run_all(configs: Sequence[Config], folder: Path, data: str, backend: Backend
 def add_run_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of a script that does many runs."""
     parser.add_argument("--runs-per-gpu", "--lanes", type=int, default=4, metavar="N", help="runs at once on a GPU")
-    parser.add_argument("--minutes", type=float, metavar="N", help="stop at checkpoints before so many minutes")
+    parser.add_argument("--minutes", type=float, metavar="N", help="stop at checkpoints before this many minutes")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--data", default="data")
     parser.add_argument("--list", action="store_true", help="list what is missing and stop")

@@ -1,4 +1,4 @@
-"""Load on `itl serve`: throughput and latency of single-picture predictions beside the same model in a plain loop.
+"""Load on `itl serve`: throughput and latency of single-picture predictions, and the same model in a plain loop.
 
 python benchmarks/serve.py [--clients 20] [--requests 200] [--more 2000] [--repeats 3] [--json FILE]
 
@@ -116,9 +116,9 @@ def measure(folder: Path, clients: int, requests: int, more: int, repeats: int) 
         for _ in range(repeats):
             speed, expected = plain_loop(model, paths)
             plain.append(speed)
-            speed, some, answers = load(base, token, contents, clients)
+            speed, new_latencies, answers = load(base, token, contents, clients)
             served.append(speed)
-            latencies += some
+            latencies += new_latencies
             correct.append(count_correct(model, expected, answers))
         memory = [resident_megabytes(server.pid)]
         for _ in range(more // 500):

@@ -1,4 +1,4 @@
-"""A scripted novice in the browser: screenshots for docs/serve.md, an animation for the README, and the time it took.
+"""A scripted new user in the browser: screenshots for docs/serve.md, an animation for the README, and the time taken.
 
 python benchmarks/serve_pictures.py [--out docs/img] [--json FILE]
 python benchmarks/serve_pictures.py --animate docs/img
@@ -39,7 +39,7 @@ FRAMES = {"teach": 1800, "progress": 1500, "try": 2300, "correct": 2200, "result
 
 
 def make_pictures(folder: Path) -> dict[str, list[str]]:
-    """Write crops of two photographs, and digits, as files; the last three of each class are for trying."""
+    """Write crops of two photographs, and digits, as files; the last three of each class are for predictions."""
     rng = np.random.default_rng(0)
     photographs = dict(zip(("temple", "flower"), load_sample_images().images, strict=True))
     digits = load_digits()
@@ -59,13 +59,13 @@ def save(image: Image.Image, path: Path) -> str:
     return str(path)
 
 
-class Film:
+class Screenshots:
     """Screenshots of a page; without a folder, nothing is recorded."""
 
     def __init__(self, page, out: Path | None) -> None:
         self.page, self.out = page, out
 
-    def shot(self, name: str, shown: str | None = None) -> None:
+    def take(self, name: str, shown: str | None = None) -> None:
         """Take a screenshot, if possible when the element `shown` is there."""
         if self.out is None:
             return
@@ -89,7 +89,7 @@ def animate(folder: Path) -> None:
     )
 
 
-def teach_two_classes(page, film: Film, files: dict[str, list[str]]) -> float:
+def teach_two_classes(page, screenshots: Screenshots, files: dict[str, list[str]]) -> float:
     """From the empty page to a correct prediction; return the seconds from the first click to the answers."""
     start = time.perf_counter()
     for index, kind in enumerate(CLASSES):
@@ -99,10 +99,10 @@ def teach_two_classes(page, film: Film, files: dict[str, list[str]]) -> float:
         card = page.locator(f".card[aria-label='Class {kind}']")
         card.locator("input[type=file]").set_input_files(files[kind][:EACH])
         card.locator(".thumb").nth(EACH - 1).wait_for()
-    film.shot("teach")
+    screenshots.take("teach")
     page.locator("#start").click()
     page.locator("#lesson .stages").wait_for()
-    film.shot("progress", "#lesson .stages li.now")
+    screenshots.take("progress", "#lesson .stages li.now")
     page.locator("#lesson").wait_for(state="hidden")
     page.get_by_role("tab", name="Try").click()
     page.locator("#try input").set_input_files([files[kind][EACH] for kind in CLASSES])
@@ -113,13 +113,13 @@ def teach_two_classes(page, film: Film, files: dict[str, list[str]]) -> float:
     return seconds
 
 
-def correct_and_teach_again(page, film: Film, files: dict[str, list[str]]) -> None:
+def correct_and_teach_again(page, screenshots: Screenshots, files: dict[str, list[str]]) -> None:
     page.locator("#try input").set_input_files(files["digit"][EACH])
     page.locator("#tried .answer").nth(2).wait_for()
-    film.shot("try")
+    screenshots.take("try")
     page.get_by_role("tab", name="Correct").click()
     page.locator(".uncertain-row", has_text="Tried").first.wait_for()
-    film.shot("correct")
+    screenshots.take("correct")
     row = page.locator(".uncertain-row", has_text="Tried").first
     row.get_by_role("button", name="New class…").click()
     page.locator("dialog input").fill("digit")
@@ -135,7 +135,7 @@ def correct_and_teach_again(page, film: Film, files: dict[str, list[str]]) -> No
     page.locator(".matrix button.count").first.click()
     page.locator(".cell-pictures img").first.wait_for()
     page.evaluate("() => scrollTo(0, 0)")
-    film.shot("results")
+    screenshots.take("results")
 
 
 def run(folder: Path, out: Path | None, options: list[str]) -> tuple[float, str]:
@@ -154,17 +154,17 @@ def run(folder: Path, out: Path | None, options: list[str]) -> tuple[float, str]
             page.set_default_timeout(300_000)
             page.goto(url)
             page.wait_for_selector("html[data-ready]")
-            film = Film(page, out)
-            seconds = teach_two_classes(page, film, files)
+            screenshots = Screenshots(page, out)
+            seconds = teach_two_classes(page, screenshots, files)
             network = page.evaluate("async () => (await (await fetch('/api/model')).json()).network")
             if out is not None:
-                correct_and_teach_again(page, film, files)
+                correct_and_teach_again(page, screenshots, files)
                 phone = browser.new_page(viewport={"width": 390, "height": 760}, color_scheme="dark")
                 phone.goto(url)
                 phone.wait_for_selector("html[data-ready]")
                 phone.get_by_role("tab", name="Correct").click()
                 phone.locator(".uncertain-row").first.wait_for()
-                Film(phone, out).shot("phone")
+                Screenshots(phone, out).take("phone")
             browser.close()
     finally:
         server.send_signal(signal.SIGINT)
@@ -186,7 +186,7 @@ def main() -> None:
         seconds, network = run(Path(folder) / "timed", None, args.options)
         print(f"{seconds:.1f} s from the empty page to correct predictions", flush=True)
         if args.out is not None:
-            run(Path(folder) / "filmed", args.out, args.options)
+            run(Path(folder) / "recorded", args.out, args.options)
             animate(args.out)
     command = " ".join(["python", "benchmarks/serve_pictures.py", *sys.argv[1:]])
     about = "seconds from the empty page to correct predictions of two classes, by a script without pauses"

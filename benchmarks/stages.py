@@ -1,4 +1,4 @@
-"""Time of tangent learning, projection and specialists' steps, with single optimizations of the engine switched.
+"""Time of tangent learning, projection and specialists' steps, with one optimization of the engine changed at a time.
 
 python benchmarks/stages.py [--json FILE] [--profile FOLDER] [--only as-it-is,no-ahead] [--repeat 3]
 
@@ -49,7 +49,7 @@ Variant = Callable[[], Any]  # returns a context manager that applies the change
 
 @contextmanager
 def cudnn_search(limit: int | None = None) -> Iterator[None]:
-    """Let cuDNN search algorithms for all steps instead of captured ones only, or (`limit`) among more algorithms."""
+    """Let cuDNN search for algorithms in all steps, not only captured ones; with `limit`, among more algorithms."""
     previous_limit = torch.backends.cudnn.benchmark_limit
     init = Engine.__post_init__
 

@@ -5,8 +5,8 @@ python benchmarks/tinyimagenet.py --data data --runs-per-gpu 2       choose sett
 python benchmarks/tinyimagenet.py --data data --choose-only          choose the settings of each memory size
 python benchmarks/tinyimagenet.py --data data --minutes 25           stop in time; repeat the command to continue
 
-The settings are chosen on the validation split, from specialists that were trained for `SHORT_EPOCHS` epochs a task
-instead of 50, after the last task. The same command continues an interrupted session (`benchmarks/plan.py`).
+The settings are chosen on the validation split, from specialists that were trained for `SHORT_EPOCHS` epochs per
+task instead of 50, after the last task. The same command continues an interrupted session (`benchmarks/plan.py`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MEMORY_STATISTICS = {"tangent.statistics": "memory"}
 
 
 def solved(epochs: int, views: int, **others: Any) -> SettingValues:
-    """Tangent learning by L-BFGS over so many views of each image, then a projection of so many epochs."""
+    """Tangent learning by L-BFGS over `views` views of each image, then a projection of `epochs` epochs."""
     given = {name.replace("__", "."): value for name, value in others.items()}
     return {**SOLVED, "tangent.views": views, "projection.lr": 0.1, "projection.epochs": epochs, **given}
 

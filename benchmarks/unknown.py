@@ -1,4 +1,4 @@
-"""Measure calibration and "unknown" of models of own images: CIFAR-10, with some classes never taught.
+"""Measure calibration and rejection ("unknown") of models of own images: CIFAR-10, with some classes never taught.
 
     python benchmarks/unknown.py --cifar cifar-10-batches-bin --out FILE
     python benchmarks/unknown.py --folders PHOTOS --out FILE  # one sub-folder of images per class
@@ -6,9 +6,9 @@
 FILE gets one more line of JSON for each seed.
 
 Each case teaches some classes with `itl.apps.teaching.Teacher`, as `itl learn` does, in two lessons. A fifth of the
-images is held out for the calibration. Other images, which the model has never seen, test it: those of the taught
-classes measure accuracy, expected calibration error and false rejections, those of the other classes how many are
-rejected. Of CIFAR-10, official test images are used for this. `--epochs` shortens training from scratch, and `--pairs`
+images is held out for the calibration. Other images, which the model has never seen, test it. Images of the taught
+classes measure accuracy, expected calibration error and false rejections. Images of the other classes measure how many
+are rejected. For CIFAR-10, these are official test images. `--epochs` shortens training from scratch, and `--pairs`
 measures instead what happens if any two classes of CIFAR-10 are never taught.
 
 The expected calibration error of a few images is large even if all probabilities are right: `error_by_chance` is its
@@ -39,7 +39,7 @@ from itl.streams import Images
 
 CIFAR_CLASSES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 BACKBONE = "efficientnet-lite0"
-# Taught and never taught classes of CIFAR-10: very different ones, different ones, and each other's nearest.
+# Taught and never taught classes of CIFAR-10. In the last case each class that is never taught resembles a taught one.
 CIFAR_CASES = {
     "vehicles, never animals": ("airplane automobile ship truck", "bird cat deer dog frog horse"),
     "animals, never vehicles": ("bird cat deer dog frog horse", "airplane automobile ship truck"),
@@ -107,7 +107,7 @@ def teach(work: Path, taught: list[str], train: ImagesByClass, options: Teaching
 
 
 def error_by_chance(result: EvaluationResult) -> float:
-    """The mean calibration error, in percent, if the confidence of each bin were its accuracy but for chance."""
+    """The mean calibration error, in percent, that chance alone causes if every confidence is right."""
     rng = np.random.default_rng(0)
     gaps = [
         count * np.abs(rng.binomial(count, confidence, DRAWS) / count - confidence).mean()
