@@ -13,7 +13,7 @@ import torch
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported
 
-# Tests of large networks or images. On the tiny ones of all others, oneDNN takes longer than PyTorch's convolutions.
+# Tests with large networks or images. On the tiny ones of other tests, oneDNN is slower than PyTorch's convolutions.
 WITH_ONEDNN = {
     "bench",
     "cli",
@@ -28,7 +28,7 @@ WITH_ONEDNN = {
     "test_scikit_learn.py",
     "test_replay_plan.py",  # PyTorch's convolutions of 18 images and of fewer differ in the last bit
 }
-# Files that take longest, of the slow tier and of the others. They come first, so that two processes end together.
+# The files that take longest, slow tests included. They run first, so that parallel workers end at about the same time.
 LONGEST = (
     "test_search_cluster.py",
     "test_examples.py",

@@ -36,7 +36,7 @@ class Import:
 
 
 def read_rules() -> dict[str, Rule]:
-    """The rules in the table of the page; ° marks packages with free annotations."""
+    """The rules in the table of the page; ° marks packages whose annotations may use any package."""
     rules = {}
     table = PAGE.read_text().partition(TABLE_HEADER)[2].partition("\n\n")[0]
     rows = re.findall(r"^\| `(\w+)`(°?) \| [^|]+ \|([^|]*)\|$", table, re.MULTILINE)
@@ -54,7 +54,7 @@ def source_files(package: str) -> list[Path]:
 
 
 def find_imports(tree: ast.AST, type_checking: bool = False) -> Iterator[Import]:
-    """Imports of itl's packages anywhere in a module, those inside functions included."""
+    """Imports of itl's packages anywhere in a module, including those inside functions."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.Import):
             paths = [alias.name for alias in node.names]

@@ -22,7 +22,7 @@ HOME = Path(__file__).parents[1]
 PAGE = (HOME / "CONTRIBUTING.md").read_text()
 # (path, code) of each example.
 EXAMPLES = dict(re.findall(r"`(src/itl/[\w/]+\.py)`:\n\n```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
-# (line, list that it is added to, file) of the examples that are not discovered.
+# (line, list that it is added to, file) of the examples that are not discovered automatically.
 LINES = re.findall(r"Add the line\s`([^`]+)`\sto\s`(\w+)`\sin\s+`([^`]+)`", PAGE)
 ENTRY_POINTS = [tomllib.loads(block) for block in re.findall(r"^```toml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)]
 

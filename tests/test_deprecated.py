@@ -59,7 +59,7 @@ def test_old_submodule_does_not_hide_a_function_of_the_same_name() -> None:
     assert callable(model.lock)
 
 
-def test_renamed_settings_lead_to_settings() -> None:
+def test_renamed_settings_map_to_existing_settings() -> None:
     from itl.settings import check_name
 
     for setting in (*_deprecated.SETTINGS.values(), *(name for name, _ in _deprecated.SETTING_VALUES)):
@@ -130,7 +130,7 @@ def test_unknown_names_are_still_errors() -> None:
 
 
 @pytest.mark.parametrize("path", _deprecated.MEMBERS)
-def test_old_members_lead_to_members(path: str) -> None:
+def test_old_members_map_to_existing_members(path: str) -> None:
     cls = resolve(path)
     fields = getattr(cls, "__dataclass_fields__", {})
     source = inspect.getsource(cls)
@@ -140,7 +140,7 @@ def test_old_members_lead_to_members(path: str) -> None:
 
 
 @pytest.mark.parametrize("path", _deprecated.PARAMETERS)
-def test_old_parameters_lead_to_parameters(path: str) -> None:
+def test_old_parameters_map_to_existing_parameters(path: str) -> None:
     parameters = inspect.signature(resolve_name(path)).parameters
     assert set(_deprecated.PARAMETERS[path].values()) <= set(parameters)
 
@@ -199,7 +199,7 @@ def test_method_is_overridden_and_called_under_its_old_name() -> None:
             assert stopped.stops() == expected
 
 
-def test_network_with_old_method_names() -> None:
+def test_network_with_old_method_names_works() -> None:
     import torch
 
     from itl import nets
@@ -221,7 +221,7 @@ def test_network_with_old_method_names() -> None:
         assert net.place == "classifier"
 
 
-def test_configuration_and_recorder_under_their_old_names() -> None:
+def test_configuration_and_recorder_work_under_their_old_names() -> None:
     from itl.experiments.config import Config
     from itl.experiments.recorder import Recorder
     from itl.specialists import Phase
@@ -237,7 +237,7 @@ def test_configuration_and_recorder_under_their_old_names() -> None:
     assert len(messages) == 3
 
 
-def test_memory_policy_with_old_hook_names() -> None:
+def test_memory_policy_with_old_hook_names_is_called() -> None:
     from itl.memory import Candidates
 
     with pytest.warns(DeprecationWarning, match=r"method Old.(foresee|settle) is deprecated"):

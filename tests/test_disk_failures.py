@@ -3,10 +3,12 @@
 Both commands save after every round, so their operations include those of unfinished states. After each failure the
 folder opens to a complete state, and the repeated command ends as if nothing had happened.
 
-Which operations are tried: a power failure before every operation; states that it leaves with equal content are checked
-once, and the command is repeated in twenty of them. Operations that do the same to files of the same name, but for
-numbers and class names, are equivalent: ENOSPC and EIO for the last of them, and one of both for the first. The command
-is repeated in every folder with other file names.
+A power failure is simulated before every operation. States with equal content are checked once, and the command is
+repeated in about twenty of them.
+
+Disk errors are simulated for groups of equivalent operations, which do the same to files of the same name, except for
+numbers and class names. The last operation of a group fails with ENOSPC and with EIO, the first one with one of the
+two. The command is repeated once for each set of file names that a failure leaves behind.
 """
 
 from __future__ import annotations
@@ -159,7 +161,7 @@ def test_folder_survives_a_power_failure(folder: Path, monkeypatch: pytest.Monke
             assert_repeats(name, states[-1], where)
         shutil.rmtree(disk, ignore_errors=True)
     minimum = [indices[repr(sorted(tree.items()))] for _, is_minimum, tree in found if is_minimum]
-    assert minimum == sorted(minimum)  # what was durable once stays
+    assert minimum == sorted(minimum)  # what was once durable stays
     assert minimum[-1] == len(states) - 1  # what a command reports as done is durable
 
 
@@ -170,7 +172,7 @@ def assert_repeats(name: str, final: str, where: str) -> None:
     assert STATES[name](Path("disk")) == final, where
 
 
-def chosen(log: list[Operation]) -> Iterator[tuple[tuple[str, str], int, int]]:
+def chosen_failures(log: list[Operation]) -> Iterator[tuple[tuple[str, str], int, int]]:
     """The operations that fail: the group, the number in it, and the error."""
     counts = Counter(operation.group for operation in log)
     for number, (group, count) in enumerate(counts.items()):
@@ -187,15 +189,15 @@ def test_command_survives_an_error_of_the_disk(folder: Path, monkeypatch: pytest
     start = read_tree(Path("disk"))
     log = record(name, monkeypatch)
     failures = []
-    left: set[tuple[str, ...]] = set()
-    for group, number, code in chosen(log):
+    seen_outcomes: set[tuple[str, ...]] = set()
+    for group, number, code in chosen_failures(log):
         shutil.rmtree("disk")
         write_tree(start, Path("disk"))
         try:
             state = fail_once(name, monkeypatch, group, number, code, states)
             names = state, *sorted({re.sub("[0-9a-f]{16}", "#", path) for path in read_tree(Path("disk"))})
-            if names not in left:
-                left.add(names)
+            if names not in seen_outcomes:
+                seen_outcomes.add(names)
                 assert_repeats(name, states[-1], "repeated")
         except Exception as error:
             failures.append(f"{errno.errorcode[code]} at {group}, number {number}: {error!r}"[:400])

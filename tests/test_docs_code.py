@@ -18,7 +18,7 @@ from itl.cli.app import cli
 from support.tiny import TINY, tiny_images
 from test_docs import PAGES, ROOT, code_blocks, use_tiny_learners
 
-# Test files that execute a page's Python, YAML and TOML blocks, or parse its shell commands.
+# Test file that executes the Python blocks of each page.
 PYTHON = {
     "README.md": "tests/test_docs.py",
     "docs/howto/arrays.md": "tests/test_docs.py",
@@ -29,6 +29,7 @@ PYTHON = {
     "docs/howto/resume.md": "tests/test_docs_code.py",
     "docs/howto/logging.md": "tests/test_docs_code.py",
 }
+# The only page that may have blocks of a language; None: every page may.
 OTHER = {
     "sh": None,  # tests/test_docs.py parses every command of itl and make, also in output
     "toml": "CONTRIBUTING.md",

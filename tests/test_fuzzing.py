@@ -45,6 +45,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The parent of the current folder, in which no attempt may change anything."""
     (tmp_path / "work").mkdir()
     (tmp_path / "victim").write_text("safe")
     monkeypatch.chdir(tmp_path / "work")
@@ -68,7 +69,7 @@ VALUES = [str(value) for value in NASTY if isinstance(value, (str, int, float)) 
 VALUES += ["itl", "er", "seq-digits", "m", "."]
 
 
-def test_command_lines(outside: Path, model: Path) -> None:
+def test_malformed_command_lines_do_not_crash(outside: Path, model: Path) -> None:
     shutil.copytree(model, "m")
     fixed = {"run": ["--stream", "seq-cifar10", "--data", "missing"], "sweep": ["missing.yaml"], "learn": ["missing"]}
 
@@ -90,7 +91,7 @@ CONFIG = {
 }  # fmt: skip
 
 
-def test_configurations(outside: Path) -> None:
+def test_malformed_configurations_do_not_crash(outside: Path) -> None:
     def attempt(rng: random.Random) -> None:
         Path("config.json").write_bytes(json_bytes(mutated_json(CONFIG, rng), rng))
         build_config(read_config_file("config.json"), {}, {})
@@ -108,7 +109,7 @@ YAML_TOKENS = ["&a ", "*a", "!!python/object:os.system ", "!!int ", "!!binary ",
 YAML_TOKENS += ["---", "...", "%YAML 9", "2026-13-45", "0x", "1_000", ".nan", "\t", "[", "{", '"', "'", "#", "\n  "]
 
 
-def test_grids(outside: Path) -> None:
+def test_malformed_grids_do_not_crash(outside: Path) -> None:
     yaml = pytest.importorskip("yaml")
     text = yaml.safe_dump(GRID)
 
@@ -119,15 +120,15 @@ def test_grids(outside: Path) -> None:
         else:
             damaged = text
             for _ in range(rng.randint(1, 4)):
-                place = rng.randrange(len(damaged))
-                damaged = damaged[:place] + rng.choice(YAML_TOKENS) + damaged[place + rng.randint(0, 3) :]
+                position = rng.randrange(len(damaged))
+                damaged = damaged[:position] + rng.choice(YAML_TOKENS) + damaged[position + rng.randint(0, 3) :]
             Path(name).write_text(damaged)
         load_grid(name)
 
     fuzz(1200, 3, attempt, outside)
 
 
-def test_model_states(outside: Path, model: Path) -> None:
+def test_malformed_model_states_do_not_crash(outside: Path, model: Path) -> None:
     shutil.copytree(model, "m")
     generation = Path("m") / store.current("m")
     names = ("state.json", "tensors.safetensors", "SHA256SUMS", "../CURRENT")
@@ -153,7 +154,7 @@ def test_model_states(outside: Path, model: Path) -> None:
     fuzz(1000, 4, attempt, outside)
 
 
-def test_records(outside: Path) -> None:
+def test_malformed_records_do_not_crash(outside: Path) -> None:
     fake_run(Path("runs/run"), tasks=2, classes=4)
     contents = {name: json.loads(Path("runs/run", name).read_text()) for name in ("config.json", "result.json")}
     lines = Path("runs/run/metrics.jsonl").read_bytes()
@@ -183,7 +184,7 @@ def test_records(outside: Path) -> None:
     fuzz(1300, 5, attempt, outside)
 
 
-def test_images(outside: Path) -> None:
+def test_malformed_images_do_not_crash(outside: Path) -> None:
     originals = []
     for kind in ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM"):
         file = io.BytesIO()
@@ -197,7 +198,7 @@ def test_images(outside: Path) -> None:
     fuzz(1100, 6, attempt, outside)
 
 
-def test_archives(outside: Path) -> None:
+def test_malformed_archives_do_not_crash(outside: Path) -> None:
     file = io.BytesIO()
     np.savez_compressed(file, a=np.arange(20), b=np.ones((3, 3)))
     batch = pickle.dumps({"data": np.arange(12, dtype=np.uint8).reshape(3, 4), "labels": [1, 2, 3]}, 2)
@@ -221,7 +222,7 @@ def test_archives(outside: Path) -> None:
     fuzz(700, 7, attempt, outside)
 
 
-def test_weights(outside: Path) -> None:
+def test_malformed_weights_do_not_crash(outside: Path) -> None:
     from safetensors.torch import save
 
     net = nets.build("resnet8", 4, channels=3, width=4)
@@ -243,7 +244,7 @@ def test_weights(outside: Path) -> None:
     fuzz(500, 8, attempt, outside)
 
 
-def test_cache_entries(outside: Path) -> None:
+def test_malformed_cache_entries_give_no_wrong_features(outside: Path) -> None:
     features = torch.arange(40 * 6.0).view(40, 2, 3)
     keys = [bytes([number]) * KEY_BYTES for number in range(40)]
     FeatureStore("0" * 32, (2, 3), Path()).append(keys, lambda: [features])
@@ -270,7 +271,7 @@ Content-Disposition: form-data; name="image"; filename="a.png"\r\nContent-Type: 
 FORM_TYPES = ("; boundary=b", "", "; boundary=b; charset=nope", '; boundary="')
 
 
-def test_requests(outside: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_malformed_requests_do_not_crash(outside: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("starlette")
     from itl.apps.server.lessons import LessonRunner
     from support.server_client import client_for
@@ -305,4 +306,4 @@ def test_requests(outside: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -
         fuzz(500, 10, attempt, outside)
 
 
-EXPORT = "/api/export/{kind}"  # takes no input, but time
+EXPORT = "/api/export/{kind}"  # takes no input, and is slow

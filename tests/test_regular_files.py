@@ -1,4 +1,4 @@
-"""Pipes and devices in a folder from somebody else are refused at once."""
+"""Pipes, devices and folders in place of files are refused at once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KINDS = ("pipe", "device", "folder")
 
 
 def put(kind: str, path: Path) -> None:
-    """Replace a file by a pipe, an endless device or a folder."""
+    """Replace a file with a pipe, an endless device or a folder."""
     path.unlink(missing_ok=True)
     if kind == "pipe":
         os.mkfifo(path)
@@ -31,7 +31,7 @@ def put(kind: str, path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_not_a_regular_file_is_not_opened(tmp_path: Path, kind: str) -> None:
+def test_only_regular_files_are_opened(tmp_path: Path, kind: str) -> None:
     put(kind, tmp_path / "a")
     with pytest.raises(OSError, match="not a regular file") as caught:
         open_regular(tmp_path / "a")
@@ -49,7 +49,7 @@ def test_links_to_regular_files_are_read_up_to_the_limit(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", ["config.json", "result.json", "metrics.jsonl", "predictions.npz", "pictures.npz"])
-def test_record_that_never_ends_is_refused(tmp_path: Path, kind: str, name: str) -> None:
+def test_record_that_is_not_a_regular_file_is_refused(tmp_path: Path, kind: str, name: str) -> None:
     run = fake_run(tmp_path / "run")
     put(kind, run / name)
     assert_refused("report", str(run), word="not a regular file")
@@ -57,7 +57,7 @@ def test_record_that_never_ends_is_refused(tmp_path: Path, kind: str, name: str)
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", [METRICS, "predictions.npz"])
-def test_packed_record_that_never_ends_is_refused(tmp_path: Path, kind: str, name: str) -> None:
+def test_packed_record_that_is_not_a_regular_file_is_refused(tmp_path: Path, kind: str, name: str) -> None:
     fake_run(tmp_path / "run")
     pack(tmp_path)
     put(kind, tmp_path / name)
@@ -74,7 +74,7 @@ def test_packed_lines_are_not_inflated_beyond_a_limit(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_grid_configuration_and_list_that_never_end_are_refused(tmp_path: Path, kind: str) -> None:
+def test_grid_configuration_and_list_that_are_not_regular_files_are_refused(tmp_path: Path, kind: str) -> None:
     put(kind, tmp_path / "grid.json")
     assert_refused("sweep", str(tmp_path / "grid.json"), "--out", str(tmp_path / "out"), word="not a regular file")
     assert_refused("run", "--config", str(tmp_path / "grid.json"), word="not a regular file")

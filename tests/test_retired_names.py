@@ -147,7 +147,7 @@ ANY_RETIRED = re.compile(rf"\b(?:{'|'.join(RETIRED)})\b")
 
 
 def python_names(path: Path) -> Iterator[tuple[int, str]]:
-    """(line, identifier) of every name in a Python file, those inside f-strings included."""
+    """(line, identifier) of every name in a Python file, including those inside f-strings."""
     for token in tokenize.generate_tokens(io.StringIO(path.read_text(encoding="utf-8")).readline):
         if token.type == tokenize.NAME:
             yield token.start[0], token.string

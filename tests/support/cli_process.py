@@ -80,7 +80,7 @@ class ForkServer:
 
 
 class StartedProcess:
-    """A command that runs beside the test. Signals can be sent to it."""
+    """A command that runs in parallel with the test. Signals can be sent to it."""
 
     def __init__(self, server: ForkServer, pid: int) -> None:
         self.server, self.pid = server, pid

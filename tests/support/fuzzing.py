@@ -15,7 +15,7 @@ from typing import Any
 
 from itl import UserError
 
-# A hang: other processes do not use up processor time.
+# Limits that detect a hang. Other processes do not use up the processor time of an attempt.
 MAX_SECONDS, MAX_WAITING_SECONDS = 10, 120
 NASTY: list[Any] = [None, True, -1, 0, 2**31, 2**63, -(2**63), 10**30, 10**400, 1e308, float("nan"), float("inf")]
 NASTY += ["", "\x00", "../..", "/etc/passwd", "\udcff", "a" * 5000, "\x1b[31m", "²", "null", "1e9", "=1+1"]
@@ -87,16 +87,16 @@ def fuzz(count: int, seed: int, attempt: Callable[[random.Random], Any], outside
 def mutated_bytes(data: bytes, rng: random.Random) -> bytes:
     out = bytearray(data)
     for _ in range(rng.choice((1, 1, 2, 8, 64))):
-        place = rng.randrange(len(out) + 1)
+        position = rng.randrange(len(out) + 1)
         kind = rng.randrange(4)
-        if kind == 0 and place < len(out):
-            out[place] ^= 1 << rng.randrange(8)
+        if kind == 0 and position < len(out):
+            out[position] ^= 1 << rng.randrange(8)
         elif kind == 1:
-            out[place:place] = rng.randbytes(rng.choice((1, 4, 100)))
+            out[position:position] = rng.randbytes(rng.choice((1, 4, 100)))
         elif kind == 2:
-            del out[place : place + rng.choice((1, 4, 100))]
+            del out[position : position + rng.choice((1, 4, 100))]
         else:
-            out[place : place + 4] = rng.choice((b"\xff\xff\xff\xff", b"\0\0\0\0", b"\x7f\xff\xff\xff"))
+            out[position : position + 4] = rng.choice((b"\xff\xff\xff\xff", b"\0\0\0\0", b"\x7f\xff\xff\xff"))
     return bytes(out[: rng.randrange(len(out) + 1)]) if rng.random() < 0.2 else bytes(out)
 
 
@@ -104,19 +104,19 @@ def mutated_json(value: Any, rng: random.Random) -> Any:
     """A copy in which one to three values or keys are replaced or removed."""
     value = copy.deepcopy(value)
     for _ in range(rng.randint(1, 3)):
-        whole = value
+        parent = value
         while True:
-            keys = list(whole) if isinstance(whole, dict) else list(range(len(whole)))
+            keys = list(parent) if isinstance(parent, dict) else list(range(len(parent)))
             if not keys:
                 break
             key = rng.choice(keys)
-            if isinstance(whole[key], (dict, list)) and whole[key] and rng.random() < 0.8:
-                whole = whole[key]
+            if isinstance(parent[key], (dict, list)) and parent[key] and rng.random() < 0.8:
+                parent = parent[key]
                 continue
             if rng.random() < 0.2:
-                del whole[key]
+                del parent[key]
             else:
-                whole[key] = copy.deepcopy(rng.choice(NASTY))
+                parent[key] = copy.deepcopy(rng.choice(NASTY))
             break
     return value
 

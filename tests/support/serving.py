@@ -87,7 +87,7 @@ class Served:
 
 
 def shape_picture(kind: str, number: int, side: int = 64) -> Image.Image:
-    """A picture of one class: a shape of a color, at a random place, on a noisy background."""
+    """A picture of one class: a colored shape at a random position on a noisy background."""
     rng = np.random.default_rng([number, *kind.encode()])
     background = rng.integers(150, 235, 3) + rng.integers(-12, 12, (side, side, 3))
     image = Image.fromarray(background.clip(0, 255).astype(np.uint8))

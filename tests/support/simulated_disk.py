@@ -211,7 +211,7 @@ class SimulatedDisk:
         return dict(_walk(self.root, lambda folder: folder.entries, lambda file: file.data))
 
     def after_power_failure(self, *, names_survive: bool) -> Tree:
-        """What is left if no unflushed data survive, and all unflushed names do, or none."""
+        """What is left if no unflushed data survive; unflushed names survive only with `names_survive`."""
         chosen = (lambda folder: folder.entries) if names_survive else (lambda folder: folder.flushed)
         return dict(_walk(self.root, chosen, lambda file: file.flushed))
 
