@@ -143,9 +143,9 @@ def test_16_bit_image_keeps_its_upper_8_bits(tmp_path: Path) -> None:
     for name in ("a.png", "a.tiff"):
         written(tmp_path / name, Image.fromarray(levels))
         np.testing.assert_array_equal(read_image(tmp_path / name, 8)[0], levels >> 8)
-    colours = np.stack([levels, levels[::-1], levels.T], -1)
-    (tmp_path / "rgb.png").write_bytes(png_16_bit_rgb(colours))
-    np.testing.assert_array_equal(read_image(tmp_path / "rgb.png", 8), (colours >> 8).transpose(2, 0, 1))
+    colors = np.stack([levels, levels[::-1], levels.T], -1)
+    (tmp_path / "rgb.png").write_bytes(png_16_bit_rgb(colors))
+    np.testing.assert_array_equal(read_image(tmp_path / "rgb.png", 8), (colors >> 8).transpose(2, 0, 1))
 
 
 def test_32_bit_integers_are_read_as_16_bit_and_floats_as_0_to_1(tmp_path: Path) -> None:
@@ -182,7 +182,7 @@ def test_damaged_exif_is_ignored(tmp_path: Path) -> None:
 
 
 def test_first_frame_of_an_animation_is_read(tmp_path: Path) -> None:
-    frames = [Image.new("RGB", (16, 16), colour) for colour in ((250, 0, 0), (0, 250, 0), (0, 0, 250))]
+    frames = [Image.new("RGB", (16, 16), color) for color in ((250, 0, 0), (0, 250, 0), (0, 0, 250))]
     for kind in ("gif", "webp", "png", "tiff"):
         path = tmp_path / f"a.{kind}"
         frames[0].save(path, save_all=True, append_images=frames[1:], duration=50, loop=0)

@@ -45,10 +45,10 @@ def test_temperature_of_two_classes_equals_the_closed_form(margin: float, wrong:
 
 def test_temperature_recovers_the_factor_of_overconfident_logits() -> None:
     generator = torch.Generator().manual_seed(0)
-    honest = torch.randn(20_000, 5, generator=generator) * 2
-    labels = torch.multinomial(honest.softmax(1), 1, generator=generator).flatten()
-    assert fit_temperature(3 * honest, labels, torch.eye(5)) == pytest.approx(3, rel=0.03)
-    assert fit_temperature(honest / 4, labels, torch.eye(5)) == pytest.approx(0.25, rel=0.03)
+    calibrated = torch.randn(20_000, 5, generator=generator) * 2
+    labels = torch.multinomial(calibrated.softmax(1), 1, generator=generator).flatten()
+    assert fit_temperature(3 * calibrated, labels, torch.eye(5)) == pytest.approx(3, rel=0.03)
+    assert fit_temperature(calibrated / 4, labels, torch.eye(5)) == pytest.approx(0.25, rel=0.03)
 
 
 def test_temperature_of_merged_outputs_compares_with_the_sum_of_their_probabilities() -> None:
@@ -87,7 +87,7 @@ def test_a_threshold_of_the_former_score_is_dropped() -> None:
     assert Calibration.model_validate(saved) == Calibration(temperature=2.0)
 
 
-def test_expected_calibration_error_of_a_case_computed_by_hand() -> None:
+def test_expected_calibration_error_equals_a_manual_computation() -> None:
     """Confidences 0.9, 0.9 (one right), 0.6, 0.55 (both right) lie in bins 14, 14, 9 and 9 of 15.
 
     The error is 2/4 · |0.9 - 0.5| + 2/4 · |0.575 - 1| = 0.4125.
@@ -97,7 +97,7 @@ def test_expected_calibration_error_of_a_case_computed_by_hand() -> None:
     assert result.calibration_error == pytest.approx(41.25)
 
 
-def test_curve_of_accuracy_and_rejection() -> None:
+def test_rejection_curve_gives_the_accuracy_of_the_remaining_images() -> None:
     """Of ten images the two with the lowest scores are wrong, and one of the others."""
     correct = np.array([False, False, True, True, True, True, False, True, True, True])
     rows = {row["rejected"]: row for row in rejection_curve(np.arange(10.0), correct)}

@@ -1,4 +1,4 @@
-"""Damaged images of the memory, damaged checksums, folders of others in a model folder, full disks."""
+"""Damaged images of the memory, damaged checksums, unrelated folders in a model folder, full disks."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def test_check_refers_to_undo_if_the_weights_are_damaged(tmp_path: Path) -> None
     assert check(model.path).problems == []
 
 
-# ---------------------------------------------------------------------- folders of others
+# ---------------------------------------------------------------------- unrelated folders
 
 
 @pytest.mark.parametrize(

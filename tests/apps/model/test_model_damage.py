@@ -102,7 +102,7 @@ def swaps() -> Iterator[tuple[str, Damage]]:
     yield "two classes", lambda f: swap(memory_image(f, 0).parent, memory_image(f, 7).parent)
     yield "two generations", lambda f: swap(current_generation(f), older_generation(f))
     yield (
-        "the other generation named",
+        "CURRENT names the other generation",
         lambda f: (f / "CURRENT").write_text(
             (f / "CURRENT").read_text().replace(current_generation(f).name, older_generation(f).name)
         ),
@@ -223,7 +223,7 @@ def sizes() -> Iterator[tuple[str, Damage]]:
         lambda f: (current_generation(f) / "state.json").write_text('{"format": ' + "9" * 100_000 + "}"),
     )
     yield (
-        "a state nested for ever",
+        "a deeply nested state",
         lambda f: ((current_generation(f) / "state.json").write_text("[" * 200_000), update_checksums(f)),
     )
 
@@ -263,7 +263,10 @@ def inconsistencies() -> Iterator[tuple[str, Damage]]:
         yield f"undo {undo!r}", set_value(*about, "undo", value=undo)
     for key in ("method", "buffer", "seed", "settings", "traits", "slots", "notes", "network", "stream"):
         yield f"no {key}", edited(lambda state, key=key: state.pop(key))
-    yield "a network of somebody's", set_value("network", value={"class": "os.System", "classifier": "x", "last": []})
+    yield (
+        "a network of an unknown class",
+        set_value("network", value={"class": "os.System", "classifier": "x", "last": []}),
+    )
     for name, value in (
         ("net.classifier.weight", torch.zeros(2, 2)),
         ("slots.label", torch.full((8,), 99)),
@@ -299,7 +302,7 @@ def is_picture_damage(name: str) -> bool:
 
 
 def has_only_images_of(model: Model, intact: Model) -> bool:
-    """Whether a model has the weights of `intact` and holds no image that it does not hold."""
+    """Whether a model has the weights of `intact` and holds no image that `intact` does not hold."""
     own, other = model.learner, intact.learner
     known = {(int(c), x.numpy().tobytes()) for c, x in zip(other.memory.labels, other.memory.pixels, strict=False)}
     images = {(int(c), x.numpy().tobytes()) for c, x in zip(own.memory.labels, own.memory.pixels, strict=False)}

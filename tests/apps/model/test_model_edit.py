@@ -365,7 +365,7 @@ def test_resize_keeps_classes_balanced(model: Model) -> None:
     assert len(reopened(again).learner.memory) == 24
 
 
-def test_a_memory_smaller_than_the_classes_is_refused(model: Model) -> None:
+def test_memory_smaller_than_the_number_of_classes_is_refused(model: Model) -> None:
     with pytest.raises(UserError, match="cannot hold"):
         resize(model, 1)
 

@@ -16,7 +16,7 @@ def random_predictions(n: int = 400, seed: int = 0) -> tuple[np.ndarray, list[st
     probabilities = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
     truth = np.where(
         rng.random(n) < 0.6, probabilities.argmax(1), rng.integers(0, 3, n)
-    )  # class 3 is never the truth of a wrong prediction
+    )  # class 3 is never the true class of a wrong prediction
     return probabilities, [CLASSES[k] for k in truth]
 
 

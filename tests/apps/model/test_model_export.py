@@ -64,7 +64,7 @@ def test_onnx_file_gives_the_same_probabilities_for_any_batch_size(model: Model,
 
 
 @pytest.mark.parametrize("kind", ["jpg", "png"])
-def test_script_beside_an_onnx_file_agrees_with_predict_on_wide_pictures(
+def test_script_for_an_onnx_file_agrees_with_predict_on_pictures_that_are_not_square(
     kind: str, model: Model, onnx_file: Path, tmp_path: Path
 ) -> None:
     pytest.importorskip("onnxruntime")
@@ -135,7 +135,7 @@ def test_exported_files_contain_no_memory_image_and_no_local_path(
     assert str(Path(__file__).parents[3]).encode() not in contents
     assert (
         model.learner.net.classifier.weight.detach().numpy().tobytes() in contents
-    )  # shows that arrays are found this way
+    )  # the same search finds the weights
 
 
 def test_missing_onnx_error_says_how_to_install_it(

@@ -1,4 +1,4 @@
-"""The estimate of what training on all remembered images together would reach."""
+"""The estimated accuracy of joint training on all images in memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from support.tiny_model import NAMES, tiny_task, trained_model
 
 
 def classifier_inputs(model: Model, pixels: torch.Tensor) -> np.ndarray:
-    """What the classifier receives when the model predicts."""
+    """Inputs of the classifier layer when the model predicts."""
     seen: list[torch.Tensor] = []
     hook = model.learner.net.classifier.register_forward_pre_hook(lambda _, args: seen.append(args[0].detach()))
     model.predict(pixels)
@@ -24,7 +24,7 @@ def classifier_inputs(model: Model, pixels: torch.Tensor) -> np.ndarray:
     return torch.cat(seen).double().numpy()
 
 
-def test_estimate_is_that_of_a_classifier_fitted_to_the_memory(tmp_path: Path) -> None:
+def test_estimate_equals_the_accuracy_of_a_classifier_fitted_to_the_memory(tmp_path: Path) -> None:
     trained_model(tmp_path / "m", buffer=24)
     model = Model.open(tmp_path / "m", device="cpu", memory=False)  # as commands open it
     memory = Model.open(tmp_path / "m", device="cpu").learner.memory

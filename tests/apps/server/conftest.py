@@ -17,8 +17,8 @@ from support.tiny_model import trained_model
 
 
 @pytest.fixture(autouse=True)
-def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Use no cache of decoded images."""
+def no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Disable the cache of decoded images."""
     monkeypatch.setenv("ITL_CACHE", "off")
 
 

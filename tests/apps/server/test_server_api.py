@@ -138,7 +138,7 @@ def test_openapi_document_describes_the_answers(model: Path) -> None:
     jsonschema.validate(refused.json(), document["components"]["schemas"]["Error"])
 
 
-def test_unknown_is_what_the_calibrated_model_says(model: Path, tmp_path: Path) -> None:
+def test_unknown_images_are_those_of_the_calibrated_model(model: Path, tmp_path: Path) -> None:
     shutil.copytree(model, tmp_path / "m")
     changed = Model.open(tmp_path / "m", device="cpu")
     pixels = tiny_task("cat", "dog", "eel", "fox")[0][:20]
@@ -182,7 +182,7 @@ def test_zip_folders_are_classes(client: TestClient) -> None:
     answer = client.post("/api/pictures", files=[("image", ("shapes.zip", out.getvalue()))]).json()
     assert answer["added"] == 6
     assert [problem["name"] for problem in answer["problems"]] == ["notes.txt"]
-    assert {name: len(some) for name, some in draft(client).items()} == {"circle": 3, "square": 3}
+    assert {name: len(pictures) for name, pictures in draft(client).items()} == {"circle": 3, "square": 3}
 
 
 def test_large_pictures_are_reduced_and_turned_upright(client: TestClient) -> None:
@@ -246,7 +246,7 @@ def test_merged_classes_become_one(model: Path) -> None:
         assert client.get("/api/model").json()["classes"] == ["dog", "eel", "fox"]
 
 
-def test_export_as_onnx(model: Path) -> None:
+def test_model_can_be_exported_as_onnx(model: Path) -> None:
     onnx = pytest.importorskip("onnx")
     with client_for(model) as client:
         answer = client.get("/api/export/model.onnx")
@@ -254,7 +254,7 @@ def test_export_as_onnx(model: Path) -> None:
     onnx.checker.check_model(onnx.load_from_string(answer.content))
 
 
-def test_several_models_in_one_folder(model: Path, tmp_path: Path) -> None:
+def test_one_server_can_serve_several_models(model: Path, tmp_path: Path) -> None:
     with client_for(tmp_path) as client:
         assert client.get("/api/models").json()["models"] == ["animals"]
         assert client.post("/api/models", json={"name": "plants"}).status_code == 201
@@ -270,7 +270,7 @@ def test_several_models_in_one_folder(model: Path, tmp_path: Path) -> None:
         assert (tmp_path / "plants" / "pictures" / "files").is_dir()
 
 
-def test_networks_for_a_new_model(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_model_offers_the_available_networks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nets, "weights_available", lambda name: name == "efficientnet-lite0")
     monkeypatch.setattr(options, "weights_available", lambda name: True)
     values = [one["value"] for one in backbone_choices({})]

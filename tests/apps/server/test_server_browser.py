@@ -63,7 +63,7 @@ class ServedPage(ReportPage):
         self.card(name).locator(".thumb").nth(len(files) - 1).wait_for()
 
     def teach(self) -> None:
-        """Start a lesson and see it on the page; it cannot end before that."""
+        """Start a lesson and wait until the page shows it; the lesson cannot end before that."""
         with self.served.lessons_paused():
             self.start_lesson()
 
@@ -133,7 +133,7 @@ def page(site: Site) -> ServedPage:
     return site.first
 
 
-def test_from_the_empty_page_to_a_correct_prediction(site: Site) -> None:
+def test_model_taught_in_the_browser_predicts_correctly(site: Site) -> None:
     assert site.answers == ["circle", "square", "square"]
     assert site.first.messages == []
     assert "token" not in site.first.page.url
@@ -168,7 +168,7 @@ def test_camera_records_a_burst_and_predicts_live(page: ServedPage) -> None:
     assert page.messages == []
 
 
-def test_correction_second_lesson_and_undo(page: ServedPage, site: Site) -> None:
+def test_correction_can_be_taught_and_undone(page: ServedPage, site: Site) -> None:
     wrong = page.try_files([site.files["cross"][14]])
     assert wrong[0] != "cross"
     page.tab("Correct")
@@ -206,7 +206,7 @@ def test_cancel_returns_the_pictures(page: ServedPage, site: Site) -> None:
     assert page.page.locator("#summary").inner_text() == "2 classes, 1 lesson"
 
 
-def test_reload_in_the_middle_of_a_lesson_and_second_tab(page: ServedPage, site: Site) -> None:
+def test_lesson_is_shown_after_a_reload_and_in_a_second_tab(page: ServedPage, site: Site) -> None:
     other = ServedPage(site.chromium, site.served)
     page.add("cross", site.files["cross"][:10])
     other.card("cross").locator(".thumb").nth(9).wait_for()  # the other tab sees the pictures
@@ -255,7 +255,7 @@ def test_pictures_are_moved_and_removed(page: ServedPage, site: Site) -> None:
     page.card("cross").get_by_text("2 pictures").wait_for()
 
 
-def test_keyboard_only(page: ServedPage, site: Site) -> None:
+def test_lesson_can_be_prepared_with_the_keyboard(page: ServedPage, site: Site) -> None:
     """From the tabs to a lesson with two pictures, without a mouse; then one of them is removed."""
     keyboard = page.page.keyboard
     page.page.locator("#tab-teach").focus()
@@ -280,7 +280,7 @@ def test_keyboard_only(page: ServedPage, site: Site) -> None:
 
 
 def choose_files_by_keyboard(page: ServedPage, files: list[str]) -> None:
-    """Press the button of the class "cross" by the keyboard; again if a busy browser ignored the key."""
+    """Choose files for the class "cross" with the keyboard; try again if a busy browser ignored the key."""
     from playwright.sync_api import TimeoutError as BrowserTimeout
 
     for timeout in (10_000, 20_000, 60_000):
@@ -323,7 +323,7 @@ def test_class_names_are_shown_as_text(page: ServedPage, site: Site) -> None:
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_narrow_screens_and_contrast(site: Site, theme: str) -> None:
+def test_narrow_screens_fit_and_have_sufficient_contrast(site: Site, theme: str) -> None:
     narrow = ServedPage(site.chromium, site.served, width=390, theme=theme, bypass_csp=True)
     narrow.page.add_style_tag(content=".start { position: static !important }")  # it would cover other texts
     for tab, content in TABS.items():

@@ -1,4 +1,4 @@
-"""Folders from somebody else, malformed numbers and a full disk: the server refuses in one line and stays usable."""
+"""Untrusted folders, malformed numbers and a full disk: the server refuses in one line and stays usable."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_only_own_files_are_removed_and_no_link_is_read(tmp_path: Path) -> None:
     assert os.listdir(files) == ["holiday.jpg"]
 
 
-def test_names_that_are_not_text(tmp_path: Path) -> None:
+def test_names_that_are_not_text_are_skipped_or_escaped(tmp_path: Path) -> None:
     for name in ("fine", "\udcff", "a\nb"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "CURRENT").touch()
@@ -62,7 +62,7 @@ def test_damaged_list_of_tried_pictures_is_empty(tmp_path: Path, content: str | 
     assert PictureStore(tmp_path, Limits()).tried() == []
 
 
-def test_malformed_numbers(tmp_path: Path) -> None:
+def test_malformed_numbers_cause_no_server_error(tmp_path: Path) -> None:
     with client_for(tmp_path / "new") as client:
         add(client, "circle", range(1))
         picture = draft(client)["circle"][0]
@@ -100,7 +100,9 @@ def test_failure_after_a_lesson_does_not_block_the_next(
     assert "No space left" in capfd.readouterr().err
 
 
-def test_what_a_network_prints_is_no_event(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_output_of_a_network_is_not_sent_as_an_event(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(worker, "_events", None)
     stdout = os.dup(1)
     try:

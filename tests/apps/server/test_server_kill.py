@@ -1,4 +1,4 @@
-"""A server that is killed in the middle of a lesson, and a command beside it: one writer at a time."""
+"""A server that is killed during a lesson, and a concurrent command: one writer at a time."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ def is_idle(client: httpx.Client) -> bool:
     return not client.get("/api/state").json()["busy"]
 
 
-def test_kill_in_the_middle_of_a_lesson(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lesson_of_a_killed_server_can_be_continued_and_cancelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("ITL_SAVE_EVERY", "0.1")
     path = tmp_path / "model"
     served = Served(path, settings={"specialist.epochs": 2, "tangent.epochs": 2, "projection.epochs": 2})
@@ -51,7 +53,7 @@ def test_kill_in_the_middle_of_a_lesson(tmp_path: Path, monkeypatch: pytest.Monk
         before = client.post("/api/predict", files=[("image", shapes("circle", [77], 16)[0])]).json()
         add(client, "cross")
     served.close()
-    # The next lesson takes long: the model keeps the settings that the user chose, so they are changed in its state.
+    # The next lesson must take long. A model keeps the settings that the user chose, so its saved state is changed.
     subprocess.run([sys.executable, "-c", CHANGE_EPOCHS, str(path)], check=True)
 
     served = Served(path)
@@ -106,7 +108,7 @@ model.save()
 """
 
 
-def test_no_process_is_left_behind(tmp_path: Path) -> None:
+def test_killed_server_leaves_no_worker_process(tmp_path: Path) -> None:
     served = Served(tmp_path / "model", settings=LONG)
     with served.client() as client:
         for kind in ("circle", "square"):

@@ -25,7 +25,7 @@ def taught(tmp_path: Path) -> Any:
         yield client
 
 
-def test_review_correct_undo_rename_merge_forget_and_export(taught: TestClient, tmp_path: Path) -> None:
+def test_review_follows_corrections_undo_rename_and_forget(taught: TestClient, tmp_path: Path) -> None:
     client, path = taught, tmp_path / "new"
     review = client.get("/api/review").json()
     assert review["images"] == sum(one["images"] for one in review["classes"]) > 0
@@ -50,12 +50,12 @@ def test_review_correct_undo_rename_merge_forget_and_export(taught: TestClient, 
 
     # The second lesson, which is undone: its pictures come back.
     add(client, "cross", range(10, 16))
-    before = {name: set(some) for name, some in draft(client).items()}
+    before = {name: set(pictures) for name, pictures in draft(client).items()}
     teach_draft(client, path)
     assert client.get("/api/model").json()["classes"] == ["circle", "square", "cross"]
     assert client.post("/api/undo", json={}).json() == {"undone": ["learn"]}
     assert client.get("/api/model").json()["classes"] == ["circle", "square"]
-    assert {name: set(some) for name, some in draft(client).items()} == before
+    assert {name: set(pictures) for name, pictures in draft(client).items()} == before
 
     client.post("/api/rename", json={"old": "circle", "new": "disc"})
     renamed = client.get("/api/review").json()
@@ -88,7 +88,7 @@ def test_trained_pictures_are_never_held_out_later(taught: TestClient, tmp_path:
     assert not learned & {file for files in first.test.values() for file in files}
 
 
-def test_command_that_changes_the_model_refuses_the_page(taught: TestClient, tmp_path: Path) -> None:
+def test_page_is_refused_while_a_command_changes_the_model(taught: TestClient, tmp_path: Path) -> None:
     with lock(tmp_path / "new"):
         answer = taught.post("/api/rename", json={"old": "circle", "new": "disc"})
     assert answer.status_code == 400

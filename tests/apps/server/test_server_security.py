@@ -296,7 +296,7 @@ def test_picture_ids_are_digests(client: TestClient, path: str) -> None:
 @pytest.mark.parametrize(
     "path", ["/static/../app.py", "/static/%2e%2e/app.py", "/static/..%2fapp.py", "/static//etc/passwd"]
 )
-def test_static_files_are_those_of_the_page(client: TestClient, path: str) -> None:
+def test_only_the_static_files_of_the_page_are_served(client: TestClient, path: str) -> None:
     answer = client.get(path)
     assert answer.status_code == 404
     assert "Starlette" not in answer.text

@@ -1,4 +1,4 @@
-"""Budgets of time and memory, and learning again from folders that still exist."""
+"""Limits on time and memory, and replay of the folders that still exist."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NO_EPOCHS = {name: value for name, value in IMAGE_SETTINGS.items() if name != "s
 
 @pytest.fixture
 def slow_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A step takes a second."""
+    """Make every step appear to take one second."""
     monkeypatch.setattr(default_settings, "measure_speed", lambda *args: Speed(1.0, 0.0, 0.0))
 
 
@@ -78,7 +78,7 @@ def test_new_memory_holds_64_mib_and_an_existing_one_keeps_its_size(tmp_path: Pa
 
 
 class Trained(Callback):
-    """Collects the classes in the training images of each lesson."""
+    """Collects the number of training images of each lesson."""
 
     def __init__(self) -> None:
         self.counts: list[int] = []
@@ -123,6 +123,6 @@ def test_learning_again_resumes_with_the_same_images(tmp_path: Path, monkeypatch
     moved.rename(folders[0])
     with pytest.raises(UserError, match="has not finished learning bee with --minutes 5; finish it first"):
         teach(tmp_path / "m", folders[1], minutes=3.0)
-    teach(tmp_path / "m", folders[1])  # an unfinished lesson goes on as it was started
+    teach(tmp_path / "m", folders[1])  # an unfinished lesson keeps the options it was started with
     whole, resumed = (model(tmp_path / name).learner for name in ("uninterrupted", "m"))
     assert not differing_keys(learner_snapshot(whole), learner_snapshot(resumed))

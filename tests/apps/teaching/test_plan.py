@@ -25,7 +25,7 @@ def test_default_image_size_fits_the_images(tmp_path: Path) -> None:
         assert Teacher(tmp_path / "m", [folder.parent], options).image_size == size
 
 
-def test_default_epochs_and_network() -> None:
+def test_default_epochs_and_network_depend_on_images_and_device() -> None:
     settings = settings_for("itl", None, 200)
     lessons = [LessonSize(count, 0, 200, 32) for count in (20, 960, 100_000)]
     chosen = [lesson_settings(lesson, settings) for lesson in lessons]
