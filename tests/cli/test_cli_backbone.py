@@ -57,8 +57,8 @@ def test_own_network_is_taught_used_and_exported(tmp_path: Path, monkeypatch: py
     assert isinstance(module, nets.ModuleAdapter)
     save_file(module.module.state_dict(), tmp_path / "w.safetensors")
     options = ["--backbone", "own_vit:make", "--weights", "w.safetensors", "--size", "16", "--device", "cpu"]
-    cut = ["--method", "itl", "--set", "net.trained=2", "--set", "tangent.layers=2", "--epochs", "2"]
-    done = run_in_process("learn", "m", "monday", *options, *cut)
+    train_last_block = ["--method", "itl", "--set", "net.trained=2", "--set", "tangent.layers=2", "--epochs", "2"]
+    done = run_in_process("learn", "m", "monday", *options, *train_last_block)
     assert (done.code, done.err) == (0, "")
     done = run_in_process("learn", "without-memory", "monday", *options, "--method", "ridge")
     assert (done.code, done.err) == (0, "")

@@ -1,4 +1,4 @@
-"""Folders and files from somebody else: links, escape sequences, formulas, deep nesting, huge numbers."""
+"""Untrusted folders and files: links, escape sequences, formulas, deep nesting, huge numbers."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_links_in_a_run_folder_are_not_written_through(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------- no home folder
 
 
-def test_user_without_a_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_home_folder_disables_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_home() -> Path:
         raise RuntimeError("Could not determine home directory.")
 
@@ -111,7 +111,7 @@ NESTED_ANCHORS = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
 GRIDS = {
     "nested anchors": f"{NESTED_ANCHORS}about: *a8\n",
     "nested anchors in a setting": "settings:\n  x: {}\nabout: &b [*c]\nvary: &c {a: *b}\n",
-    "itself": "vary: &v {a: *v}\n",
+    "a grid that contains itself": "vary: &v {a: *v}\n",
     "a malformed tag": "methods: !!int er\n",
     "a tag of Python": "methods: !!python/object/apply:os.system [true]\n",
     "a timestamp that does not exist": "seeds: [2026-13-45]\n",
@@ -163,7 +163,7 @@ def test_hostile_json_is_refused_in_one_line(tmp_path: Path, name: str) -> None:
     assert_refused("refine", str(run))
 
 
-def test_variant_that_is_not_text(tmp_path: Path) -> None:
+def test_variant_that_is_not_text_is_refused(tmp_path: Path) -> None:
     assert_refused("run", "--variant", "a\udcff", "--out", str(tmp_path / "run"))
 
 
@@ -226,7 +226,7 @@ def test_sparse_file_is_refused_without_reading_it(model: Path, monkeypatch: pyt
         store.read_generation(model, generation.name)
 
 
-def test_reader_that_closes_the_pipe_is_no_error(model: Path) -> None:
+def test_reader_that_closes_the_pipe_is_not_an_error(model: Path) -> None:
     command = f"{sys.executable} -m itl info m | head -1; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env={**os.environ, "COLUMNS": "80"})
     assert (done.returncode, done.stdout, done.stderr) == (0, "model    m\n", "")

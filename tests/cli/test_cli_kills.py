@@ -80,14 +80,14 @@ def kill_until_done(
     rng = np.random.default_rng(11)
     for number in range(100):
         folder = image_folders(root / str(number))
-        hits = []
+        interrupted_stages = []
         while True:
             done = fork_server.run(words, folder, kill_after=float(rng.uniform(0.01, longest)), env=SAVE_EVERY_ROUND)
             if done.code == 0:
                 break
             assert done.code == KILLED, done.err
-            hits.append(position(folder))
-        yield folder, hits
+            interrupted_stages.append(position(folder))
+        yield folder, interrupted_stages
 
 
 def position(folder: Path) -> str:
@@ -112,14 +112,14 @@ def test_a_command_killed_thirty_times_ends_with_the_same_bits(
     assert done.code == 0, done.err
     expected = result(tmp_path / "uninterrupted")
     assert len(expected) > 20
-    hits: Counter[str] = Counter()
+    interrupted_stages: Counter[str] = Counter()
     for folder, where in kill_until_done(fork_server, words, tmp_path, longest=0.5 * seconds):
         ended = result(folder)
         assert ended.keys() == expected.keys()
         assert [name for name in ended if ended[name] != expected[name]] == []
-        hits.update(where)
-        if hits.total() >= MIN_KILLS and hits.keys() >= STAGES:
+        interrupted_stages.update(where)
+        if interrupted_stages.total() >= MIN_KILLS and interrupted_stages.keys() >= STAGES:
             break
-    assert hits.total() >= MIN_KILLS, hits
-    assert hits.keys() >= STAGES, hits
+    assert interrupted_stages.total() >= MIN_KILLS, interrupted_stages
+    assert interrupted_stages.keys() >= STAGES, interrupted_stages
     assert not re.search(r"\.draft", " ".join(str(path) for path in (tmp_path / "uninterrupted").rglob("*")))

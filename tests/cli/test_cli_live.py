@@ -144,5 +144,5 @@ def test_remaining_time_follows_from_the_speed_so_far():
     assert eta.remaining() == 0
 
 
-def test_format_duration():
+def test_format_duration_shows_minutes_or_hours():
     assert [format_duration(s) for s in (0, 59.6, 61, 3599, 3725)] == ["0:00", "1:00", "1:01", "59:59", "1:02:05"]

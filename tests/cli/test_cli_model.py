@@ -32,7 +32,7 @@ Itl = Callable[..., Outcome]
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a model `m` and a folder `pictures` of images that the model has not learned."""
     root = tmp_path_factory.mktemp("made")
     trained_model(root / "m", settings=TINY)
@@ -44,18 +44,18 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def world(made: Path, tmp_path: Path) -> Path:
+def workspace(prepared: Path, tmp_path: Path) -> Path:
     """A copy that tests may change; the commands run in it."""
-    return Path(shutil.copytree(made, tmp_path, dirs_exist_ok=True))
+    return Path(shutil.copytree(prepared, tmp_path, dirs_exist_ok=True))
 
 
-def test_predict_json_equals_the_models_probabilities(itl: Itl, world: Path) -> None:
+def test_predict_json_equals_the_models_probabilities(itl: Itl, workspace: Path) -> None:
     done = itl("predict", "m", "pictures", "--json", "--top", "2")
     assert done.code == 0, done.err
-    model = Model.open(world / "m", device="cpu")
+    model = Model.open(workspace / "m", device="cpu")
     assert len(done.json["predictions"]) == 24
     for row in done.json["predictions"]:
-        pixels = torch.from_numpy(read_image(world / row["path"], 8))
+        pixels = torch.from_numpy(read_image(workspace / row["path"], 8))
         expected = model.predict_proba(pixels[None])[0]
         best = np.argsort(-expected)[:2]
         assert [likely["class"] for likely in row["top"]] == [model.classes[k] for k in best]
@@ -64,8 +64,8 @@ def test_predict_json_equals_the_models_probabilities(itl: Itl, world: Path) -> 
     assert done.json["problems"] == []
 
 
-def test_predict_prints_lines_and_csv(itl: Itl, world: Path) -> None:
-    image = next((world / "pictures" / "cat").iterdir()).relative_to(world)
+def test_predict_prints_lines_and_csv(itl: Itl, workspace: Path) -> None:
+    image = next((workspace / "pictures" / "cat").iterdir()).relative_to(workspace)
     lines = itl("predict", "m", image)
     assert lines.out.startswith(str(image))
     assert lines.out.endswith("%\n")
@@ -78,8 +78,8 @@ def test_predict_prints_lines_and_csv(itl: Itl, world: Path) -> None:
     assert len(heading) == len(row) == 2 + 2 * len(NAMES)
 
 
-def test_unknown_images_keep_their_most_likely_class(itl: Itl, world: Path) -> None:
-    model = Model.open(world / "m", device="cpu")
+def test_unknown_images_keep_their_most_likely_class(itl: Itl, workspace: Path) -> None:
+    model = Model.open(workspace / "m", device="cpu")
     confidences = [row["confidence"] for row in itl("predict", "m", "pictures", "--json").json["predictions"]]
     model.calibration = Calibration(threshold=float(np.median(confidences)), images=20)
     model.save()
@@ -94,10 +94,10 @@ def test_unknown_images_keep_their_most_likely_class(itl: Itl, world: Path) -> N
     assert "unknown  confidence below" in itl("info", "m").out
 
 
-def test_eval_shows_rejection_and_never_taught_classes(itl: Itl, world: Path) -> None:
+def test_eval_shows_rejection_and_never_taught_classes(itl: Itl, workspace: Path) -> None:
     assert "No picture is shown as unknown" in itl("eval", "m", "pictures").out
-    model = Model.open(world / "m", device="cpu")
-    shutil.copytree(world / "pictures" / "cat", world / "pictures" / "yak")
+    model = Model.open(workspace / "m", device="cpu")
+    shutil.copytree(workspace / "pictures" / "cat", workspace / "pictures" / "yak")
     predicted = {row["path"]: row for row in itl("predict", "m", "pictures", "--json").json["predictions"]}
     different = np.unique(np.round([row["confidence"] for row in predicted.values()], 4))
     middle = len(different) // 2
@@ -116,16 +116,16 @@ def test_eval_shows_rejection_and_never_taught_classes(itl: Itl, world: Path) ->
     assert f"of classes never taught: {share:.1f} % of 6 images" in itl("eval", "m", "pictures").out
 
 
-def test_predict_reads_paths_from_standard_input(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(world)
-    paths = [str(path.relative_to(world)) for path in sorted((world / "pictures").rglob("*.png"))][:3]
+def test_predict_reads_paths_from_standard_input(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(workspace)
+    paths = [str(path.relative_to(workspace)) for path in sorted((workspace / "pictures").rglob("*.png"))][:3]
     for words in (["predict", "m", "--json"], ["predict", "m", "-", "--json"]):
         result = CliRunner().invoke(cli, words, input="\n".join([*paths, ""]))
         assert [row["path"] for row in json.loads(result.stdout)["predictions"]] == paths
 
 
-def test_predict_lists_unreadable_images_and_classifies_the_others(itl: Itl, world: Path) -> None:
-    (world / "pictures" / "cat" / "broken.png").write_bytes(b"no image")
+def test_predict_lists_unreadable_images_and_classifies_the_others(itl: Itl, workspace: Path) -> None:
+    (workspace / "pictures" / "cat" / "broken.png").write_bytes(b"no image")
     done = itl("predict", "m", "pictures/cat", "nowhere.png")
     assert done.code == 0
     assert len(done.out.splitlines()) == 6
@@ -138,7 +138,7 @@ def test_predict_lists_unreadable_images_and_classifies_the_others(itl: Itl, wor
     assert (only.code, only.json["predictions"], len(only.json["problems"])) == (2, [], 1)
 
 
-def test_eval_agrees_with_predict(itl: Itl, world: Path) -> None:
+def test_eval_agrees_with_predict(itl: Itl, workspace: Path) -> None:
     predicted = {row["path"]: row for row in itl("predict", "m", "pictures", "--json").json["predictions"]}
     done = itl("eval", "m", "pictures", "--json")
     right = [row["class"] == Path(path).parent.name for path, row in predicted.items()]
@@ -154,79 +154,80 @@ def test_eval_agrees_with_predict(itl: Itl, world: Path) -> None:
     assert f"together: {retrained['accuracy']:.1f} % (now {retrained['now']:.1f} %)" in table.out
 
 
-def test_eval_skips_classes_that_were_not_learned(itl: Itl, world: Path) -> None:
-    shutil.copytree(world / "pictures" / "cat", world / "pictures" / "yak")
+def test_eval_skips_classes_that_were_not_learned(itl: Itl, workspace: Path) -> None:
+    shutil.copytree(workspace / "pictures" / "cat", workspace / "pictures" / "yak")
     done = itl("eval", "m", "pictures")
     assert "Skipped classes that the model has not learned: yak." in done.err
     assert "of 24 images" in done.out
-    shutil.copytree(world / "pictures" / "yak", world / "others" / "yak")
+    shutil.copytree(workspace / "pictures" / "yak", workspace / "others" / "yak")
     assert_user_error(itl("eval", "m", "others"), "no images of the classes")
 
 
-def test_eval_copies_mistakes_by_their_given_class_in_order_of_confidence(itl: Itl, world: Path) -> None:
-    (world / "pictures" / "dog").rename(world / "pictures" / "swap")
-    (world / "pictures" / "cat").rename(world / "pictures" / "dog")
-    (world / "pictures" / "swap").rename(world / "pictures" / "cat")
+def test_eval_copies_mistakes_by_their_given_class_in_order_of_confidence(itl: Itl, workspace: Path) -> None:
+    (workspace / "pictures" / "dog").rename(workspace / "pictures" / "swap")
+    (workspace / "pictures" / "cat").rename(workspace / "pictures" / "dog")
+    (workspace / "pictures" / "swap").rename(workspace / "pictures" / "cat")
     predicted = {row["path"]: row for row in itl("predict", "m", "pictures", "--json").json["predictions"]}
     mistakes = {path: row for path, row in predicted.items() if row["class"] != Path(path).parent.name}
-    before = {path: path.read_bytes() for path in (world / "pictures").rglob("*.png")}
+    before = {path: path.read_bytes() for path in (workspace / "pictures").rglob("*.png")}
     done = itl("eval", "m", "pictures", "--wrong", "fix/these", "--json")
     assert done.json["wrong"] == {"folder": "fix/these", "images": len(mistakes)}
     assert len(mistakes) > 3
-    copies = sorted((world / "fix" / "these").rglob("*.png"), key=lambda path: path.name)
+    copies = sorted((workspace / "fix" / "these").rglob("*.png"), key=lambda path: path.name)
     expected = sorted(mistakes.values(), key=lambda row: -row["confidence"])
     for rank, (copy, row) in enumerate(zip(copies, expected, strict=True), 1):
         source = Path(row["path"])
         assert copy.name == f"{rank:04d}-{100 * row['confidence']:.0f}-{row['class']}-{source.name}"
         assert copy.parent.name == source.parent.name
-        assert copy.read_bytes() == (world / source).read_bytes()
-    assert {path: path.read_bytes() for path in (world / "pictures").rglob("*.png")} == before
+        assert copy.read_bytes() == (workspace / source).read_bytes()
+    assert {path: path.read_bytes() for path in (workspace / "pictures").rglob("*.png")} == before
     assert_user_error(itl("eval", "m", "pictures", "--wrong", "fix/these"), "is not empty")
     assert_user_error(itl("eval", "m", "pictures", "--wrong", "pictures/wrong"), "is inside pictures")
     assert_user_error(itl("eval", "m", "pictures", "--wrong", "m"), "is a model folder")
 
 
-def test_predict_sorts_copies_into_classes_and_overwrites_nothing(itl: Itl, world: Path) -> None:
-    model = Model.open(world / "m", device="cpu")
+def test_predict_sorts_copies_into_classes_and_overwrites_nothing(itl: Itl, workspace: Path) -> None:
+    model = Model.open(workspace / "m", device="cpu")
     rows = itl("predict", "m", "pictures", "--json").json["predictions"]
     model.calibration = Calibration(threshold=float(np.median([row["confidence"] for row in rows])), images=20)
     model.save()
     best = max(rows, key=lambda row: row["confidence"])
-    taken = world / "sorted" / best["class"] / Path(best["path"]).name
+    taken = workspace / "sorted" / best["class"] / Path(best["path"]).name
     taken.parent.mkdir(parents=True)
     taken.write_text("mine")
     done = itl("predict", "m", "pictures", "--sort-into", "sorted", "--json")
     for row in done.json["predictions"]:
-        copy = world / row["copy"]
+        copy = workspace / row["copy"]
         assert copy.parent.name == ("unknown" if row["unknown"] else row["class"])
-        assert copy.read_bytes() == (world / row["path"]).read_bytes()
+        assert copy.read_bytes() == (workspace / row["path"]).read_bytes()
     assert taken.read_text() == "mine"
-    assert len(list((world / "sorted").rglob("*.png"))) == 25
+    assert len(list((workspace / "sorted").rglob("*.png"))) == 25
     assert "copied 24 images into sorted" in itl("predict", "m", "pictures", "--sort-into", "sorted").out
-    assert len(list((world / "sorted").rglob("*.png"))) == 49
+    assert len(list((workspace / "sorted").rglob("*.png"))) == 49
 
 
-def test_copies_follow_no_links(itl: Itl, world: Path) -> None:
-    (world / "outside").mkdir()
-    (world / "link").symlink_to("outside")
+def test_copies_follow_no_links(itl: Itl, workspace: Path) -> None:
+    (workspace / "outside").mkdir()
+    (workspace / "link").symlink_to("outside")
     assert_user_error(itl("predict", "m", "pictures", "--sort-into", "link"), "link is a link")
-    (world / "sorted").mkdir()
+    (workspace / "sorted").mkdir()
     for name in (*NAMES, "unknown"):
-        (world / "sorted" / name).symlink_to(world / "outside")
+        (workspace / "sorted" / name).symlink_to(workspace / "outside")
     assert_user_error(itl("predict", "m", "pictures", "--sort-into", "sorted"), "is a link")
-    image = next((world / "pictures" / "cat").iterdir())
-    copies = SortedCopies(world / "files")
-    (world / "files" / "cat").mkdir(parents=True)
-    (world / "files" / "cat" / "a.png").symlink_to(world / "outside" / "a.png")
+    image = next((workspace / "pictures" / "cat").iterdir())
+    copies = SortedCopies(workspace / "files")
+    (workspace / "files" / "cat").mkdir(parents=True)
+    (workspace / "files" / "cat" / "a.png").symlink_to(workspace / "outside" / "a.png")
     assert copies.add(image, "cat", "a.png").name == "a-2.png"
-    assert list((world / "outside").iterdir()) == []
+    assert list((workspace / "outside").iterdir()) == []
 
 
-def test_info_shows_classes_memory_and_history(itl: Itl, world: Path) -> None:
+def test_info_shows_classes_memory_and_history(itl: Itl, workspace: Path) -> None:
     facts = itl("info", "m", "--json").json
     assert facts["memory"]["images"] == facts["memory"]["room"] == 8
     assert facts["memory"]["file_bytes"] == sum(
-        path.stat().st_size for path in (world / "m" / sorted(os.listdir(world / "m"))[-1] / "memory").rglob("*.png")
+        path.stat().st_size
+        for path in (workspace / "m" / sorted(os.listdir(workspace / "m"))[-1] / "memory").rglob("*.png")
     )
     assert [row["class"] for row in facts["classes"]] == list(NAMES)
     assert [entry["folders"] for entry in facts["history"]] == [["cat", "dog"], ["eel", "fox"]]
@@ -243,30 +244,32 @@ def test_info_of_a_plain_learner_shows_the_size_of_its_pixels(itl: Itl, tmp_path
     assert "8 of 8 images, 1.5 KiB (reservoir)" in itl("info", str(tmp_path / "plain")).out  # 8 x 3 x 8 x 8 bytes
 
 
-def test_undo_rename_merge_resize_and_forget(itl: Itl, world: Path) -> None:
+def test_undo_rename_merge_resize_and_forget_report_what_they_did(itl: Itl, workspace: Path) -> None:
     assert itl("rename", "m", "cat", "lynx").out == "rename cat to lynx\n"
     assert_user_error(itl("rename", "m", "lynx", "dog"), "add --merge")
     assert itl("rename", "m", "lynx", "dog", "--merge").out == "merge lynx into dog\n"
     assert itl("undo", "m").out == "undone: merge lynx into dog\n"
     assert itl("resize", "m", "4").out.startswith("resize the memory from 8 to 4 images; dropped 1 of lynx, 1 of dog")
-    model = Model.open(world / "m", device="cpu")
-    picture = sorted((world / "m" / str(model.generation) / "memory" / "dog").iterdir())[0]
+    model = Model.open(workspace / "m", device="cpu")
+    picture = sorted((workspace / "m" / str(model.generation) / "memory" / "dog").iterdir())[0]
     done = itl("forget", "m", "--image", picture, "--class", "eel")
     assert done.code == 0, done.err
     assert done.out.startswith(
         "deleted: 2 images of the memory and the class eel, and all earlier states of the model\n"
     )
     assert "The weights were trained with these images and have not changed." in done.out
-    assert Model.open(world / "m", device="cpu").classes == ["lynx", "dog", "fox"]
+    assert Model.open(workspace / "m", device="cpu").classes == ["lynx", "dog", "fox"]
     assert_user_error(itl("undo", "m"), "no older state")
 
 
-def test_export_writes_one_file(itl: Itl, world: Path) -> None:
+def test_export_writes_one_file(itl: Itl, workspace: Path) -> None:
     done = itl("export", "m", "--to", "torch", "--out", "m.pt2")
     assert done.out == "wrote m.pt2: uint8 [batch, 3, 8, 8] to probabilities of 4 classes\n"
     pixels = tiny_task("cat")[0]
-    program = torch.export.load(world / "m.pt2").module()
-    np.testing.assert_allclose(program(pixels), Model.open(world / "m", device="cpu").predict_proba(pixels), atol=1e-6)
+    program = torch.export.load(workspace / "m.pt2").module()
+    np.testing.assert_allclose(
+        program(pixels), Model.open(workspace / "m", device="cpu").predict_proba(pixels), atol=1e-6
+    )
 
 
 MISTAKES: dict[str, tuple[list[str], str]] = {
@@ -288,22 +291,22 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
 
 
 @pytest.mark.parametrize("case", MISTAKES)
-def test_model_commands_report_errors_in_one_line(itl: Itl, world: Path, case: str) -> None:
+def test_model_commands_report_errors_in_one_line(itl: Itl, workspace: Path, case: str) -> None:
     words, message = MISTAKES[case]
     assert_user_error(itl(*words), message)
-    assert Model.open(world / "m", device="cpu").output_names == list(NAMES)
-    assert not (world / "nowhere").exists()
+    assert Model.open(workspace / "m", device="cpu").output_names == list(NAMES)
+    assert not (workspace / "nowhere").exists()
 
 
-def test_a_locked_model_can_be_used_but_not_changed(itl: Itl, world: Path) -> None:
-    with lock(world / "m"):
+def test_a_locked_model_can_be_used_but_not_changed(itl: Itl, workspace: Path) -> None:
+    with lock(workspace / "m"):
         assert_user_error(itl("undo", "m"), f"being changed by process {os.getpid()}")
         assert itl("predict", "m", "pictures/cat").code == 0
 
 
-def test_predictions_ignore_an_unfinished_learn(itl: Itl, world: Path) -> None:
+def test_predictions_ignore_an_unfinished_learn(itl: Itl, workspace: Path) -> None:
     before = itl("predict", "m", "pictures", "--json").json
-    model = Model.open(world / "m", device="cpu")
+    model = Model.open(workspace / "m", device="cpu")
     with torch.no_grad():
         model.learner.net.classifier.weight.zero_()
     model.pending = {"what": "photos/yaks", "fingerprint": ""}
@@ -311,4 +314,4 @@ def test_predictions_ignore_an_unfinished_learn(itl: Itl, world: Path) -> None:
     assert itl("predict", "m", "pictures", "--json").json == before
     assert "learning photos/yaks was interrupted" in itl("info", "m").out
     assert itl("undo", "m").code == 0
-    assert Model.open(world / "m", device="cpu").pending is None
+    assert Model.open(workspace / "m", device="cpu").pending is None

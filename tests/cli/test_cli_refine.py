@@ -64,13 +64,13 @@ def test_refine_can_use_another_generalist(itl, run):
 
 
 def test_a_diverging_attempt_does_not_end_the_others(itl, run):
-    blown = ["--set", "projection.l2=1000", "--set", "projection.steps=60"]
-    done = itl("refine", "run", *blown, "--set", "projection.lr=1e-6,1")
+    diverging = ["--set", "projection.l2=1000", "--set", "projection.steps=60"]
+    done = itl("refine", "run", *diverging, "--set", "projection.lr=1e-6,1")
     assert done.code == 0, done.err
     tries = json.loads((run / "refine-001.json").read_text())["tries"]
     assert ["error" in one for one in tries] == [False, True]
     assert "lower projection.lr (now 1)" in done.out
-    alone = itl("refine", "run", *blown, "--set", "projection.lr=1")
+    alone = itl("refine", "run", *diverging, "--set", "projection.lr=1")
     assert alone.code == 2
     assert "projection.lr (now 1)" in alone.err
     assert alone.err.count("\n") == 1

@@ -85,11 +85,11 @@ def test_resume_with_other_options_is_refused(itl, tmp_path, interrupted):
 
 def test_resume_refuses_a_run_that_is_in_progress(itl, tmp_path, interrupted):
     shutil.copytree(interrupted[0] / "runs", tmp_path / "runs")
-    place = tmp_path / "runs" / NAME
-    with RunFolder(place).lock():
-        before = {path: path.read_bytes() for path in place.rglob("*") if path.is_file()}
+    run_folder = tmp_path / "runs" / NAME
+    with RunFolder(run_folder).lock():
+        before = {path: path.read_bytes() for path in run_folder.rglob("*") if path.is_file()}
         outcome = itl("run", *tiny("tangent.steps=400"), "--resume")
-        after = {path: path.read_bytes() for path in place.rglob("*") if path.is_file()}
+        after = {path: path.read_bytes() for path in run_folder.rglob("*") if path.is_file()}
     assert (outcome.code, outcome.err) == (
         2,
         f"itl: another process is writing to runs/{NAME}; wait until it has finished\n",
@@ -99,8 +99,8 @@ def test_resume_refuses_a_run_that_is_in_progress(itl, tmp_path, interrupted):
 
 def test_a_finished_run_keeps_no_temporary_files_of_killed_processes(itl, tmp_path, interrupted):
     shutil.copytree(interrupted[0] / "runs", tmp_path / "runs")
-    place = tmp_path / "runs" / NAME
+    run_folder = tmp_path / "runs" / NAME
     for name in (".predictions.0123456789abcdef.tmp.npz", ".result.0123456789abcdef.tmp.json"):
-        (place / name).write_bytes(b"half a file")
+        (run_folder / name).write_bytes(b"half a file")
     assert itl("run", *tiny("tangent.steps=400"), "--resume", "--quiet").code == 0
-    assert {path.name for path in place.iterdir() if path.name.startswith(".")} <= {".lock"}
+    assert {path.name for path in run_folder.iterdir() if path.name.startswith(".")} <= {".lock"}

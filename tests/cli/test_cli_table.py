@@ -47,7 +47,7 @@ def test_table_reads_runs_if_results_contains_none(itl, tmp_path):
     assert "66.05±0.64 66.00 -0.05" in " ".join(itl("table").out.split())
 
 
-def test_table_json_and_out(itl, tmp_path):
+def test_table_can_be_printed_as_json_and_written_to_a_file(itl, tmp_path):
     fake_run(tmp_path / "run")
     done = itl("table", "run", "--json", "--hide-missing")
     assert done.err == ""
@@ -82,7 +82,7 @@ def test_table_reports_errors_in_one_line(itl, tmp_path):
         assert done.err.count("\n") == 1
 
 
-def test_table_of_the_committed_records(itl):
+def test_table_of_the_committed_records_agrees_with_the_docs(itl):
     done = itl("table", HOME / "results", "--json")
     assert done.code == 0
     digits = [s for s in done.json["sections"] if s["stream"] == "seq-digits"]
