@@ -36,11 +36,11 @@ def test_operation_is_bit_equal_on_cuda(name: str, shape: tuple[int, int, int]) 
 def test_views_are_bit_equal_and_never_block_the_host(policy: str | None) -> None:
     images = sample_images(3, 32, 32).repeat(100, 1, 1, 1)
     augment = Augment(policy=policy)
-    draws, there = augment.draw(np.random.default_rng(0), len(images)), images.cuda()
-    augment(there, draws)  # the first call may load kernels, which waits
+    draws, device_images = augment.draw(np.random.default_rng(0), len(images)), images.cuda()
+    augment(device_images, draws)  # the first call may load kernels, which waits
     try:
         torch.cuda.set_sync_debug_mode("error")
-        views = augment(there, draws)
+        views = augment(device_images, draws)
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert torch.equal(views.cpu(), augment(images, draws))

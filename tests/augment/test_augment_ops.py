@@ -28,7 +28,7 @@ def strengths(name: str, height: int, width: int) -> list[float]:
 @pytest.mark.parametrize("name", OPS)
 def test_every_magnitude_equals_pillow(name: str, shape: tuple[int, int, int]) -> None:
     images = sample_images(*shape)
-    # All magnitudes in one batch: a sample must not see its neighbour's.
+    # All magnitudes in one batch: a sample must not use its neighbor's.
     each = torch.tensor(strengths(name, *shape[1:]), dtype=torch.float64)
     batch, per_sample = images.repeat(len(each), 1, 1, 1), each.repeat_interleave(len(images))
     expected = torch.stack(
@@ -67,7 +67,7 @@ def test_smoothing_rounds_like_pillow_for_every_sum() -> None:
     sums = torch.arange(13 * 255 + 1)
     assert torch.equal((sums * 2 + 13) // 26, ((sums * 2 + 13) * 40330) >> 20)
     assert int((sums * 2 + 13)[-1]) * 40330 < 2**31
-    # No sum lies at a turning point of the rounding, so Pillow's float32 thirteenths cannot fall on the other side.
+    # No sum lies at a rounding boundary, so Pillow's float32 thirteenths cannot round to the other side.
     assert bool(((sums * 2 + 13) % 26 != 0).all())
 
 
@@ -78,9 +78,9 @@ def test_blend_is_float32_with_or_without_fused_multiply_add() -> None:
         factor = np.float32(1.0 + magnitude)
         exact = degenerate + np.float64(factor) * (image - degenerate)
         fused = np.clip(exact.astype(np.float32), 0, 255).astype(np.uint8)
-        apart = degenerate.astype(np.float32) + factor * (image - degenerate).astype(np.float32)
+        unfused = degenerate.astype(np.float32) + factor * (image - degenerate).astype(np.float32)
         table = _blend_table(1.0 + magnitude).numpy()
-        assert np.array_equal(table, fused) or np.array_equal(table, np.clip(apart, 0, 255).astype(np.uint8))
+        assert np.array_equal(table, fused) or np.array_equal(table, np.clip(unfused, 0, 255).astype(np.uint8))
 
 
 def test_color_leaves_grayscale_images_unchanged() -> None:

@@ -16,7 +16,7 @@ from support.pillow_reference import photo_crops, pillow_views, sample_images
 ALL = [Augment(), Augment(policy="cifar10"), Augment(policy="imagenet", padding=0, fill=128)]
 
 
-def chosen(shift: list[tuple[int, int]], flip: list[bool]) -> Draws:
+def crop_and_flip_draws(shift: list[tuple[int, int]], flip: list[bool]) -> Draws:
     none = torch.zeros(len(flip), 0, dtype=torch.int64)
     return Draws(torch.tensor(shift), torch.tensor(flip), none, none)
 
@@ -31,7 +31,7 @@ def test_crop_and_flip_equal_slices_of_the_padded_image(height: int, width: int,
         for image, (top, left, flip) in zip(padded, places, strict=True):
             crop = image[:, top : top + height, left : left + width]
             expected.append(crop.flip(-1) if flip else crop)
-        draws = chosen([(top, left) for top, left, _ in places], [flip for _, _, flip in places])
+        draws = crop_and_flip_draws([(top, left) for top, left, _ in places], [flip for _, _, flip in places])
         assert torch.equal(Augment(padding=padding)(images, draws), torch.stack(expected))
 
 
@@ -162,4 +162,4 @@ def test_out_of_range_settings_are_rejected() -> None:
     with pytest.raises(UserError, match="Fill"):
         Augment(fill=256)
     with pytest.raises(UserError, match="no AutoAugment steps"):
-        Augment(policy="cifar10")(torch.zeros(1, 3, 8, 8, dtype=torch.uint8), chosen([(4, 4)], [False]))
+        Augment(policy="cifar10")(torch.zeros(1, 3, 8, 8, dtype=torch.uint8), crop_and_flip_draws([(4, 4)], [False]))

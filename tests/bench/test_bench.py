@@ -24,11 +24,11 @@ STEPS = {"er", "derpp", "itl specialist", "itl tangent", "itl projection"}
 @pytest.fixture(scope="module")
 def record() -> dict[str, object]:
     stream = TINY.stream()
-    mine = engine_timing.steps(TINY, stream)
-    theirs = {name: {"ms": ms} for name, ms in baseline_loop.measure(TINY, stream).items()}
+    engine = engine_timing.steps(TINY, stream)
+    baseline = {name: {"ms": ms} for name, ms in baseline_loop.measure(TINY, stream).items()}
     return {
-        "engine": mine,
-        "baseline": theirs,
+        "engine": engine,
+        "baseline": baseline,
         "growth": engine_timing.growth(TINY, stream),
         "concurrent_runs": engine_timing.concurrent_runs(TINY, stream),
     }

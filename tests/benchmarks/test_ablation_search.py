@@ -28,7 +28,7 @@ def test_every_rung_has_equally_many_different_candidates() -> None:
 
 
 def write_trials(out: Path, offsets: dict[str, float]) -> None:
-    """Trials of three seeds after one task; the later a candidate, the worse it is."""
+    """Trials of three seeds after one task; later candidates have lower scores."""
     (out / "trials").mkdir(parents=True)
     for rung, offset in offsets.items():
         for index in range(NAMES["CANDIDATES_PER_RUNG"]):

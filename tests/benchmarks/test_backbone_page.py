@@ -15,12 +15,12 @@ RIDGES = (300, 1000, 3000, 10000)
 def latest(part: str, words: str = "") -> dict[str, Any]:
     """Result of the last record of a part whose command contains `words`."""
     records = [json.loads(line) for line in RECORDS.read_text().splitlines()]
-    whole = [record for record in records if record["part"] == part and not record.get("interrupted")]
-    return [record["result"] for record in whole if words in record["command"]][-1]
+    complete = [record for record in records if record["part"] == part and not record.get("interrupted")]
+    return [record["result"] for record in complete if words in record["command"]][-1]
 
 
 def rows(heading: str) -> list[list[str]]:
-    """Cells of the table that starts with `heading`, without marks of emphasis."""
+    """Cells of the table that starts with `heading`, without bold markup."""
     lines = (ROOT / "docs" / "backbones.md").read_text().replace("**", "").splitlines()
     body = lines[next(k for k, line in enumerate(lines) if line.startswith(heading)) + 2 :]
     end = next(k for k, line in enumerate(body) if not line.startswith("|"))

@@ -58,7 +58,7 @@ class FakeTable(NAMES["RecordedTable"]):  # type: ignore[misc]
         ("itl", None, "not run yet"),
     ],
 )
-def test_mark_asks_for_one_published_deviation_in_both_measures(method: str, ours: Any, verdict: str) -> None:
+def test_mark_requires_one_published_deviation_in_both_measures(method: str, ours: Any, verdict: str) -> None:
     assert NAMES["verdict"](TableRow("seq-cifar10", method, 200, published_result(method), ours)) == verdict
 
 

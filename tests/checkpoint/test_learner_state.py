@@ -32,7 +32,7 @@ MOMENTA = {"specialist__momentum": 0.9, "tangent__momentum": 0.9, "projection__m
 
 
 class Interrupted(Exception):
-    """Stands for an interruption of the process."""
+    """Simulates the end of the process."""
 
 
 @pytest.fixture(scope="module")
@@ -126,12 +126,12 @@ def test_learner_saved_before_projection_predicts_as_the_generalist(method: str,
 
 
 def test_unfinished_task_must_be_finished_before_another(tmp_path: Path) -> None:
-    def save_and_stop(event: str, learner: Learner, name: str | None, done: int) -> None:
+    def stop(event: str, learner: Learner, name: str | None, done: int) -> None:
         if event == "on_round_end":
             raise Interrupted
 
     first, second = tiny_stream().tasks
-    learner = tiny_learner("itl", callback=LambdaCallback(save_and_stop))
+    learner = tiny_learner("itl", callback=LambdaCallback(stop))
     with pytest.raises(Interrupted):
         learner.learn(first)
     with pytest.raises(UserError, match="unfinished"):

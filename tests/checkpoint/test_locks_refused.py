@@ -17,7 +17,7 @@ from itl.results import RunFolder
 
 @pytest.fixture(autouse=True, params=["ENOLCK", "ENOSYS", "EOPNOTSUPP"])
 def reason(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Make every lock fail, and return the operating system's words for it."""
+    """Make every lock fail, and return the operating system's message."""
     number: int = getattr(errno, request.param)
 
     def refuse(handle: int, how: int) -> None:

@@ -85,7 +85,7 @@ def test_quantiles_of_students_t_equal_those_of_scipy() -> None:
     ("class_il", "task_il", "matches"),
     [(65.41, 92.71, True), (65.40, 92.71, False), (65.41, 92.70, False), (90.0, 92.70, False), (90.0, 99.0, True)],
 )
-def test_mark_asks_for_one_published_deviation_in_both_measures(
+def test_mark_requires_one_published_deviation_in_both_measures(
     tmp_path: Path, class_il: float, task_il: float, matches: bool
 ) -> None:
     fake_run(tmp_path / "run", class_il=class_il, task_il=task_il)  # published 66.05 ± 0.64 and 93.05 ± 0.34
