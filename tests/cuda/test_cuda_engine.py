@@ -191,12 +191,12 @@ def test_concurrent_run_equals_a_single_run(method: str, real: dict[str, Any]) -
 def test_complete_concurrent_runs_equal_single_runs(tmp_path: Path) -> None:
     """With evaluation, tangent learning and projection: eager work of one run during captures of another."""
 
-    def go(seed: int, place: str) -> dict[str, Any]:
+    def run_seed(seed: int, folder: str) -> dict[str, Any]:
         config = Config("arrays", "itl", 50, seed, {**SHORT, "exact": True, "net.width": 8 * (1 + seed % 2)})
-        return run(config, stream(), tmp_path / place / str(seed), device="cuda", save=False)
+        return run(config, stream(), tmp_path / folder / str(seed), device="cuda", save=False)
 
-    alone = [go(seed, "alone") for seed in range(6)]
-    concurrent = run_concurrently([lambda s=s: go(s, "concurrent") for s in range(6)], 6, torch.device("cuda"))
+    alone = [run_seed(seed, "alone") for seed in range(6)]
+    concurrent = run_concurrently([lambda s=s: run_seed(s, "concurrent") for s in range(6)], 6, torch.device("cuda"))
     for a, b in zip(alone, concurrent, strict=True):
         assert a["class_il_matrix"] == b["class_il_matrix"]
         assert a["stages"] == b["stages"]

@@ -40,11 +40,11 @@ def test_batch_sizes_cover_every_sample_once(batch: int) -> None:
         assert (sizes[:-1] == batch).all()
         if samples >= 4 and batch >= 4:
             assert sizes.min() >= 4
-        if samples % batch == 0 or samples % batch >= 4:  # as ever
+        if samples % batch == 0 or samples % batch >= 4:  # no remainder to merge
             assert sizes.tolist() == [len(part) for part in torch.arange(samples).split(batch)]
 
 
-class Watcher(Callback):
+class StepCounter(Callback):
     """Records the number of steps of every stage."""
 
     def __init__(self) -> None:
@@ -57,15 +57,15 @@ class Watcher(Callback):
 @pytest.mark.parametrize("limits", [{}, {"specialist__steps": 3, "tangent__steps": 4}, {"specialist__steps": 1}])
 def test_estimated_steps_equal_the_steps_taken(limits: dict[str, Any]) -> None:
     """18 images, two epochs: batches of 8 and 10; on the memory 4, 4, 4 and 6."""
-    watcher, stream = Watcher(), tiny_stream(each=9)
-    learner = tiny_learner("itl", buffer=18, callback=watcher, **limits)
+    counter, stream = StepCounter(), tiny_stream(each=9)
+    learner = tiny_learner("itl", buffer=18, callback=counter, **limits)
     for task in stream:
         learner.learn(task)
-    foretold = [leg for k in (1, 2) for leg in estimate_stages(learner.settings, k, 18, 18 * (k - 1), 18)]
-    assert [leg.stage for leg in foretold[:3]] == ["specialist", GENERALIST, "projection"]
-    assert [leg.steps for leg in foretold] == watcher.steps
+    estimates = [estimate for k in (1, 2) for estimate in estimate_stages(learner.settings, k, 18, 18 * (k - 1), 18)]
+    assert [estimate.stage for estimate in estimates[:3]] == ["specialist", GENERALIST, "projection"]
+    assert [estimate.steps for estimate in estimates] == counter.steps
     if not limits:
-        assert watcher.steps[:3] == [2 * 2, 4 * 2, 4 * 2]
+        assert counter.steps[:3] == [2 * 2, 4 * 2, 4 * 2]
 
 
 @pytest.mark.parametrize("method", ["er", "der", "itl", "gdumb", "metasp", "co2l", "icarl", "gss", "x-der", "cls-er"])

@@ -27,7 +27,7 @@ def test_capture_is_exclusive_and_no_thread_starves() -> None:
 
     def eager() -> None:
         for _ in range(40):
-            with gate.eager(), gate.eager():  # asked for twice, as nested calls do
+            with gate.eager(), gate.eager():  # acquired twice, as in nested calls
                 enter("eager", 1)
                 time.sleep(0.0005)
                 enter("eager", -1)
@@ -46,14 +46,14 @@ def test_capture_is_exclusive_and_no_thread_starves() -> None:
         thread.join(timeout=20)
     assert not any(thread.is_alive() for thread in threads)
     assert all(now["alone"] <= 1 and not (now["alone"] and now["eager"]) for now in seen)
-    assert max(now["eager"] for now in seen) > 1  # those who launch kernels do not wait for one another
+    assert max(now["eager"] for now in seen) > 1  # eager threads do not wait for one another
 
 
-ASKING = ["x-der", "icarl", "gcr", "er-t", "co2l", "gdumb", "gmed", "metasp", "itl-l"]
+METHODS = ["x-der", "icarl", "gcr", "er-t", "co2l", "gdumb", "gmed", "metasp", "itl-l"]
 POLICIES = [("er", policy) for policy in ("coreset", "entropy", "herding")]
 
 
-@pytest.mark.parametrize(("method", "policy"), [*((method, None) for method in ASKING), *POLICIES])
+@pytest.mark.parametrize(("method", "policy"), [*((method, None) for method in METHODS), *POLICIES])
 def test_every_forward_pass_holds_the_capture_gate(method: str, policy: str | None) -> None:
     """Steps, memory policies, hooks and evaluation can all trigger cuDNN's search, which would break a capture."""
     own: dict[str, Any] = {"generalist": "tangent", **({"memory__policy": policy} if policy else {})}
@@ -69,7 +69,7 @@ def test_every_forward_pass_holds_the_capture_gate(method: str, policy: str | No
     assert min(seen) > 0
 
 
-class Ring:
+class StreamPool:
     """PyTorch's stream pool: a ring of 32 for each priority."""
 
     def __init__(self) -> None:
@@ -82,16 +82,16 @@ class Ring:
 
 def test_concurrent_runs_and_engine_never_share_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run whose stream is captured by another run could not launch anything."""
-    ring, device = Ring(), torch.device("cuda")
-    monkeypatch.setattr(torch.cuda, "Stream", ring)
+    pool, device = StreamPool(), torch.device("cuda")
+    monkeypatch.setattr(torch.cuda, "Stream", pool)
     monkeypatch.setattr(concurrency, "_streams", {})
-    monkeypatch.setattr(concurrency, "PREFETCH_SHARE", 0)  # the third of them from the ring too
+    monkeypatch.setattr(concurrency, "PREFETCH_SHARE", 0)  # no green context: the third stream comes from the pool, too
     own = concurrency.engine_streams(device)
-    mine = {stream.cuda_stream for stream in (own.capture, own.side, own.prefetch)}
-    assert len(mine) == 3
+    engine_streams = {stream.cuda_stream for stream in (own.capture, own.side, own.prefetch)}
+    assert len(engine_streams) == 3
     for _ in range(40):
-        ring(device)
+        pool(device)
         streams = {stream.cuda_stream for stream in concurrency.distinct_streams(concurrency.MAX_CONCURRENT, device)}
         assert len(streams) == concurrency.MAX_CONCURRENT
-        assert not streams & mine
+        assert not streams & engine_streams
     assert concurrency.engine_streams(device) is own

@@ -42,7 +42,7 @@ def test_different_keys_give_different_numbers() -> None:
         (0, "1", "a"),
         (0, "1/a"),
     ]
-    keys += [(12, 3), (1, 23)]  # not merely glued together
+    keys += [(12, 3), (1, 23)]  # not merely concatenated
     numbers = {generator(*key).integers(2**62) for key in keys}
     assert len(numbers) == len(keys)
     drawn = {torch.randint(2**62, (1,), generator=torch_generator(*key)).item() for key in keys}

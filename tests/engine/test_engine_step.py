@@ -134,23 +134,23 @@ def test_warm_schedule_is_linear_warm_up_then_cosine_decay() -> None:
     assert torch.equal(torch.cat([optimizer.rates(0, 10, 100), optimizer.rates(10, 90, 100)]), whole)
     assert torch.equal(
         optimizer.rates(0, 3, 3), OptimizerConfig(0.4, schedule="cosine").rates(0, 3, 3)
-    )  # too few to rise
+    )  # too few steps for a warm-up
 
 
 def test_each_step_gets_its_own_rate_across_groups() -> None:
     """`StepChunk.order` is chronological: group 0 twice, group 1 once, group 0 again."""
-    span = StepChunk([{"x": torch.zeros(3, 2)}, {"x": torch.zeros(1, 5)}], [(0, 2), (1, 1), (0, 1)])
-    rated = span.with_learning_rates(torch.tensor([1.0, 2.0, 3.0, 4.0]), lambda t: t)
+    chunk = StepChunk([{"x": torch.zeros(3, 2)}, {"x": torch.zeros(1, 5)}], [(0, 2), (1, 1), (0, 1)])
+    rated = chunk.with_learning_rates(torch.tensor([1.0, 2.0, 3.0, 4.0]), lambda t: t)
     assert rated.groups[0]["lr"].tolist() == [1.0, 2.0, 4.0]
     assert rated.groups[1]["lr"].tolist() == [3.0]
 
 
 def test_round_reports_its_mean_loss() -> None:
-    w, told = leaf(0.0), []
+    w, reported = leaf(0.0), []
     rounds = GivenRounds([[{"t": torch.tensor(v)} for v in (1.0, 3.0)], [{"t": torch.tensor(5.0)}]])
     stage = Stage("stage", {"w": w}, OptimizerConfig(1e-12), rounds, lambda b: (w + b["t"]).sum())
-    train(stage, CPU, on_round_end=lambda index, loss, momentum: told.append((index, loss)))
-    assert told == [(0, pytest.approx(2.0)), (1, pytest.approx(5.0))]
+    train(stage, CPU, on_round_end=lambda index, loss, momentum: reported.append((index, loss)))
+    assert reported == [(0, pytest.approx(2.0)), (1, pytest.approx(5.0))]
 
 
 def poisoned(poison: float, momentum: float) -> tuple[Tensor, Stage]:
@@ -169,8 +169,8 @@ def test_non_finite_loss_leaves_the_weights_unchanged(poison: float, momentum: f
     with pytest.raises(Diverged) as caught:
         train(stage, CPU, on_round_end=lambda *_: kept.append(w.detach().clone()))
     assert (caught.value.stage, caught.value.epoch) == ("projection", 2)
-    assert len(kept) == 1  # the round is not reported as done, so that nobody saves it,
-    assert torch.equal(w, kept[0])  # and its second, healthy step changed nothing either
+    assert len(kept) == 1  # the round is not reported as done, so it is not saved
+    assert torch.equal(w, kept[0])  # the finite second step of the round changed nothing, too
 
 
 def test_non_finite_statistic_is_detected() -> None:
@@ -190,15 +190,15 @@ def test_non_finite_statistic_is_detected() -> None:
 def test_non_finite_weight_is_detected_without_a_non_finite_loss() -> None:
     """The derivative of a square root at 0 is infinite while its value is 0, and no loss follows the last step."""
     w = torch.tensor([0.0, 1.0], requires_grad=True)
-    told: list[int] = []
+    reported: list[int] = []
     rounds = GivenRounds([[{"t": torch.tensor(1.0)}]])
     with pytest.raises(Diverged):
         train(
             Stage("specialist", {"w": w}, OptimizerConfig(0.1), rounds, lambda b: (w.sqrt() * b["t"]).sum()),
             CPU,
-            on_round_end=lambda *_: told.append(1),
+            on_round_end=lambda *_: reported.append(1),
         )
-    assert not told
+    assert not reported
 
 
 def test_stage_resumes_from_any_round_with_its_momentum() -> None:

@@ -58,14 +58,14 @@ def test_stepper_is_cached_as_long_as_its_tensors_stay(case: str, kept: bool) ->
             held.append(learner._stepper_cache.copy())
             steppers.append((id(learner._stepper_cache["tangent"]), id(learner._stepper_cache["projection"])))
 
-    held: list[Any] = []  # so that no two of them are at one place
+    held: list[Any] = []  # keeps the steppers alive, so that no two have the same id
     learner = tiny_learner("itl", callback=LambdaCallback(listen), **{"classes": 6, **CASES[case]})
     for task in tiny_stream(classes=6, tasks=3):
         learner.learn(task)
     assert len(set(steppers)) == (1 if kept else 3)
 
 
-def changed(learner: Learner, section: str, **values: Any) -> None:
+def change_settings(learner: Learner, section: str, **values: Any) -> None:
     """Change settings for the following tasks."""
     part = getattr(learner.settings, section).model_copy(update=values)
     learner.settings = learner.settings.model_copy(update={section: part})
@@ -76,7 +76,7 @@ def test_stepper_of_a_failed_stage_is_not_cached() -> None:
     first, second, _ = tiny_stream(classes=6, tasks=3)
     learner.learn(first)
     before = dict(learner._stepper_cache)
-    changed(learner, "projection", lr=1e30)
+    change_settings(learner, "projection", lr=1e30)
     with pytest.raises(UserError, match="not finite"):
         learner.learn(second)
     assert learner._stepper_cache == {"tangent": before["tangent"]}
@@ -92,36 +92,36 @@ def test_stepper_is_not_reused_with_other_settings(section: str, values: dict[st
     first, second, _ = tiny_stream(classes=6, tasks=3)
     learner.learn(first)
     before = dict(learner._stepper_cache)
-    changed(learner, section, **values)
+    change_settings(learner, section, **values)
     learner.learn(second)
     assert {name for name in before if learner._stepper_cache[name] is before[name]} == {"tangent", "projection"} - {
         section
     }
 
 
-class Looking(Callback):
+class SourceTracker(Callback):
     """Tracks a projection's images and whether they are still alive during the next task."""
 
     def __init__(self) -> None:
         self.sources: list[weakref.ref[Any]] = []
-        self.there: list[bool] = []
+        self.alive: list[bool] = []
 
     def on_stage_start(self, learner: Learner, stage: Any) -> None:
         if stage.name == "projection":
             self.sources.append(weakref.ref(stage.planner.source))
         elif stage.name == "specialist" and self.sources:
             gc.collect()
-            self.there.append(self.sources[-1]() is not None)
+            self.alive.append(self.sources[-1]() is not None)
 
 
 def test_cached_steppers_keep_no_task_data_alive() -> None:
     """A task's images must not occupy GPU memory while the next task is trained."""
-    look = Looking()
-    learner = tiny_learner("itl", classes=6, callback=look, projection__over="task")
+    tracker = SourceTracker()
+    learner = tiny_learner("itl", classes=6, callback=tracker, projection__over="task")
     for task in tiny_stream(classes=6, tasks=3):
         learner.learn(task)
     assert "projection" in learner._stepper_cache
-    assert look.there == [False, False]
+    assert tracker.alive == [False, False]
 
 
 def test_learner_with_cached_steppers_can_be_pickled() -> None:
@@ -136,7 +136,7 @@ def test_learner_with_cached_steppers_can_be_pickled() -> None:
 
 def test_training_on_a_cpu_does_not_touch_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     def touched(*args: Any, **kwargs: Any) -> None:
-        raise AssertionError("CUDA was asked for")
+        raise AssertionError("CUDA was used")
 
     for name in ("stream", "current_stream", "current_device", "device", "Stream", "_lazy_init"):
         monkeypatch.setattr(torch.cuda, name, touched)

@@ -57,32 +57,32 @@ class Graph:
 def captures(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Simulate capture on a CPU: a graph reruns the step on packed inputs. Lists one entry per capture."""
     made: list[int] = []
-    main, beside = Stream(), Stream()
-    now = [main]
+    main, second = Stream(), Stream()
+    stack = [main]
 
     @contextlib.contextmanager
-    def within(stream: Stream) -> Iterator[None]:
-        now.append(stream)
+    def use_stream(stream: Stream) -> Iterator[None]:
+        stack.append(stream)
         yield
-        now.pop()
+        stack.pop()
 
-    def record(self: capture.CapturedStepper, body: Any, counter: torch.Tensor, here: Stream) -> Graph:
+    def record(self: capture.CapturedStepper, body: Any, counter: torch.Tensor, caller: Stream) -> Graph:
         made.append(1)
-        body()  # the warm-up, whose traces must go
+        body()  # the warm-up, whose effects must be undone
         return Graph(body, counter)
 
     def engine(*args: Any, capture: bool | None = None, **kwargs: Any) -> Engine:
         return replace(choose_engine(*args, **kwargs), capture=capture is not False)
 
-    for name, pretended in {
-        "current_stream": lambda device=None: now[-1],
-        "stream": within,
+    for name, replacement in {
+        "current_stream": lambda device=None: stack[-1],
+        "stream": use_stream,
         "graph_pool_handle": lambda: None,
         "is_current_stream_capturing": lambda: False,
     }.items():
-        monkeypatch.setattr(torch.cuda, name, pretended)
+        monkeypatch.setattr(torch.cuda, name, replacement)
     monkeypatch.setattr(torch.Tensor, "record_stream", lambda self, stream: None)
-    monkeypatch.setitem(concurrency._streams, torch.device("cpu"), concurrency.EngineStreams(main, beside, main))  # type: ignore[arg-type]
+    monkeypatch.setitem(concurrency._streams, torch.device("cpu"), concurrency.EngineStreams(main, second, main))  # type: ignore[arg-type]
     monkeypatch.setattr(capture, "in_capture_thread", lambda work, device: work())
     monkeypatch.setattr(capture.CapturedStepper, "_record", record)
     monkeypatch.setattr(builder, "choose_engine", engine)

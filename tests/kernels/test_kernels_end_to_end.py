@@ -17,16 +17,16 @@ from itl.generalists import epochs
 from itl.nets import conv, folded_trunk, jvp_rules, norm, pooled_classifier
 from support.tiny import count_calls, differing_keys, learner_snapshot, tiny_learner, tiny_stream
 
-pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="tests/cuda shows it there")
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="tests/cuda covers this on a GPU")
 
-FEW = {"specialist.steps": 4, "tangent.epochs": 2, "projection.epochs": 2, "net.width": 8, "precision": "bf16"}
+SHORT = {"specialist.steps": 4, "tangent.epochs": 2, "projection.epochs": 2, "net.width": 8, "precision": "bf16"}
 
 
 def taught(method: str, capture: bool, **own: Any) -> dict[str, Tensor]:
     """A learner's state after two tasks and its logits on the first task's images."""
     stream = tiny_stream(classes=4, tasks=2, each=8, channels=3, policy="cifar10")
     learner = tiny_learner(
-        method, **{name.replace(".", "__"): v for name, v in {**FEW, **own, "capture": capture}.items()}
+        method, **{name.replace(".", "__"): v for name, v in {**SHORT, **own, "capture": capture}.items()}
     )
     for task in stream:
         learner.learn(task)
@@ -43,8 +43,8 @@ def test_captured_steps_are_bit_equal_and_leave_no_trace(method: str, captures: 
     assert len(captures) == made
 
 
-# Where the GPU's ways are gone.
-WAYS = [
+# Functions that only the GPU code path calls.
+GPU_FUNCTIONS = [
     *(
         (function, "apply")
         for function in (norm.FusedBatchNorm, jvp_rules.NormJVP, pooled_classifier.PooledClassifierJVP)
@@ -52,8 +52,8 @@ WAYS = [
     *((function, "apply") for function in (conv.SplitBackwardConv, conv.SideStreamConv, conv.WaitForStream)),
     *((fused, "views"), (fused_sgd.FusedSGD, "_update"), (folded_trunk.FoldedTrunk, "__call__")),
 ]
-# Few large programs: an interpreter takes them one by one.
-LARGE = [
+# Block sizes that give few large programs, because an interpreter runs them one by one.
+LARGE_BLOCKS = [
     *((norm, "REDUCE_PROGRAMS", 2), (norm, "BLOCK_M", 512), (norm, "APPLY_M", 1024)),
     *((fused_sgd, "BLOCK", 1 << 16), (norm, "SINGLE_PASS_MAX_ROWS", 64)),
 ]
@@ -63,20 +63,20 @@ LARGE = [
 def test_captured_steps_with_gpu_kernels_are_bit_equal(
     device: torch.device, captures: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for room, name, value in LARGE:
-        monkeypatch.setattr(room, name, value)
-    gone = [count_calls(*way, monkeypatch) for way in WAYS]
+    for module, name, value in LARGE_BLOCKS:
+        monkeypatch.setattr(module, name, value)
+    calls = [count_calls(*function, monkeypatch) for function in GPU_FUNCTIONS]
     captured = taught("itl", capture=True)
     assert captures
-    assert all(gone)
+    assert all(calls)
     assert differing_keys(captured, taught("itl", capture=False)) == set()
 
 
 def test_short_first_chunks_reuse_the_stage_graphs(captures: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """A graph has capacity for the longest chunk of its stage from the beginning."""
     made, outcomes = [], []
-    for soon in ((), (1, 1)):
-        monkeypatch.setattr(epochs, "FIRST_CHUNK_EPOCHS", soon)
+    for first_chunks in ((), (1, 1)):
+        monkeypatch.setattr(epochs, "FIRST_CHUNK_EPOCHS", first_chunks)
         captures.clear()
         chunks = count_calls(epochs.SampleRoundPlanner, "_chunk", monkeypatch)
         outcomes.append(taught("itl", capture=True, **{"tangent.epochs": 24, "projection.epochs": 24}))

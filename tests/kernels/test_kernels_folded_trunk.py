@@ -1,4 +1,4 @@
-"""A frozen network with folded norms equals the network in evaluation mode."""
+"""A frozen trunk with folded norms equals the network in evaluation mode."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support.tiny import count_calls
 LAST = torch.channels_last
 
 
-def seen(name: str, device: torch.device, strided: bool = False) -> nets.ResNet:
+def trained_network(name: str, device: torch.device, strided: bool = False) -> nets.ResNet:
     """A network whose norms have non-trivial statistics and affine parameters."""
     generator = torch.Generator().manual_seed(0)
     net = nets.build(name, 5, width=8, strided=strided, generator=generator)
@@ -37,7 +37,7 @@ def images(strided: bool, device: torch.device) -> Tensor:
     return x.to(device).contiguous(memory_format=LAST)
 
 
-def away(found: Tensor, expected: Tensor) -> float:
+def relative_error(found: Tensor, expected: Tensor) -> float:
     return float((found.float() - expected).norm() / expected.norm())
 
 
@@ -56,56 +56,56 @@ def test_frozen_network_equals_evaluation_mode(
 ) -> None:
     """With the Triton kernel, without it, and with cuDNN; bf16 is as accurate as layer by layer."""
     if way == "cudnn" and device.type != "cuda":
-        pytest.skip("cuDNN is on CUDA devices alone")
-    net, x = seen(name, device, strided), images(strided, device)
+        pytest.skip("cuDNN needs a CUDA device")
+    net, x = trained_network(name, device, strided), images(strided, device)
     trunk = net.split(1)[0]
     with torch.no_grad():
         expected = trunk(x)
         with torch.autocast(device.type, torch.bfloat16):
-            usual = away(trunk(x), expected)
+            bf16_error = relative_error(trunk(x), expected)
     monkeypatch.setattr(folded_trunk, "USE_CUDNN_FUSION", way == "cudnn")
     if way == "plain":
         monkeypatch.setattr(folded_trunk, "fused_kernels_for", lambda *_: None)
-    taken = count_calls(folded_trunk, "apply_norm", monkeypatch)
+    launches = count_calls(folded_trunk, "apply_norm", monkeypatch)
     assert folded_trunk.supports(trunk)
-    assert away(folded_trunk.FoldedTrunk(trunk, torch.float32)(x), expected) < 1e-5
-    before = len(taken)
-    narrow = folded_trunk.FoldedTrunk(trunk, torch.bfloat16)(x)
-    assert narrow.dtype == torch.bfloat16
-    assert away(narrow, expected) < 1.5 * usual
-    assert bool(before) is (way != "plain")  # cuDNN is for bf16 alone
-    assert (len(taken) > before) is (way == "kernel")
+    assert relative_error(folded_trunk.FoldedTrunk(trunk, torch.float32)(x), expected) < 1e-5
+    before = len(launches)
+    bf16_output = folded_trunk.FoldedTrunk(trunk, torch.bfloat16)(x)
+    assert bf16_output.dtype == torch.bfloat16
+    assert relative_error(bf16_output, expected) < 1.5 * bf16_error
+    assert bool(before) is (way != "plain")  # cuDNN is used for bf16 only
+    assert (len(launches) > before) is (way == "kernel")
 
 
-def test_frozen_network_keeps_its_values(device: torch.device) -> None:
-    net, x = seen("resnet8", device), images(False, device)
-    still = folded_trunk.FoldedTrunk(net.split(1)[0], torch.float32)
-    before = still(x)
+def test_folded_trunk_ignores_later_changes_of_the_network(device: torch.device) -> None:
+    net, x = trained_network("resnet8", device), images(False, device)
+    folded = folded_trunk.FoldedTrunk(net.split(1)[0], torch.float32)
+    before = folded(x)
     with torch.no_grad():
         for t in net.state_dict().values():
             t.mul_(2)
-    assert torch.equal(still(x), before)
+    assert torch.equal(folded(x), before)
 
 
-def test_tangent_model_uses_the_frozen_trunk(device: torch.device) -> None:
-    net, x = seen("resnet18", device), images(False, device)
+def test_tangent_model_uses_the_folded_trunk(device: torch.device) -> None:
+    net, x = trained_network("resnet18", device), images(False, device)
     model = TangentModel(net, 2)
     expected = model.features(x)
-    for dtype, most in ((torch.float32, 1e-5), (torch.bfloat16, 0.02)):
+    for dtype, tolerance in ((torch.float32, 1e-5), (torch.bfloat16, 0.02)):
         model.fold_trunk(dtype)
         assert model.folded is not None
         assert model.features(x).dtype == torch.float32  # what the head computes in
-        assert away(model.features(x), expected) < most
+        assert relative_error(model.features(x), expected) < tolerance
 
 
-def test_other_networks_are_not_frozen(device: torch.device) -> None:
+def test_other_networks_are_not_folded(device: torch.device) -> None:
     trunk = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU())
     assert not folded_trunk.supports(trunk)
     assert not folded_trunk.supports(torch.nn.Sequential(nets.build("resnet8", 2, width=8).stem, trunk))
 
 
 def test_images_are_unchanged_without_frozen_layers(device: torch.device) -> None:
-    net, x = seen("resnet8", device), images(False, device)
+    net, x = trained_network("resnet8", device), images(False, device)
     model = TangentModel(net, None)
     model.fold_trunk(torch.bfloat16)
     assert torch.equal(model.features(x), x)

@@ -78,10 +78,10 @@ def test_norm_with_running_statistics_equals_pytorch(
     assert (ours.float() - theirs.float()).norm() <= within * theirs.float().norm()
 
 
-def a_tangent_model(device: torch.device) -> tuple[TangentModel, Tensor]:
+def tangent_model(device: torch.device) -> tuple[TangentModel, Tensor]:
     """A tangent model over the last two layers of a small channels-last network, and images."""
-    wide = 16 if device.type == "cuda" else 4  # 8 x 4 channels at its end: what the kernels take at least
-    net = nets.build("resnet18", 10, width=wide, generator=torch.Generator().manual_seed(0)).to(device)
+    width = 16 if device.type == "cuda" else 4  # the last layer has 8 x 4 channels, the minimum of the kernels
+    net = nets.build("resnet18", 10, width=width, generator=torch.Generator().manual_seed(0)).to(device)
     net.to(memory_format=LAST)  # type: ignore[call-overload]
     x = random((8, 3, 32, 32) if device.type == "cuda" else (4, 3, 16, 16), device)
     with pytest.MonkeyPatch.context() as patch:
@@ -90,7 +90,9 @@ def a_tangent_model(device: torch.device) -> tuple[TangentModel, Tensor]:
         return TangentModel(net, 2), x
 
 
-def moved_along(model: TangentModel, w: dict[str, Tensor], features: Tensor, ahead: bool = False) -> list[Tensor]:
+def logits_and_gradient(
+    model: TangentModel, w: dict[str, Tensor], features: Tensor, ahead: bool = False
+) -> list[Tensor]:
     """Logits, and the gradient of their square with respect to w."""
     leaves = {name: t.clone().requires_grad_() for name, t in w.items()}
     logits = model.logits(leaves, features, model.conv_outputs(features) if ahead else None)
@@ -105,7 +107,7 @@ def test_fused_derivative_equals_forward_mode(
     """With and without precomputed values; the norm's backward pass in one or two kernels."""
     if not whole:
         monkeypatch.setattr(norm, "SINGLE_PASS_MAX_ROWS", 0)
-    model, x = a_tangent_model(device)
+    model, x = tangent_model(device)
     w = {name: 0.01 * torch.randn_like(p) for name, p in model.params.items()}
     monkeypatch.setattr(norm, "fusable", lambda x, bn: False)
     features = model.features(x)
@@ -113,11 +115,11 @@ def test_fused_derivative_equals_forward_mode(
         count_calls(function, "apply", monkeypatch)
         for function in (jvp_rules.NormJVP, pooled_classifier.PooledClassifierJVP)
     )
-    ours = moved_along(model, w, features, ahead)
+    ours = logits_and_gradient(model, w, features, ahead)
     assert len(launched) == 5
     assert len(closed) == 1
     model.has_jvp_rules = False
-    for mine, theirs in zip(ours, moved_along(model, w, features), strict=True):
+    for mine, theirs in zip(ours, logits_and_gradient(model, w, features), strict=True):
         assert (mine - theirs).norm() <= 1e-4 * theirs.norm()
 
 
@@ -134,23 +136,23 @@ def test_fused_head_equals_pooling_and_classifier(
     value, along = pooled_classifier.PooledClassifierJVP.apply(y, *leaves, linear)
     (u, du), slope = (t.mean((2, 3)) for t in (y, leaves[0])), g[:, 0, 0, :1].expand_as(along) + along.detach()
     expected = [linear(u), du @ linear.weight.T + u @ leaves[1].T + leaves[2]]
-    ways = [torch.autograd.grad(out, leaves, slope, retain_graph=True) for out in (along, expected[1])]
-    for mine, theirs in zip([value, along, *ways[0]], [*expected, *ways[1]], strict=True):
+    gradients = [torch.autograd.grad(out, leaves, slope, retain_graph=True) for out in (along, expected[1])]
+    for mine, theirs in zip([value, along, *gradients[0]], [*expected, *gradients[1]], strict=True):
         assert (mine - theirs).norm() <= 1e-5 * theirs.norm()
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
 def test_derivatives_on_a_side_stream_are_equal(device: torch.device) -> None:
     """Repeated with a delayed stream, so that a race would show."""
-    model, x = a_tangent_model(device)
+    model, x = tangent_model(device)
     side = torch.cuda.Stream()
     for _ in range(50):
         w = {name: 0.01 * torch.randn_like(p) for name, p in model.params.items()}
         features = model.features(torch.randn_like(x))
         model.side_stream = torch.cuda.current_stream()
-        expected = moved_along(model, w, features, ahead=True)
+        expected = logits_and_gradient(model, w, features, ahead=True)
         model.side_stream = side
         with torch.cuda.stream(side):
             torch.cuda._sleep(2_000_000)
-        for mine, theirs in zip(moved_along(model, w, features, ahead=True), expected, strict=True):
+        for mine, theirs in zip(logits_and_gradient(model, w, features, ahead=True), expected, strict=True):
             assert (mine - theirs).norm() <= 1e-5 * theirs.norm()

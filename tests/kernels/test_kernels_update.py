@@ -1,4 +1,4 @@
-"""Fused SGD: PyTorch's SGD on the masters, and bf16 copies rounded from them."""
+"""Fused SGD equals PyTorch's SGD on the master weights and rounds the bf16 copies from them."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def test_fused_sgd_equals_pytorch_sgd_with_rounded_copies(momentum: float, devic
             copy.grad = grad.float()
         plain.step()
     assert [grad is None for grad in rest] == [id(p) in weights.index for p in leaves]
-    of = {id(p): copy for p, copy in zip(leaves, copies, strict=True)}
+    copy_of = {id(p): copy for p, copy in zip(leaves, copies, strict=True)}
     for master, copy in zip(weights.masters, weights.copies, strict=True):
-        assert torch.allclose(master, of[id(master)], rtol=1e-6, atol=1e-6)
+        assert torch.allclose(master, copy_of[id(master)], rtol=1e-6, atol=1e-6)
         if device.type == "cuda":
             assert torch.equal(copy, master.to(torch.bfloat16))
-        else:  # the interpreter drops what does not fit
+        else:  # the interpreter truncates instead of rounding
             assert torch.equal(copy.view(torch.int16), (master.view(torch.int32) >> 16).to(torch.int16))
     bad.fill_(1)
     before = [m.detach().clone() for m in weights.masters]

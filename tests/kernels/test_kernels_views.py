@@ -18,7 +18,7 @@ FEW = [(3, 8, 8, 200), (1, 5, 2, 0)]  # enough for an interpreter
 
 
 @pytest.mark.parametrize(("channels", "height", "width", "fill"), SHAPES if torch.cuda.is_available() else FEW)
-def test_every_operation_at_every_level_in_both_steps(
+def test_every_operation_at_every_level_in_both_steps_is_bit_equal(
     channels: int, height: int, width: int, fill: int, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One kernel for small images; the interpreter runs only the extreme levels and the middle one."""
