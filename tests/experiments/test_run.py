@@ -186,8 +186,9 @@ def test_metrics_have_every_stage_of_every_task_in_order(method: str, folders: d
         expected.append(("expert", task, "expert", 0))
     assert [(line["kind"], line["task"], line["stage"], line["epoch"]) for line in lines[1:]] == expected
     for line in lines:
-        told = line["task"] if line["kind"] in ("start", "curve") else 3  # the tasks seen; the rest have all of them
-        assert len(line["class_il_tasks"]) == len(line["task_il_tasks"]) == told
+        # Curves cover the tasks seen so far, all other lines every task.
+        num_tasks = line["task"] if line["kind"] in ("start", "curve") else 3
+        assert len(line["class_il_tasks"]) == len(line["task_il_tasks"]) == num_tasks
         assert (line["loss"] is not None) == (line["kind"] == "curve")
         if line["task"]:
             assert line["class_il"] == pytest.approx(np.mean(line["class_il_tasks"][: line["task"]]))
@@ -221,7 +222,7 @@ def test_same_seed_gives_the_same_result_except_for_times(folders: dict[str, Pat
 
 
 class Interrupted(Exception):
-    """Simulated crash."""
+    """Simulates the end of the process."""
 
 
 @pytest.mark.parametrize(
@@ -237,7 +238,7 @@ def test_interrupted_run_resumes_to_the_same_record(
     stopping = True
 
     def stop(event: str, learner: Learner, stage: str | None, epoch: int) -> None:
-        # Later than the last save: the record has lines that the saved state knows nothing of.
+        # Later than the last save: the record has lines that the saved state does not include.
         if stopping and event == "on_stage_end" and (len(learner.tasks), stage) == at:
             raise Interrupted
 
@@ -267,7 +268,7 @@ def test_line_truncated_by_a_crash_is_ignored(folders: dict[str, Path], tmp_path
 
 
 def test_run_that_lost_lines_is_not_resumed(tmp_path: Path) -> None:
-    """What the saved state knows of was on the disk before it: the result would be one of fewer tasks."""
+    """The lines that a saved state includes were on disk before it; without them the result would lack a task."""
 
     def stop(event: str, learner: Learner, stage: str | None, epoch: int) -> None:
         if (event, len(learner.tasks)) == ("on_memory_update", 3):
@@ -276,14 +277,14 @@ def test_run_that_lost_lines_is_not_resumed(tmp_path: Path) -> None:
     with pytest.raises(Interrupted):
         run(config(), tiny_stream(**STREAM), tmp_path, device="cpu", callbacks=[LambdaCallback(stop)])
     metrics = tmp_path / "metrics.jsonl"
-    every = metrics.read_text().splitlines(keepends=True)
-    expert = max(i for i, line in enumerate(every) if '"kind": "expert"' in line)
-    metrics.write_text("".join(every[:expert]))
+    all_lines = metrics.read_text().splitlines(keepends=True)
+    expert = max(i for i, line in enumerate(all_lines) if '"kind": "expert"' in line)
+    metrics.write_text("".join(all_lines[:expert]))
     with pytest.raises(
         UserError, match=rf"metrics\.jsonl has {expert} lines, but the saved state includes {expert + 1}"
     ):
         run(config(), tiny_stream(**STREAM), tmp_path, device="cpu", resume=True)
-    assert metrics.read_text() == "".join(every[:expert])
+    assert metrics.read_text() == "".join(all_lines[:expert])
 
 
 def test_finished_run_is_returned_and_not_repeated(folders: dict[str, Path]) -> None:

@@ -38,8 +38,10 @@ def test_curve_of_a_stage_with_many_rounds_is_bounded(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("epochs", "points"), [(2, 0), (8, 1), (16, 2)])
 def test_default_curve_costs_about_one_percent_of_the_training(epochs: int, points: int, tmp_path: Path) -> None:
-    """An evaluation takes an eighth of a step, a step as many images from the memory as from the task's 20, the other
-    two stages together as many points as the specialist's: 0.01 · 8 · 2 · 20 · epochs / (2 · 12 test images).
+    """Number of points: 0.01 · 8 · 2 · 20 · epochs / (2 · 12 test images).
+
+    An evaluation costs an eighth of a training step. An epoch takes as many images from the memory as from the task,
+    20. The other two stages together have as many points as the specialist.
     """
     settings = {**TINY, "specialist.epochs": epochs, "tangent.epochs": 4, "projection.epochs": 4}
     stream = tiny_stream(classes=2, tasks=1)
@@ -58,7 +60,7 @@ def test_record_shows_the_accuracy_drop_of_the_half_pipe(tmp_path: Path) -> None
     lines = lines_of(tmp_path)
     for task in (1, 2):
         at = {(i["kind"], i["stage"]): i["class_il"] for i in lines if i["task"] == task}
-        assert at["start", "tangent"] == at["start", "projection"]  # both set out from the redrawn classifier
+        assert at["start", "tangent"] == at["start", "projection"]  # both start from the redrawn classifier
         assert at["start", "tangent"] < at["end", "specialist"] - 20
 
 

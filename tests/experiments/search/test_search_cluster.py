@@ -105,7 +105,7 @@ def cluster(monkeypatch):
     raylets.shutdown()
 
 
-def same(out: Path, alone: Path) -> None:
+def assert_same_results(out: Path, alone: Path) -> None:
     for config in CONFIGS:
         assert fingerprint(out / config.name) == fingerprint(alone / config.name), config.name
 
@@ -118,7 +118,7 @@ def test_cluster_gives_the_same_results_as_this_machine(cluster, alone, tmp_path
     sweep(cells, RayBackend(address=raylets.address, threads=1, device="cpu"), tracker)
     assert len(tracker.in_state("done")) == len(CONFIGS) == 6
     assert set(tracker.start_counts.values()) == {1}
-    same(cells.out, alone)
+    assert_same_results(cells.out, alone)
 
 
 @pytest.mark.slow
@@ -139,7 +139,7 @@ def test_killed_node_loses_no_run(cluster, alone, tmp_path):
     assert not killer.is_alive()
     assert len(tracker.in_state("done")) == len(CONFIGS)
     assert 2 in tracker.start_counts.values()  # a run of that node was restarted on another one
-    same(cells.out, alone)
+    assert_same_results(cells.out, alone)
 
 
 @pytest.mark.slow
@@ -229,10 +229,11 @@ def mixed():
     raylets.shutdown()
 
 
-def noting(notes: Path, together: int):
-    """`run_ray_job` that notes where it is, with what, from when to when, and then works on the CPU.
+def recording_ray_job(notes: Path, concurrent: int):
+    """Return a `run_ray_job` that runs the job on the CPU and writes its node, resources and times to `notes`.
 
-    All but the first stay until `together` of them are there, so that it does not depend on the machine's haste.
+    All jobs but the first end only after `concurrent` more have started, so that their overlap does not depend on the
+    machine's speed.
     """
 
     def run_ray_job(job, keys, driver, pruner, device, *rest):
@@ -244,13 +245,13 @@ def noting(notes: Path, together: int):
 
         from itl.experiments.search.ray_task import run_ray_job
 
-        here = ray.get_runtime_context()
-        note = {"device": device, "node": here.get_node_id(), "has": here.get_assigned_resources()}
+        context = ray.get_runtime_context()
+        note = {"device": device, "node": context.get_node_id(), "has": context.get_assigned_resources()}
         note |= {"gpus": ray.get_gpu_ids(), "process": os.getpid(), "begun": time.time()}
         (notes / f"{job.name}.begun").touch()
         done = run_ray_job(job, keys, driver, pruner, "cpu", *rest)
         until = time.time() + 60
-        while 1 < len(list(notes.glob("*.begun"))) < 1 + together and time.time() < until:
+        while 1 < len(list(notes.glob("*.begun"))) < 1 + concurrent and time.time() < until:
             time.sleep(0.05)
         (notes / f"{job.name}.json").write_text(json.dumps({**note, "ended": time.time()}))
         return done
@@ -258,7 +259,7 @@ def noting(notes: Path, together: int):
     return run_ray_job
 
 
-def at_once(notes: list[dict]) -> int:
+def max_concurrent(notes: list[dict]) -> int:
     """Largest number of concurrent runs."""
     changes = sorted([(note["begun"], 1) for note in notes] + [(note["ended"], -1) for note in notes])
     return max(accumulate(change for _, change in changes))
@@ -271,7 +272,7 @@ def test_gpu_is_shared_by_runs_per_gpu_runs_and_other_nodes_stay_idle(mixed, tmp
     raylets, node = mixed
     notes = tmp_path / "notes"
     notes.mkdir()
-    monkeypatch.setattr(ray_backend, "run_ray_job", noting(notes, RUNS_PER_GPU))
+    monkeypatch.setattr(ray_backend, "run_ray_job", recording_ray_job(notes, RUNS_PER_GPU))
     configs = grid(*range(RUNS_PER_GPU + 2 if device == "cuda" else 1), method="er")
     tracker, cells = CountingTracker(configs), SweepJobs(tmp_path / "out", configs)
     sweep(cells, RayBackend(address=raylets.address, runs_per_gpu=RUNS_PER_GPU, device=device), tracker)
@@ -282,17 +283,17 @@ def test_gpu_is_shared_by_runs_per_gpu_runs_and_other_nodes_stay_idle(mixed, tmp
     for note in reports:
         assert note["has"]["GPU"] == pytest.approx(1 / RUNS_PER_GPU, abs=1e-4)
         assert [str(gpu) for gpu in note["gpus"]] == ["0"]
-    assert at_once(reports) == min(RUNS_PER_GPU, len(configs))
-    assert len({note["process"] for note in reports}) == len(reports)  # each gives its GPU memory back by ending
+    assert max_concurrent(reports) == min(RUNS_PER_GPU, len(configs))
+    assert len({note["process"] for note in reports}) == len(reports)  # a process frees its GPU memory when it ends
     alone = tmp_path / "alone"
     RecordingRunner(SweepJobs(alone, configs[-2:]), alone).run()
-    for config in configs[-2:]:  # gathered here, and the run's own
+    for config in configs[-2:]:  # the collected files equal those of a run alone
         assert fingerprint(cells.out / config.name) == fingerprint(alone / config.name)
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is there")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="torch can use a GPU here")
 def test_gpu_that_torch_cannot_use_is_reported_and_cpu_uses_every_node(mixed, tmp_path):
     raylets, _ = mixed
     configs = grid(0, method="er")

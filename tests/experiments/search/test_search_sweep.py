@@ -28,7 +28,7 @@ from itl.experiments.search.worker import EXIT_JOB_DONE
 CONFIGS = [*grid(0, 1), *grid(0, method="er")]
 
 
-class Cut(Callback):
+class InterruptSecondTask(Callback):
     """Interrupts a run in its second task."""
 
     def on_stage_start(self, learner, stage):
@@ -61,7 +61,7 @@ def test_finished_cells_are_skipped(done):
 def test_interrupted_cell_resumes_to_the_same_result(done, tmp_path):
     first = CONFIGS[0]
     with pytest.raises(KeyboardInterrupt):
-        run(first, first.load_stream("data"), tmp_path / first.name, device="cpu", callbacks=[Cut()])
+        run(first, first.load_stream("data"), tmp_path / first.name, device="cpu", callbacks=[InterruptSecondTask()])
     before = (tmp_path / first.name / "config.json").stat().st_mtime_ns
     RecordingRunner(SweepJobs(tmp_path, [first]), tmp_path).run()
     assert (tmp_path / first.name / "config.json").stat().st_mtime_ns == before  # the run was resumed
@@ -342,14 +342,14 @@ def test_processes_and_threads_never_exceed_the_cores(monkeypatch):
 
 
 def test_number_of_processes_is_limited_by_memory(monkeypatch, tmp_path):
-    begun = []
+    started_devices = []
 
     class Worker:
         process = type("P", (), {"pid": 0})()
 
         def __init__(self, spec, device, tell):
             self.running = set()
-            begun.append(device)
+            started_devices.append(device)
 
     monkeypatch.setattr(local_backend, "_WorkerProcess", Worker)
     monkeypatch.setattr(local_backend, "free_memory", lambda: 10 << 30)
@@ -357,12 +357,12 @@ def test_number_of_processes_is_limited_by_memory(monkeypatch, tmp_path):
     pool = local_backend._WorkerPool({**SweepJobs(tmp_path, CONFIGS).spec}, ["cpu"] * 8, ProgressTracker())
     pool._start(pool.unused_devices.pop())
     pool._handle_event(pool.workers[0], {"kind": "measured", "bytes": 2 << 30})
-    assert len(begun) == 1 + 4  # 2 GiB each in nine tenths of 10 GiB
+    assert len(started_devices) == 1 + 4  # 2 GiB each in nine tenths of 10 GiB
     monkeypatch.setattr(
         local_backend, "resident_memory", lambda pid: 0
-    )  # those begun have not grown yet: five will take ten
+    )  # the started processes have not grown yet: five of them will need 10 GiB
     pool._handle_event(pool.workers[0], {"kind": "done", "job": "x"})
-    assert len(begun) == 5
+    assert len(started_devices) == 5
 
 
 def test_free_memory_respects_the_container_limit(monkeypatch, tmp_path):
