@@ -1,4 +1,4 @@
-"""The cache of features, converted trunks and weights: damaged, removed or changed by others, it costs time only."""
+"""The cache of features, converted trunks and weights: damage and changes by other processes only cost time."""
 
 from __future__ import annotations
 
@@ -106,8 +106,8 @@ def test_features_stay_in_memory_on_a_full_disk(tmp_path: Path, monkeypatch: pyt
     assert torch.equal(stored(filled(tmp_path)), FEATURES)
 
 
-def test_files_that_others_remove_or_own_do_not_disturb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / ".a.tmp.npy").symlink_to("gone")  # is renamed between listing and looking at it
+def test_files_that_others_remove_or_own_are_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / ".a.tmp.npy").symlink_to("gone")  # disappears between being listed and being read
     assert torch.equal(stored(filled(tmp_path)), FEATURES)
 
     def refuse(*_: object, **__: object) -> None:

@@ -234,7 +234,7 @@ def test_export_of_a_tangent_model_is_refused(tmp_path):
     assert not (tmp_path / "model.pt2").exists()
 
 
-def test_bad_input_is_named():
+def test_invalid_input_is_refused_with_the_remedy():
     with pytest.raises(UserError, match="Did you mean 'efficientnet-lite0'"):
         itl.Learner(backbone="efficientnet-light0")
     gray = np.zeros((4, 16, 16), np.uint8)

@@ -78,10 +78,10 @@ def test_without_a_projection_the_specialist_is_restored_with_its_statistics() -
 @pytest.mark.parametrize("generalist", ["tangent", "linear", "full"])
 def test_generalists_start_from_the_memory_statistics(generalist: str) -> None:
     options = {"generalist": generalist, "tangent__epochs": 1, "project": True}
-    nets = [tiny_learner(**options, **more) for more in ({}, MEMORY)]
-    for learner in nets:
+    learners = [tiny_learner(**options, **more) for more in ({}, MEMORY)]
+    for learner in learners:
         learner.learn(tiny_stream().tasks[0])
-    assert differing_keys(learner_snapshot(nets[0]), learner_snapshot(nets[1]))
+    assert differing_keys(learner_snapshot(learners[0]), learner_snapshot(learners[1]))
 
 
 def test_resuming_after_the_half_pipe_gives_the_same_network(tmp_path: Path) -> None:

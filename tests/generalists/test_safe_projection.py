@@ -19,7 +19,7 @@ from itl.learner import load_learner
 from itl.learner.stages import make_projection_stage, memory_context
 from support.tiny import differing_keys, learner_snapshot, tiny_learner, tiny_stream
 
-# Large logits, and a rate that is too high for them.
+# Settings that give large logits, for which the learning rates of the tests below are too high.
 FRAGILE: dict[str, Any] = {
     "buffer": 16,
     "tangent__solver": "lbfgs",
@@ -156,7 +156,7 @@ def test_monitored_projection_resumes_exactly(tmp_path: Path, save_at: int, rms:
     assert callback.summary == learner.callback.summary  # type: ignore[attr-defined]
 
 
-def test_monitor_decisions() -> None:
+def test_monitor_keeps_restores_and_stops_by_accuracy() -> None:
     """A sequence of accuracies decides when weights are kept, restored, and when the stage ends."""
     learner, task = before_projection()
     context = memory_context(learner, task.traits)

@@ -115,12 +115,12 @@ def test_tangent_loss_is_convex_in_w_and_the_networks_loss_is_not(net: ResNet, x
 
     with torch.no_grad():
         tangent = midpoint_gaps(lambda w: value(model(w, x), w), segments)
-        bent = midpoint_gaps(lambda w: value(moved(net, w, 1.0, x), w), segments)
+        nonlinear = midpoint_gaps(lambda w: value(moved(net, w, 1.0, x), w), segments)
     assert min(tangent) > 0
     if layers != 1:  # the classifier is linear, so its loss is convex
-        assert min(bent) < -1e-3
+        assert min(nonlinear) < -1e-3
     else:
-        assert min(bent) > 0
+        assert min(nonlinear) > 0
 
 
 @pytest.mark.parametrize("layers", LAYERS)

@@ -202,7 +202,7 @@ def test_linear_model_is_the_tangent_model_of_the_last_layer() -> None:
     torch.testing.assert_close(tangent["logits"], linear["logits"], rtol=1e-4, atol=1e-5)
 
 
-def test_views_have_a_key_and_their_number_matters() -> None:
+def test_views_are_reproducible_and_their_number_changes_the_solution() -> None:
     first, again, more = learned(), learned(), learned(tangent__views=6)
     assert not differing_keys(first, again)
     assert differing_keys(first, more)
@@ -255,7 +255,7 @@ def test_record_states_objective_gradient_and_share(tmp_path: Path) -> None:
     assert again["gradient_norm"] <= 3e-4 * again["initial_gradient_norm"]
 
 
-def test_half_pipe_scale_and_linear_fit() -> None:
+def test_half_pipe_settings_determine_the_initial_classifier() -> None:
     stream, classifiers = tiny_stream(), {}
 
     def listen(event: str, learner: Learner, stage: str | None, epoch: int) -> None:
@@ -287,7 +287,7 @@ def test_solver_rejects_full_fine_tuning() -> None:
         build({"half_pipe": "fitted"})
 
 
-def test_solution_has_python_numbers() -> None:
+def test_numbers_of_a_solution_can_be_written_as_json() -> None:
     problem = DenseProblem(lambda logits: F.cross_entropy(logits, problem.labels))
     solution = minimize(problem, 1e-2, 3, 0.0)
     assert isinstance(solution, Solution)

@@ -71,7 +71,7 @@ class Odd(nn.Module):
 
 
 def odd(aside: bool = True) -> Odd:
-    """`aside`: includes a part without gradient, which forward mode does not support."""
+    """The unusual network; `aside` adds a branch without gradients, which forward mode does not support."""
     torch.manual_seed(0)
     net = Odd(aside).double()
     with torch.no_grad():
@@ -86,7 +86,7 @@ def odd(aside: bool = True) -> Odd:
     return net.eval()
 
 
-class Attends(nn.Module):
+class SelfAttention(nn.Module):
     """Self-attention over pixels."""
 
     def __init__(self) -> None:
@@ -146,16 +146,16 @@ def test_directional_derivatives_and_total_equal_those_of_explicit_gradients(kin
     torch.manual_seed(0)
     net: nn.Module = half_silent(tiny_net(classes=3, channels=3, dtype=torch.float64))
     if kind != "ours":
-        net = nets.ModuleAdapter(odd(aside=False) if kind == "odd" else Attends().double(), "out").eval()
+        net = nets.ModuleAdapter(odd(aside=False) if kind == "odd" else SelfAttention().double(), "out").eval()
     x, y = images(6)
     gradients = per_sample_gradients(net, detached_weights(net), x, y)
-    ways = [{name: torch.randn_like(p) for name, p in net.named_parameters()} for _ in range(3)]
+    directions = [{name: torch.randn_like(p) for name, p in net.named_parameters()} for _ in range(3)]
     slow = explicit_gradients(net, x, y)
-    flat = torch.stack([torch.cat([t.flatten() for t in way.values()]) for way in ways])
-    assert torch.allclose(gradients.along(ways), flat @ slow.T, rtol=1e-10, atol=1e-10)
+    flat = torch.stack([torch.cat([t.flatten() for t in direction.values()]) for direction in directions])
+    assert torch.allclose(gradients.along(directions), flat @ slow.T, rtol=1e-10, atol=1e-10)
     whole = torch.cat([g.flatten() for g in gradients.total.values()])
     assert torch.allclose(whole, slow.sum(0), rtol=1e-10, atol=1e-10)
-    assert not gradients.along(ways).requires_grad
+    assert not gradients.along(directions).requires_grad
 
 
 def test_norm_with_batch_statistics_is_differentiated_sample_by_sample() -> None:
@@ -194,15 +194,15 @@ def test_factored_gram_is_correct_for_both_orders_of_computation() -> None:
 
 
 def test_recordable_weights_are_found_once_per_image_shape(monkeypatch: pytest.MonkeyPatch) -> None:
-    looks: list[torch.Size] = []
+    inspected_shapes: list[torch.Size] = []
     real = layer_recorder._find_recordable
 
-    def look(net: nn.Module, x: Tensor) -> frozenset[str]:
-        looks.append(x.shape[1:])
+    def find_recordable(net: nn.Module, x: Tensor) -> frozenset[str]:
+        inspected_shapes.append(x.shape[1:])
         return real(net, x)
 
-    monkeypatch.setattr(layer_recorder, "_find_recordable", look)
+    monkeypatch.setattr(layer_recorder, "_find_recordable", find_recordable)
     net = tiny_net(classes=3, channels=3, dtype=torch.float64)
     for count, side in ((4, 8), (6, 8), (4, 12), (4, 8)):
         gradient_gram(net, *images(count, side=side))
-    assert looks == [(3, 8, 8), (3, 12, 12)]
+    assert inspected_shapes == [(3, 8, 8), (3, 12, 12)]

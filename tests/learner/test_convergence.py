@@ -49,7 +49,7 @@ def fake_monitor(values: list[float], patience: int = 2, epochs: int = 100) -> C
     return monitor
 
 
-def test_rate_falls_after_the_patience_and_training_ends_after_as_many_epochs_more() -> None:
+def test_rate_drops_after_the_patience_and_training_stops_after_another() -> None:
     falling = [1.0, 0.9, 0.8]
     assert (fake_monitor(falling).rate, fake_monitor(falling).waited) == (1.0, 0)
     lower = fake_monitor([*falling, 0.8, 0.795])  # less than a hundredth lower is no progress

@@ -53,11 +53,11 @@ def test_learning_is_equal_for_arrays_pillow_images_and_datasets(channels: int) 
 
 
 def test_pillow_images_of_mixed_modes_become_rgb() -> None:
-    grey = Image.new("L", (8, 8), 9)
+    gray = Image.new("L", (8, 8), 9)
     learner = tiny_learner("er", classes=None)
     transparent = Image.new("RGBA", (8, 8), (0, 0, 0, 0))
     sixteen_bit = Image.fromarray(np.full((8, 8), 512, np.uint16))
-    learner.learn([grey, transparent, sixteen_bit] * 3, [0, 1, 2] * 3)
+    learner.learn([gray, transparent, sixteen_bit] * 3, [0, 1, 2] * 3)
     stored = {label: learner.memory.pixels[slot, :, 0, 0].tolist() for slot, label in enumerate(learner.memory.labels)}
     assert stored == {0: [9, 9, 9], 1: [255, 255, 255], 2: [2, 2, 2]}
 

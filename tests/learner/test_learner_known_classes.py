@@ -55,7 +55,7 @@ def test_new_images_of_a_known_class_are_stored_as_likely_as_old_ones() -> None:
         learner.learn(*images_of([0], each=30, seed=1))
         assert len(learner.memory) == 4
         old += int((learner.memory.slots.task == 0).sum())
-    # The 4 stored images compete with 30 new ones: 4 of 34 slots would be old, about 19 of 4 x 40.
+    # The 4 stored images compete with 30 new ones, so 4/34 of all slots should be old: about 19 of 4 x 40.
     assert 8 <= old <= 32
 
 

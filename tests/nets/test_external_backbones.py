@@ -192,7 +192,7 @@ def test_missing_library_names_the_command_that_installs_it(name: str, monkeypat
         nets.find(name)
 
 
-def test_torchvision_network_with_weights_from_a_file(own_folder: Path) -> None:
+def test_torchvision_network_learns_with_weights_from_a_file(own_folder: Path) -> None:
     pytest.importorskip("torchvision")
     name, file = "torchvision:mobilenet_v3_small", own_folder / "w.safetensors"
     weights_of(name, file)
@@ -212,7 +212,7 @@ def test_torchvision_network_with_weights_from_a_file(own_folder: Path) -> None:
         nets.build(name, 2, channels=1)
 
 
-def test_weights_that_cannot_be_downloaded_are_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_download_of_weights_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torchvision")
 
     def refuse(*_: object, **__: object) -> None:

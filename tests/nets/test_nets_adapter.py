@@ -41,13 +41,13 @@ class TinyViT(nn.Module):
     def __init__(self, channels: int = 1, width: int = 16, classes: int = 1000) -> None:
         super().__init__()
         self.patches = nn.Conv2d(channels, width, 4, 4)
-        self.token, self.places = nn.Parameter(torch.zeros(1, 1, width)), nn.Parameter(torch.randn(1, 5, width) * 0.1)
+        self.token, self.position = nn.Parameter(torch.zeros(1, 1, width)), nn.Parameter(torch.randn(1, 5, width) * 0.1)
         self.blocks = nn.Sequential(Block(width, 2), Block(width, 2))
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, classes)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.patches(x).flatten(2).transpose(1, 2)
-        x = torch.cat([self.token.expand(len(x), -1, -1), x], 1) + self.places
+        x = torch.cat([self.token.expand(len(x), -1, -1), x], 1) + self.position
         return self.head(self.norm(self.blocks(x))[:, 0])
 
 
@@ -87,7 +87,7 @@ def backbone() -> ModuleAdapter:
     return ModuleAdapter(Backbone(), "fc", ("body", "fc"))
 
 
-MADE = {"vit": vit, "backbone": backbone}
+ADAPTERS = {"vit": vit, "backbone": backbone}
 OWN = {
     "specialist.lr": 0.05,
     "specialist.momentum": 0.9,
@@ -97,11 +97,11 @@ OWN = {
 
 def learner(name: str, method: str = "itl", **options: Any) -> Learner:
     settings = {**TINY, **OWN, **options.pop("settings", {})}
-    return Learner(method, 20, 0, 4, settings=settings, device="cpu", net=MADE[name](), **options)
+    return Learner(method, 20, 0, 4, settings=settings, device="cpu", net=ADAPTERS[name](), **options)
 
 
-@pytest.mark.parametrize("name", MADE)
-def test_itl_trains_it_and_remembers_the_first_task(name: str) -> None:
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_itl_trains_the_module_and_remembers_the_first_task(name: str) -> None:
     longer = {"specialist.epochs": 30, "tangent.epochs": 10, "projection.epochs": 20}
     rates = {"tangent.lr": 0.05, "projection.lr": 0.05, "tangent.batch": 20, "projection.batch": 20}
     stream = tiny_stream(each=12, padding=0)
@@ -112,17 +112,17 @@ def test_itl_trains_it_and_remembers_the_first_task(name: str) -> None:
     assert mine.settings.generalist == "tangent"
 
 
-@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("name", ADAPTERS)
 @pytest.mark.parametrize("method", ["er", "derpp", "b+hp+lf", "b+hp+ff+pd"])
-def test_every_kind_of_stage_trains_it(name: str, method: str) -> None:
+def test_every_kind_of_stage_trains_the_module(name: str, method: str) -> None:
     mine = learner(name, method)
     for task in tiny_stream():
         mine.learn(task)
     assert np.isfinite(mine.predict_proba(tiny_images()[0])).all()
 
 
-@pytest.mark.parametrize("name", MADE)
-def test_without_projection_it_ends_with_the_specialists_classifier(name: str) -> None:
+@pytest.mark.parametrize("name", ADAPTERS)
+def test_training_without_projection_ends_with_the_specialists_classifier(name: str) -> None:
     kept: dict[str, Tensor] = {}
 
     def take(event: str, learner: Learner, at: str | None, done: int) -> None:
@@ -134,7 +134,7 @@ def test_without_projection_it_ends_with_the_specialists_classifier(name: str) -
     assert [n for n, t in mine.net.state_dict().items() if not torch.equal(t, kept[n])] == []
 
 
-@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("name", ADAPTERS)
 @pytest.mark.parametrize("stage", ["specialist", "tangent", "projection"])
 def test_interrupted_training_with_dropout_resumes_to_the_same_bits(name: str, stage: str, tmp_path: Path) -> None:
     def stop(event: str, learner: Learner, at: str | None, done: int) -> None:
@@ -151,8 +151,8 @@ def test_interrupted_training_with_dropout_resumes_to_the_same_bits(name: str, s
     with pytest.raises(KeyboardInterrupt):
         stopped.learn(second)
     torch.manual_seed(99)  # the global random state must not matter
-    again = itl.load(tmp_path, device="cpu", net=type(MADE[name]().module)())
-    wrapped = itl.load(tmp_path, device="cpu", net=MADE[name]())  # as an adapter, as the learner got it
+    again = itl.load(tmp_path, device="cpu", net=type(ADAPTERS[name]().module)())
+    wrapped = itl.load(tmp_path, device="cpu", net=ADAPTERS[name]())  # as an adapter, as the learner got it
     assert not differing_keys(learner_snapshot(wrapped), learner_snapshot(again))
     again.learn(second)
     assert differing_keys(learner_snapshot(again), learner_snapshot(whole)) == set()
@@ -182,10 +182,10 @@ def test_resnet_in_an_adapter_has_the_same_tangent_model() -> None:
     torch.testing.assert_close(theirs({f"module.{n}": t for n, t in w.items()}, x), ours(w, x), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("name", ADAPTERS)
 def test_classifier_grows_with_the_classes(name: str, tmp_path: Path) -> None:
     images, labels = tiny_images()
-    mine = Learner("itl", 8, settings={**TINY, **OWN}, device="cpu", net=MADE[name]())
+    mine = Learner("itl", 8, settings={**TINY, **OWN}, device="cpu", net=ADAPTERS[name]())
     mine.learn(images[labels < 2], labels[labels < 2])
     mine.learn(images[labels >= 2], labels[labels >= 2])
     assert mine.predict_proba(images).shape == (40, 4)
@@ -214,7 +214,7 @@ def test_training_starts_from_the_modules_weights() -> None:
     assert torch.equal(mine.net.state_dict()["module.stem.0.weight"], net.module.stem[0].weight)  # type: ignore
 
 
-def test_mistakes_are_user_errors(tmp_path: Path) -> None:
+def test_unsuitable_modules_are_user_errors(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"Unknown layer 'fcc'. Did you mean 'fc"):
         ModuleAdapter(Backbone(), "fcc")
     with pytest.raises(UserError, match="is a Sequential"):

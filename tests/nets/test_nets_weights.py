@@ -19,8 +19,8 @@ def net(width: int = 4, classes: int = 3, seed: int = 0, name: str = "resnet18")
     return nets.build(name, classes, width=width, strided=True, generator=torch.Generator().manual_seed(seed))
 
 
-def as_elsewhere(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Layer names of torchvision's ResNets."""
+def as_torchvision(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The state with the layer names of torchvision's ResNets."""
     out = {}
     for name, tensor in state.items():
         name = re.sub(r"^stem\.conv", "conv1", re.sub(r"^stem\.bn", "bn1", name))
@@ -34,7 +34,7 @@ def as_elsewhere(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 def test_everything_but_the_classifier_is_loaded(tmp_path: Path, style: str, name: str) -> None:
     source, target = net(classes=1000, seed=1, name=name), net(name=name)
     state = source.state_dict()
-    state = as_elsewhere(state) if style == "elsewhere" else state
+    state = as_torchvision(state) if style == "elsewhere" else state
     prefix = "net." if style == "saved" else ""
     save_file({prefix + n: t.contiguous() for n, t in state.items()}, tmp_path / "w.safetensors")
     classifier = target.classifier.weight.clone()
@@ -57,7 +57,7 @@ def test_weights_of_another_precision_are_converted(tmp_path: Path, dtype: torch
 def test_names_are_those_of_torchvision() -> None:
     torchvision = pytest.importorskip("torchvision")
     theirs = torchvision.models.resnet18(weights=None).state_dict()
-    assert set(theirs) == set(as_elsewhere(net(64).state_dict()))
+    assert set(theirs) == set(as_torchvision(net(64).state_dict()))
 
 
 def test_weights_of_another_network_are_refused_without_changes(tmp_path: Path) -> None:

@@ -136,7 +136,7 @@ class PlainLoop:
         return loss, logits
 
     def offer(self, task: Task, rows: Tensor, logits: Tensor, chances: np.ndarray) -> None:
-        """The textbook's reservoir, one sample after another."""
+        """The textbook reservoir, one sample at a time."""
         for k, row in enumerate(rows.tolist()):
             if self.seen < len(self.labels):
                 slot = self.seen
@@ -187,7 +187,7 @@ def test_offline_er_is_bit_equal_to_a_plain_loop_over_a_frozen_memory(specialist
     loop = PlainLoop(learner)
     before = learner_snapshot(learner)["pixels"]
     held: list[Tensor] = []
-    learner.callback.on_round_end = lambda told, *_: held.append(told.memory.pixels[:10].clone())  # type: ignore[method-assign]
+    learner.callback.on_round_end = lambda trained, *_: held.append(trained.memory.pixels[:10].clone())  # type: ignore[method-assign]
     learner.learn(stream.tasks[1])
     loop.train(stream.tasks[1], 2)
     theirs = learner.net.state_dict()
@@ -198,15 +198,15 @@ def test_offline_er_is_bit_equal_to_a_plain_loop_over_a_frozen_memory(specialist
 
 @pytest.mark.parametrize(("method", "buffer"), [("er", 8), ("itl-l", 8), ("itl-l", 18), ("b+ff", 17), ("b+lf", 8)])
 def test_chunk_size_does_not_change_results(method: str, buffer: int) -> None:
-    stream, photographs = tiny_stream(), []
+    stream, snapshots = tiny_stream(), []
     for budget, resident in ((256 << 20, None), (1, None), (1200, 0), (5000, 1 << 30)):
         learner = tiny_learner(method, buffer, net__name="resnet8")
         learner.prepare(stream.tasks[0])
         learner.engine = replace(learner.engine, input_bytes=budget, resident_bytes=resident)
         for task in stream:
             learner.learn(task)
-        photographs.append(learner_snapshot(learner))
-    assert [differing_keys(photographs[0], other) for other in photographs[1:]] == [set()] * 3
+        snapshots.append(learner_snapshot(learner))
+    assert [differing_keys(snapshots[0], other) for other in snapshots[1:]] == [set()] * 3
 
 
 def test_epoch_contains_every_image_once() -> None:
@@ -216,8 +216,8 @@ def test_epoch_contains_every_image_once() -> None:
     loss = learner.specialist.loss
     learner.specialist.loss = lambda net, batch, replay_batches: shown.append(batch) or loss(net, batch, replay_batches)  # type: ignore[method-assign, func-returns-value]
     learner.learn(stream.tasks[0])
-    assert [len(view.y) for view in shown] == [8, 8, 6]
-    seen = torch.cat([view.x for view in shown])
+    assert [len(batch.y) for batch in shown] == [8, 8, 6]
+    seen = torch.cat([batch.x for batch in shown])
     given = learner.normalize(stream.tasks[0].train.pixels)
     key = seen.flatten(1).sum(1).sort()[0]
     torch.testing.assert_close(key, given.flatten(1).sum(1).sort()[0], rtol=1e-5, atol=1e-5)
