@@ -249,11 +249,11 @@ def test_unknown_device_is_refused(device: str) -> None:
         learner.prepare(tiny_stream().tasks[0])
 
 
-def test_task_whose_last_batch_is_one_image_can_be_learned() -> None:
+def test_task_with_a_remainder_of_one_image_can_be_learned() -> None:
     """Batch norm cannot normalize one value per channel, and a deep network reduces 8x8 images to one pixel."""
     images, labels = tiny_images(3, 3)
     learner = tiny_learner("er", classes=3, net__name="resnet10", specialist__batch=4)
-    learner.learn(images, labels)  # 9 images in batches of 4, 4, 1
+    learner.learn(images, labels)  # 9 images in batches of 4 and 5: the remainder joins the last batch
     assert isinstance(learner.logits(Images(torch.from_numpy(images), torch.from_numpy(labels))), torch.Tensor)
     alone = tiny_learner("sgd", classes=3, net__name="resnet10", specialist__batch=4)
     alone.learn(images, labels)

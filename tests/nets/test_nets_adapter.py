@@ -92,7 +92,7 @@ OWN = {
     "specialist.lr": 0.05,
     "specialist.momentum": 0.9,
     "specialist.batch": 19,
-}  # 19 leaves one image for the last batch
+}  # a remainder of one image joins the batch of 19
 
 
 def learner(name: str, method: str = "itl", **options: Any) -> Learner:
