@@ -51,7 +51,7 @@ def report_page(chromium: Any, runs: Path) -> Iterator[ReportPage]:
     report_page.close()
 
 
-def of(runs: Path, name: str = "itl-0") -> dict[str, Any]:
+def result_of(runs: Path, name: str = "itl-0") -> dict[str, Any]:
     return dict(RunFolder(runs / name).read("result.json"))
 
 
@@ -112,7 +112,7 @@ def test_other_tabs_have_all_marks(report_page: ReportPage, runs: Path) -> None:
     assert report_page.marks("buffers/") == [2, 3]
     report_page.open("Memory")
     choose(report_page, run="itl, |B| 200, seed 0")
-    result = of(runs)
+    result = result_of(runs)
     assert report_page.marks("held/") == [int(np.count_nonzero(result["memory_history"]))]
     assert report_page.marks("arrivals/") == [200]
     assert (
@@ -138,13 +138,13 @@ def test_hover_texts_show_recorded_values(report_page: ReportPage, runs: Path) -
     choose(report_page, measure="Class-IL")
     report_page.open("Tasks")
     choose(report_page, group="itl, |B| 500")
-    matrix = of(runs, "larger")["class_il_matrix"]
+    matrix = result_of(runs, "larger")["class_il_matrix"]
     for row, column in ((0, 0), (4, 1), (3, 3)):
         text = report_page.hover("matrix/", 0, (row, column))
         assert f"{matrix[row][column]:.2f} %" in text
         assert f"after task {row + 1}, task {column + 1}" in text
     report_page.open("Compare")
-    results = [of(runs, f"b-{seed}")["class_il"] for seed in (0, 1)]
+    results = [result_of(runs, f"b-{seed}")["class_il"] for seed in (0, 1)]
     assert f"{np.mean(results):.2f} % ± {np.std(results, ddof=1):.2f}" in report_page.hover("ablation/", 0, 0)
     assert "60.21 %" in report_page.hover("ablation/", 1, 1)
     report_page.open("Time")
@@ -199,7 +199,7 @@ def test_table_below_a_chart_shows_its_numbers(report_page: ReportPage, runs: Pa
     row = figure.locator("tbody tr").nth(4)
     row.wait_for()  # filled when the table is opened
     cells = row.locator("td").all_inner_texts()
-    assert cells == ["5", *(f"{float(f'{v:.2f}'):g}" for v in of(runs, "larger")["class_il_matrix"][4])]
+    assert cells == ["5", *(f"{float(f'{v:.2f}'):g}" for v in result_of(runs, "larger")["class_il_matrix"][4])]
     figure.locator("summary").click()
 
 

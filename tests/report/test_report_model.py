@@ -54,7 +54,7 @@ def test_model_without_lessons_and_memory_has_a_page(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_page_of_a_model_in_a_browser(tmp_path: Path) -> None:
+def test_page_of_a_model_works_in_a_browser(tmp_path: Path) -> None:
     needs_browser()
     write_model_report(record(), tmp_path / "page.html")
     with browser() as chromium:

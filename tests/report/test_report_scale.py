@@ -49,7 +49,7 @@ def everything_at_once(folder: Path) -> None:
 
 
 def slowness() -> float:
-    """How much slower this core is now than a typical one (at least 1), by a loop that takes a second on that one."""
+    """How much slower this core is now than a typical one (at least 1), by a loop that takes one second there."""
     start = time.process_time()
     for _ in range(25_000_000):
         pass
@@ -83,7 +83,7 @@ def case(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Path, flo
 def test_report_is_fast_small_and_correct_in_a_browser(case: tuple[str, Path, float]) -> None:
     name, page, spent = case
     assert page.stat().st_size < 10_000_000
-    # Three times the goal: programs that run beside this one can slow a core down. The largest reads 100 MB of records.
+    # Three times the target, because other processes can slow a core down. The largest case reads 100 MB of records.
     assert spent < (30 if name == "everything_at_once" else 15) * slowness()
     needs_browser()
     with browser() as chromium:

@@ -103,7 +103,7 @@ def test_restated_records_keep_their_old_scores_and_a_reason() -> None:
 
 
 def with_current_values(command: str) -> str:
-    """A recorded command with the values of settings that were renamed since under their current names."""
+    """A recorded command with the current names of setting values that were renamed since."""
     for (name, old), new in SETTING_VALUES.items():
         command = re.sub(rf"{re.escape(f'{name}={old}')}(?!\S)", f"{name}={new}", command)
     return command

@@ -1,4 +1,4 @@
-"""Nearest class mean, ridge regression and random projection against closed forms that we did not write."""
+"""Nearest class mean, ridge regression, random projection and tangent ridge against scikit-learn and SciPy."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_regression_on_all_tasks_is_that_of_scikit_learn(method):
 
 @pytest.mark.parametrize("method", ["ridge", "ranpac"])
 def test_familiarity_is_the_relative_mahalanobis_distance(method):
-    """SciPy's squared distance to the nearest class mean under the covariance within classes, by that to the mean."""
+    """SciPy's squared Mahalanobis distance to the nearest class mean, divided by the distance to the overall mean."""
     from scipy.spatial.distance import cdist
 
     options = OPTIONS.get(method, {})

@@ -304,6 +304,3 @@ def test_gdumb_boxes_have_the_drawn_area_at_half_of_the_steps(net: nn.Module) ->
 def test_distillation_is_minimal_for_equal_logits() -> None:
     a, b = torch.randn(4, 3, dtype=torch.float64), torch.randn(4, 3, dtype=torch.float64)
     assert distillation(a, a, 2.0) < distillation(b, a, 2.0)
-
-
-# ------------------------------------------------------------------------------------------------------------- X-DER

@@ -16,7 +16,7 @@ from support.tiny import LambdaCallback, differing_keys, tiny_stream
 from support.tiny_methods import baseline_learner, full_snapshot, save_each_stage
 
 AVERAGE = 0.8  # averages about five steps; a task has nine
-MEANS = ["itl", "itl-l", "derpp", "gcr"]  # er-separate's and DER++'s
+METHODS = ["itl", "itl-l", "derpp", "gcr"]  # their specialists have the option `average`
 State = dict[str, Tensor]
 
 
@@ -31,21 +31,21 @@ def floats(state: State) -> State:
 
 def record_states(learner: Learner) -> list[State]:
     """Collects the network's state after every step of the specialist."""
-    seen: list[State] = []
-    starts = learner.specialist.on_task_start
+    states: list[State] = []
+    on_task_start = learner.specialist.on_task_start
 
-    def begin() -> None:
-        starts()
-        seen.clear()
+    def restart() -> None:
+        on_task_start()
+        states.clear()
 
     after = learner.specialist.after_step
 
-    def note(net: Any, *views: Any) -> None:
-        seen.append(floats(net.state_dict()))
+    def record_step(net: Any, *views: Any) -> None:
+        states.append(floats(net.state_dict()))
         after(net, *views)
 
-    learner.specialist.on_task_start, learner.specialist.after_step = begin, note  # type: ignore[method-assign]
-    return seen
+    learner.specialist.on_task_start, learner.specialist.after_step = restart, record_step  # type: ignore[method-assign]
+    return states
 
 
 def expected_average(states: list[State], average: float) -> State:
@@ -58,57 +58,57 @@ def expected_average(states: list[State], average: float) -> State:
     return {n: sum(s * state[n].double() for s, state in zip(shares, states, strict=True)) for n in states[0]}  # type: ignore[misc]
 
 
-@pytest.mark.parametrize(("method", "average"), [*((method, 0.8) for method in MEANS), ("itl", 0.999)])
+@pytest.mark.parametrize(("method", "average"), [*((method, 0.8) for method in METHODS), ("itl", 0.999)])
 def test_average_covers_the_tasks_steps(method: str, average: float) -> None:
     found: list[tuple[State, State]] = []
 
-    def tell(event: str, learner: Learner, stage: str | None, done: int) -> None:
+    def record_event(event: str, learner: Learner, stage: str | None, done: int) -> None:
         if (event, stage) == ("on_stage_end", "specialist"):
             found.append(
-                (floats(learner.specialist.model_copies["mean"].state_dict()), expected_average(seen, average))
+                (floats(learner.specialist.model_copies["mean"].state_dict()), expected_average(states, average))
             )
 
-    stream, learner = tiny_stream(), averaging(method, average, callback=LambdaCallback(tell))
+    stream, learner = tiny_stream(), averaging(method, average, callback=LambdaCallback(record_event))
     learner.prepare(stream.tasks[0])
-    seen = record_states(learner)
+    states = record_states(learner)
     for task in stream:
         learner.learn(task)
     assert len(found) == 2
-    assert len(seen) == 9  # more than the horizon of `average` 0.8
+    assert len(states) == 9  # more than the horizon of `average` 0.8
     for mean, expected in found:
         assert mean.keys() == expected.keys()
         assert any(n.endswith("running_var") for n in mean)
         for name, tensor in mean.items():
             torch.testing.assert_close(tensor.double(), expected[name], rtol=1e-5, atol=1e-6)
-    last = seen[-1]
+    last = states[-1]
     assert any(not torch.allclose(last[n], found[-1][0][n], rtol=1e-3) for n in last)  # differs from the last step
 
 
 @pytest.mark.parametrize("method", ["itl", "itl-l"])
 def test_generalist_starts_from_the_average_which_is_then_discarded(method: str) -> None:
-    heard: dict[str, Any] = {}
+    recorded: dict[str, Any] = {}
 
-    def tell(event: str, learner: Learner, stage: str | None, done: int) -> None:
+    def record_event(event: str, learner: Learner, stage: str | None, done: int) -> None:
         if (event, stage) == ("on_stage_end", "specialist"):
-            heard["mean"] = floats(learner.specialist.model_copies["mean"].state_dict())
+            recorded["mean"] = floats(learner.specialist.model_copies["mean"].state_dict())
             x = learner.normalize(stream.tasks[0].test.pixels)
-            heard["says"] = learner.specialist.model_copies["mean"](x)
-            heard["evaluated"] = learner.logits(stream.tasks[0].test)
-            heard["trained"] = floats(learner.net.state_dict())
+            recorded["average_logits"] = learner.specialist.model_copies["mean"](x)
+            recorded["evaluated"] = learner.logits(stream.tasks[0].test)
+            recorded["trained"] = floats(learner.net.state_dict())
         if (event, stage) == ("on_stage_start", "tangent"):
-            heard["features"] = {n: t for n, t in floats(learner.net.state_dict()).items() if "classifier" not in n}
+            recorded["features"] = {n: t for n, t in floats(learner.net.state_dict()).items() if "classifier" not in n}
 
-    stream, learner = tiny_stream(), averaging(method, callback=LambdaCallback(tell))
+    stream, learner = tiny_stream(), averaging(method, callback=LambdaCallback(record_event))
     learner.learn(stream.tasks[0])
-    assert torch.equal(heard["evaluated"], heard["says"])
-    assert all(torch.equal(t, heard["mean"][n]) for n, t in heard["features"].items())
-    assert any(not torch.equal(t, heard["trained"][n]) for n, t in heard["features"].items())
+    assert torch.equal(recorded["evaluated"], recorded["average_logits"])
+    assert all(torch.equal(t, recorded["mean"][n]) for n, t in recorded["features"].items())
+    assert any(not torch.equal(t, recorded["trained"][n]) for n, t in recorded["features"].items())
     assert learner.specialist.model_copies == {}  # only the expert is saved
     x = learner.normalize(stream.tasks[0].test.pixels)
     assert torch.equal(learner.logits(stream.tasks[0].test), learner.net.eval()(x))
 
 
-@pytest.mark.parametrize(("method", "classes"), [*((method, 4) for method in MEANS), ("itl-l", None)])
+@pytest.mark.parametrize(("method", "classes"), [*((method, 4) for method in METHODS), ("itl-l", None)])
 def test_average_resumes_exactly(method: str, classes: int | None, tmp_path: Path) -> None:
     stream, learner = tiny_stream(), averaging(method, classes=classes, callback=save_each_stage(tmp_path))
     for task in stream:
@@ -123,7 +123,7 @@ def test_average_resumes_exactly(method: str, classes: int | None, tmp_path: Pat
         assert torch.equal(again.logits(stream.tasks[0].test), logits)
 
 
-@pytest.mark.parametrize("method", MEANS)
+@pytest.mark.parametrize("method", METHODS)
 def test_disabled_average_has_no_effect(method: str) -> None:
     stream, learner = tiny_stream(), averaging(method, 0.0)
     learner.learn(stream.tasks[0])

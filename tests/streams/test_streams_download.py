@@ -37,12 +37,12 @@ class Handler(BaseHTTPRequestHandler):
     server: Server
 
     def do_GET(self) -> None:
-        requests = self.headers.get("Range")
-        self.server.requests.append(requests)
+        byte_range = self.headers.get("Range")
+        self.server.requests.append(byte_range)
         if self.path != "/file":
             return self.send_error(404)
-        start = int(requests.removeprefix("bytes=").rstrip("-")) if requests and self.server.ranges else 0
-        if requests and self.server.ranges and start >= len(DATA):
+        start = int(byte_range.removeprefix("bytes=").rstrip("-")) if byte_range and self.server.ranges else 0
+        if byte_range and self.server.ranges and start >= len(DATA):
             return self.send_error(416)
         self.send_response(206 if start else 200)
         if start:
@@ -148,7 +148,7 @@ def test_fetch_times_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     with (
         Server() as silent,
         pytest.raises(UserError, match=r"no connection to .*timed out"),
-    ):  # it accepts, nobody answers
+    ):  # accepts connections but never responds
         fetch(silent.url, tmp_path / "file", MD5)
 
 
