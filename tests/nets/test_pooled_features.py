@@ -51,6 +51,18 @@ def test_one_layer_leaves_features_and_classifier_as_they_are():
     torch.testing.assert_close(head(trunk(x)), logits)
 
 
+def test_known_width_spares_the_forward_pass():
+    def never(*_: object) -> None:
+        raise AssertionError("the trunk was run")
+
+    net = build("resnet8")
+    net.register_forward_pre_hook(never)
+    for module in net.children():
+        module.register_forward_pre_hook(never)
+    expected = nets.split_frozen(build("resnet8"), 1, SHAPE, 3)[1].classifier.weight.shape
+    assert nets.split_frozen(net, 1, SHAPE, 3, width=expected[1])[1].classifier.weight.shape == expected
+
+
 def test_outputs_are_averaged_over_positions_in_every_layout():
     x = torch.randn(2, 6, 4, 4)
     torch.testing.assert_close(pool(x), x.mean((2, 3)))

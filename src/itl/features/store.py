@@ -16,7 +16,7 @@ from torch import Tensor
 from itl.errors import UserError
 from itl.streams import array_cache
 
-MIN_SEGMENT_ON_DISK = 32  # images: fewer are computed as fast as a file is opened
+MIN_SEGMENT_ON_DISK = 8  # images: fewer are not worth a file
 MAX_BYTES_ON_DISK = 8 << 30  # of all segments of all trunks; the newest segment may exceed it
 KEY_BYTES, CHECKSUM_BYTES = 16, 4
 

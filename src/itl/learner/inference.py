@@ -64,12 +64,15 @@ def _map_batches(learner: Learner, images: Images, function: Callable[[Tensor], 
     return torch.cat(out).cpu()
 
 
-def compute_outputs(learner: Learner, images: Images) -> tuple[Tensor, Tensor | None]:
-    """Logits `[n, outputs]` and familiarity `[n]` (None if the specialist computes none) of the images, on the CPU."""
+def compute_outputs(learner: Learner, images: Images, remember: bool = False) -> tuple[Tensor, Tensor | None]:
+    """Logits `[n, outputs]` and familiarity `[n]` (None if the specialist computes none) of the images, on the CPU.
+
+    `remember` is that of `compute_logits`.
+    """
     learner._check_built()
     check_shape("these images", images, learner.image_shape)
     familiarity: list[Tensor] = []
-    logits = compute_logits(learner, images, familiarity=familiarity)
+    logits = compute_logits(learner, images, remember, familiarity)
     return logits, torch.cat(familiarity) if familiarity else None
 
 

@@ -162,11 +162,13 @@ def _check_sizes(state: LearnerState, configuration: Configuration) -> None:
         trunk: nn.Module = nn.Sequential()
         if settings.trained is not None:
             input_shape = (shape[0], settings.size or shape[1], settings.size or shape[2])
+            saved = state.group("net.").get("classifier.weight")
             trunk, net = split_frozen(  # type: ignore[assignment]
                 net,  # type: ignore[arg-type]
                 settings.trained,
                 input_shape,
                 settings.feature_layers,
+                width=None if saved is None or saved.ndim != 2 else saved.shape[1],  # slow to compute without weights
             )
     if _shapes(net) != _saved_shapes(state, "net.") or _shapes(trunk) != _saved_shapes(state, "trunk."):
         own_net = configuration.own_net

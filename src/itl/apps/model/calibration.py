@@ -9,7 +9,7 @@ held-out images, so a further image of a known class falls below it with a proba
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -152,8 +152,6 @@ def fit_temperature(logits: Tensor, labels: Tensor, output_classes: Tensor) -> f
     The targets are smoothed by one image in n + 2, as in Platt scaling: if all images are classified correctly, the
     temperature would otherwise become zero.
     """
-    from scipy.optimize import minimize_scalar  # type: ignore[import-untyped]  # deferred: slow to import
-
     count, classes = len(labels), output_classes.shape[1]
     if classes < 2:
         return 1.0
@@ -166,9 +164,25 @@ def fit_temperature(logits: Tensor, labels: Tensor, output_classes: Tensor) -> f
         probabilities = class_probabilities(logits, output_classes, math.exp(log_temperature))
         return -float((targets * probabilities.clamp(min=tiny).log()).sum(1).mean())
 
-    bounds = (math.log(TEMPERATURES[0]), math.log(TEMPERATURES[1]))
-    best = minimize_scalar(cross_entropy, bounds=bounds, method="bounded", options={"xatol": 1e-6})
-    return math.exp(float(best.x))
+    return math.exp(_minimum(cross_entropy, math.log(TEMPERATURES[0]), math.log(TEMPERATURES[1])))
+
+
+def _minimum(function: Callable[[float], float], low: float, high: float, tolerance: float = 1e-6) -> float:
+    """Return where a function with one minimum is smallest, by golden-section search.
+
+    SciPy's search needs fewer calls, but importing it takes longer than all of them.
+    """
+    ratio = (math.sqrt(5) - 1) / 2
+    inner = [high - ratio * (high - low), low + ratio * (high - low)]
+    values = [function(x) for x in inner]
+    while high - low > tolerance:
+        if values[0] < values[1]:
+            high, inner = inner[1], [inner[1] - ratio * (inner[1] - low), inner[0]]
+            values = [function(inner[0]), values[0]]
+        else:
+            low, inner = inner[0], [inner[1], inner[0] + ratio * (high - inner[0])]
+            values = [values[1], function(inner[1])]
+    return (low + high) / 2
 
 
 def fit_threshold(scores: np.ndarray) -> float | None:

@@ -73,10 +73,17 @@ class PredictionMixin:
         """Return the probabilities, and which images belong to none of the classes, for what `predict_proba` takes."""
         return self.predictions(self.outputs(images))
 
-    def outputs(self, images: Images | Tensor | np.ndarray | Sequence[Image.Image]) -> Outputs:
-        """Return what the network computes, for `predictions` and `calibrate`."""
+    def outputs(
+        self, images: Images | Tensor | np.ndarray | Sequence[Image.Image], remember: bool = False
+    ) -> Outputs:
+        """Return what the network computes, for `predictions` and `calibrate`.
+
+        Args:
+            images: Images as for `predict_proba`.
+            remember: Keep the features of a frozen trunk in the cache, for images that will be evaluated again.
+        """
         with out_of_memory_as_user_error(self.path):
-            return Outputs(*compute_outputs(self.learner, self._as_images(images)))
+            return Outputs(*compute_outputs(self.learner, self._as_images(images), remember))
 
     def predictions(self, outputs: Outputs) -> Predictions:
         """Return the calibrated predictions for the network's outputs."""

@@ -112,7 +112,10 @@ class HeldOutEvaluation:
             lessons = [lesson for lesson in lessons if lesson[0] != current_lesson[0]]
             lessons.append((*current_lesson, {}))
         available = [self._images(model, folder, entry) for folder, _, entry in lessons]
-        parts = [None if images is None or not len(images) else model.outputs(images.pixels) for images in available]
+        parts = [
+            None if images is None or not len(images) else model.outputs(images.pixels, remember=True)
+            for images in available
+        ]
         if current_lesson is not None:
             known = [part for part in parts if part is not None] or [Outputs(torch.zeros(0, len(model.output_names)))]
             model.calibrate(Outputs.join(known), [name for images in available if images for name in images.labels])

@@ -42,6 +42,7 @@ from itl.apps.teaching.options import (
     input_sizes,
 )
 from itl.callbacks.base import Callback, CallbackList
+from itl.checkpoint.store import current_unchecked
 from itl.engine.device import choose_engine
 from itl.errors import UserError
 from itl.nets import find as find_backbone
@@ -282,7 +283,9 @@ class Teacher:
         """Return the model with settings that suit the lesson, unsaved; an unfinished lesson keeps its settings."""
         if not self._exists():
             return self._create_model(images)
-        model = Model.open(self.path, device=self.options.device)
+        model = self.model
+        if model is None or model.generation != current_unchecked(self.path):
+            model = Model.open(self.path, device=self.options.device)
         if model.pending is not None:
             return model
         buffer, saved = max(self.options.buffer or 0, model.learner.memory.size), self._saved_minutes(model)
