@@ -88,11 +88,7 @@ def backbone() -> ModuleAdapter:
 
 
 ADAPTERS = {"vit": vit, "backbone": backbone}
-OWN = {
-    "specialist.lr": 0.05,
-    "specialist.momentum": 0.9,
-    "specialist.batch": 19,
-}  # a remainder of one image joins the batch of 19
+OWN = {"specialist.lr": 0.05, "specialist.momentum": 0.9, "specialist.batch": 20}
 
 
 def learner(name: str, method: str = "itl", **options: Any) -> Learner:
@@ -119,6 +115,14 @@ def test_every_kind_of_stage_trains_the_module(name: str, method: str) -> None:
     for task in tiny_stream():
         mine.learn(task)
     assert np.isfinite(mine.predict_proba(tiny_images()[0])).all()
+
+
+def test_batches_of_one_image_use_the_running_statistics() -> None:
+    mine = learner("backbone", "sgd", settings={"specialist.batch": 1})
+    mine.learn(tiny_stream().tasks[0])
+    before, after = backbone().state_dict(), mine.net.state_dict()
+    assert all(torch.equal(after[name], t) for name, t in before.items() if "running" in name)
+    assert not torch.equal(after["module.stem.0.weight"], before["module.stem.0.weight"])
 
 
 @pytest.mark.parametrize("name", ADAPTERS)
