@@ -23,8 +23,7 @@ HALF_PIPE_NAMES = {"own": False, "redrawn": True}
 HalfPipe = Annotated[
     bool | Literal["linear"] | None, BeforeValidator(lambda given: HALF_PIPE_NAMES.get(str(given), given))
 ]
-# Accepts the word "none".
-Policy = Annotated[str | None, BeforeValidator(lambda given: None if given == "none" else given)]
+Policy = Annotated[str | None, BeforeValidator(lambda given: None if given == "none" else given)]  # accepts "none"
 
 
 class SettingsGroup(BaseModel):
@@ -394,9 +393,7 @@ def _check(settings: Settings) -> Settings:
         raise UserError("tangent.solver=lbfgs solves convex problems: generalist=tangent or linear. Set it to sgd.")
     if settings.design == "reverse":
         if settings.half_pipe or settings.project:
-            raise UserError(
-                "design=reverse has no half-pipe and always projects the specialist. Remove half_pipe and project."
-            )
+            raise UserError("design=reverse has no half-pipe and always projects. Remove half_pipe and project.")
         return settings.model_copy(update={"generalist": "full", "half_pipe": False, "project": False})
     if settings.generalist == "none" and (settings.project or settings.half_pipe):
         raise UserError("generalist=none has neither half-pipe nor projection. Set generalist=tangent, full or linear.")

@@ -23,6 +23,7 @@ os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
 PRECISIONS = ("bf16", "tf32", "fp32")
 MIN_INPUT_BYTES = 256 << 20  # bytes of step inputs in memory at once; more on devices with more memory
 INPUT_SHARE = 128  # a device may use 1 / INPUT_SHARE of its memory for step inputs
+MAX_THREADS = 1024  # a larger number of CPU threads is a mistake
 INFERENCE_BATCH = 1024  # images per forward pass of a frozen model, so that its activations fit the device
 
 

@@ -14,6 +14,7 @@ from itl._deprecated import update_saved_settings
 from itl.callbacks.base import Callback
 from itl.checkpoint import store
 from itl.checkpoint.learner_state import LearnerState, restore_memory
+from itl.engine.device import MAX_THREADS
 from itl.errors import UserError
 from itl.learner.builder import Configuration, PretrainedBackbone, SavedNetwork
 from itl.learner.learner import Learner
@@ -23,7 +24,6 @@ from itl.nets import find as find_backbone
 from itl.settings import flatten
 from itl.streams import Images, Traits
 
-MAX_THREADS = 1024
 MAX_ROUNDS = 10**9  # no stage has more; a larger number means that the folder is damaged
 
 

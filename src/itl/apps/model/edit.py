@@ -28,7 +28,7 @@ from itl.specialists.feature_statistics import FeatureStatistics
 FORGOTTEN = "(forgotten)"  # replaces text that names a forgotten class in the history
 KEYS_WITHOUT_CLASS_NAMES = ("what", "date", "itl")  # keys of history entries whose values are kept as they are
 KEYS_BY_CLASS = ("classes", "test", "beyond")  # keys of history entries whose values are dicts by class name
-HISTORY_KEYS = {
+OWN_HISTORY_KEYS = {
     *(*KEYS_WITHOUT_CLASS_NAMES, *KEYS_BY_CLASS, "old", "new", "before", "folder", "folders", "name", "tested"),
     *("held_out", "accuracy", "all", "task", "memory", "images", "size", "problems", "seconds", "fingerprint"),
 }
@@ -303,7 +303,7 @@ def _without_names(value: Any, names: set[str], by_class: bool = False) -> Any:
             if key in KEYS_WITHOUT_CLASS_NAMES and not by_class
             else _without_names(part, names, by_class=key in KEYS_BY_CLASS)
             for key, part in value.items()
-            if key not in names or (key in HISTORY_KEYS and not by_class)
+            if key not in names or (key in OWN_HISTORY_KEYS and not by_class)
         }
     if isinstance(value, list):
         return [_without_names(part, names) for part in value]

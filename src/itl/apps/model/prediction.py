@@ -73,9 +73,7 @@ class PredictionMixin:
         """Return the probabilities, and which images belong to none of the classes, for what `predict_proba` takes."""
         return self.predictions(self.outputs(images))
 
-    def outputs(
-        self, images: Images | Tensor | np.ndarray | Sequence[Image.Image], remember: bool = False
-    ) -> Outputs:
+    def outputs(self, images: Images | Tensor | np.ndarray | Sequence[Image.Image], remember: bool = False) -> Outputs:
         """Return what the network computes, for `predictions` and `calibrate`.
 
         Args:

@@ -17,7 +17,7 @@ from itl.apps.server.sessions import Session
 from itl.apps.server.uploads import UploadedFile, read_uploads
 from itl.errors import UserError
 
-HISTORY_KEYS = ("what", "date", "name", "classes", "accuracy", "old", "new", "size", "before", "images", "seconds")
+SHOWN_KEYS = ("what", "date", "name", "classes", "accuracy", "old", "new", "size", "before", "images", "seconds")
 
 
 def routes() -> list[Route]:
@@ -65,7 +65,7 @@ async def describe_session(session: Session) -> dict[str, Any]:
 def describe_model(model: Model) -> dict[str, Any]:
     """Return facts about a model."""
     learner = model.learner
-    history = [{key: entry[key] for key in HISTORY_KEYS if key in entry} for entry in model.history]
+    history = [{key: entry[key] for key in SHOWN_KEYS if key in entry} for entry in model.history]
     return {
         "ready": True,
         "classes": model.classes,

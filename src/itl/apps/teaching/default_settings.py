@@ -24,7 +24,7 @@ SPECIALIST_EPOCHS, MEMORY_EPOCHS = (60, 150), (2, 60)  # minimum and maximum num
 PATIENCE_STEPS, PATIENCE_EPOCHS = 200, (4, 30)  # target number of steps without progress, bounds in epochs
 MIN_TRAINING_SHARE = 0.5  # of the time for a lesson, at least this is for the new images, the rest for the memory
 BATCH_SIZE = 32
-MIN_LAST_BATCH = 8  # images: batch norm over fewer images is unreliable
+MIN_REMAINDER = 8  # images: batch norm over fewer images is unreliable
 CPU_LEARNING_RATE = 0.03  # small networks learn well at a higher rate than the paper's, which is for a ResNet-18
 FOLDER_METHODS = ("itl", "itl-na")  # methods whose rate and specialist are chosen here
 BALANCED_SPECIALIST = "er-balanced"  # better alone than before a generalist, see benchmarks/results/own-images
@@ -136,7 +136,7 @@ def steps_within(seconds: float, settings: Settings, lesson: LessonSize, device:
 def batch_size(images: int) -> int:
     """Return a batch size of at most 32 whose last batch in an epoch is not too small for batch norm."""
     sizes = range(BATCH_SIZE, BATCH_SIZE // 2, -1)
-    return next((size for size in sizes if not 0 < images % size < MIN_LAST_BATCH), BATCH_SIZE)
+    return next((size for size in sizes if not 0 < images % size < MIN_REMAINDER), BATCH_SIZE)
 
 
 def default_network(size: int, gpu: bool, pretrained: bool) -> dict[str, Any]:

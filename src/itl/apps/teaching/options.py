@@ -11,6 +11,7 @@ from typing import Any
 from itl.apps.model import Model
 from itl.apps.model.generations import earlier_finished
 from itl.checkpoint.store import generations
+from itl.engine.device import MAX_THREADS
 from itl.errors import UserError
 from itl.nets import backbone_settings, find_named, fixed_input_size, weights_available
 from itl.nets import find as find_backbone
@@ -28,7 +29,6 @@ FIXED_BUFFER, FIXED_BUFFER_METHODS = 200, ("gmed", "gss", "gcr")  # slow, or lar
 DEFAULT_MINUTES, MAX_MINUTES = 5.0, 100_000.0  # time for one lesson
 MINUTES_NOTE = "minutes"  # key in `Learner.notes`: time for one lesson chosen by the user, kept for later lessons
 ROWS_NOTE = "replayed_rows"  # key in `Model.pending`: which of earlier folders' images are learned again, as a bit mask
-MAX_THREADS = 1024
 PICTURES_FOLDER = "pictures"  # in a model folder: the pictures that were added in the browser
 FIXED_SETTINGS = ("net.", "memory.policy", "memory.logits", "specialist.name")  # prefixes of settings fixed for life
 
