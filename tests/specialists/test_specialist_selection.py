@@ -18,7 +18,7 @@ from itl import Learner, UserError
 from itl.augment import Augment
 from itl.engine.device import Engine
 from itl.gradients.grad_sample import gradient_gram
-from itl.memory import FeaturesAndLogits, OfferedBatch, PolicyOptions, Slots
+from itl.memory import FeaturesAndLogits, ModelOutputs, OfferedBatch, PolicyOptions, Slots
 from itl.memory.online_selection import CHOOSE_ON_DEVICE
 from itl.memory.policies.gcr import GradientCoresetCandidates, select_and_weight
 from itl.memory.policies.gss import GradientSimilaritySelector
@@ -83,6 +83,20 @@ def test_gss_scores_are_the_largest_cosines_plus_one() -> None:
     assert score.item() == pytest.approx(float(F.cosine_similarity(each[4:].mean(0), each[:4]).max()) + 1, abs=1e-12)
     cosines = F.cosine_similarity(each[4:, None], each[None, :4], 2).amax(1) + 1
     assert torch.allclose(alone, cosines, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(("stored", "own"), [(0.9, 0.3), (0.3, 0.9)])
+def test_gss_replaces_similar_images_with_higher_probability(stored: float, own: float) -> None:
+    """The probability is s / (s + own), where s is the stored image's score and own that of the offered sample."""
+    probability = stored / (stored + own)
+    for draw, is_replaced in ((probability - 0.01, True), (probability + 0.01, False)):
+        selector = GradientSimilaritySelector(Slots.empty(1), torch.tensor([stored, 0.0], dtype=torch.float64), CPU)
+        inputs = {"slot": [CHOOSE_ON_DEVICE], "slot_draw": [0.5], "accept_draw": [draw]}
+        extra = {"batch_score": torch.tensor([0.5]), "sample_score": torch.tensor([own])}
+        given = {name: torch.tensor(value) for name, value in inputs.items()}
+        (target,) = selector.choose_slots(OfferedBatch(torch.tensor([1]), None, given, extra), []).tolist()
+        assert target == (0 if is_replaced else 1)
+        assert selector.scores[0].item() == pytest.approx(own if is_replaced else stored)
 
 
 # ---------------------------------------------------------------------------------------------- loss-aware reservoir
@@ -184,6 +198,44 @@ def test_gcr_selection_equals_a_search_over_full_gradients() -> None:
     expected, expected_weights = reference_pursuit(gradient, (gradient * mass[:, None].numpy()).sum(0), 5, 0.5)
     assert chosen[: len(expected)].tolist() == expected
     assert np.allclose(weights[: len(expected)], expected_weights, atol=1e-5)
+
+
+class FeatureRows:
+    """A source of images, each of which is its features."""
+
+    def __init__(self, features: Tensor) -> None:
+        self.features = features
+
+    def gather(self, rows: Tensor) -> Tensor:
+        return self.features[rows]
+
+
+def test_gcr_selection_matches_the_weighted_gradient_of_memory_and_candidates() -> None:
+    """Images in memory count with the weights of their last selection, candidates with 1."""
+    draw, size, rows = torch.Generator().manual_seed(0), 4, 6
+    layer, slots = nn.Linear(4, 3).requires_grad_(False), Slots.empty(size)
+    features, logits = torch.randn(size + rows, 4, generator=draw).abs(), torch.randn(size + rows, 3, generator=draw)
+    slots.write(np.arange(size), np.ones(size, np.int64), 0, np.arange(size), 3)
+    slots.weight[:] = [5.0, 0.2, 3.0, 0.1]
+    candidates = GradientCoresetCandidates(rows, 3, PolicyOptions(alpha=0.2, beta=0.7), CPU)
+    candidates.keys[:] = torch.linspace(0.9, 0.1, rows)
+    assert candidates.logits is not None
+    candidates.logits[:] = logits[size:]
+    errors, inputs = candidates._gradient(FeaturesAndLogits(features, layer(features)), 1, logits, None)
+    gradient = (errors[:, :, None] * inputs[:, None]).flatten(1).double().numpy()
+    expected, weights = reference_pursuit(gradient, np.r_[slots.weight, np.ones(rows)] @ gradient, size, 0.5)
+    assert len(expected) == size
+    memory, task = FeatureRows(features[:size]), FeatureRows(features[size:])
+    outputs: Any = ModelOutputs(lambda x: (x, layer(x)), task, rows, memory, size)  # type: ignore[arg-type]
+    stored_logits = torch.cat([logits[:size], torch.zeros(1, 3)])
+    overwritten, written = candidates.select(
+        slots, np.ones(rows, np.int64), np.random.default_rng(0), outputs, stored_logits
+    )
+    kept = np.setdiff1d(np.arange(size), overwritten)
+    selected = {int(slot): float(slots.weight[slot]) for slot in kept}
+    selected |= {size + int(row): candidates.weights[row].item() for row in written}
+    assert 0 < len(kept) < size
+    assert selected == pytest.approx(dict(zip(expected, weights, strict=True)), rel=1e-4)
 
 
 def test_gcr_loss_uses_sample_weights() -> None:
