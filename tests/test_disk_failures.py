@@ -22,7 +22,6 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -33,6 +32,7 @@ from itl.experiments.config import Config
 from itl.results import RunFolder
 from support.command_line import run_in_process
 from support.image_folders import as_options, write_images
+from support.records import without_keys
 from support.simulated_disk import Operation, SimulatedDisk, Tree, read_tree, watch, write_tree
 from support.tiny import learner_snapshot, tiny_stream
 
@@ -46,6 +46,7 @@ COMMANDS = {
 }
 MIXED_FAILURES = 1  # random power failures before each operation
 RESUMED_STATES = 20  # states after a power failure in which the command is repeated
+VARYING = ("seconds", "date", "generations")  # a failure may skip numbers of generations
 
 
 @pytest.fixture
@@ -66,14 +67,6 @@ def clear_disk() -> None:
     os.mkdir("disk")
 
 
-def without_times(value: Any) -> Any:
-    """The value without times, and without names of generations, whose numbers a failure may skip."""
-    if isinstance(value, dict):
-        left_out = ("seconds", "date", "generations")
-        return {key: without_times(part) for key, part in value.items() if key not in left_out}
-    return [without_times(part) for part in value] if isinstance(value, list) else value
-
-
 def lesson_state(disk: Path) -> str:
     """The last finished state of the model in a folder, as text; empty if there is none."""
     if not (disk / "m" / "CURRENT").exists():
@@ -86,7 +79,7 @@ def lesson_state(disk: Path) -> str:
     model = Model.open(disk / "m", device="cpu", last_finished=True)
     assert not model.damaged_images
     arrays = {name: tensor.tolist() for name, tensor in learner_snapshot(model.learner).items()}
-    return json.dumps([arrays, model.output_names, without_times(model.history)])
+    return json.dumps([arrays, model.output_names, without_keys(model.history, *VARYING)])
 
 
 def run_state(disk: Path) -> str:
@@ -102,7 +95,7 @@ def run_state(disk: Path) -> str:
         return ""
     assert run.read_arrays("predictions.npz") is not None
     assert run.read_arrays("pictures.npz") is not None
-    return json.dumps([without_times(run.read("result.json")), run.read_lines()])
+    return json.dumps([without_keys(run.read("result.json"), *VARYING), run.read_lines()])
 
 
 STATES: dict[str, Callable[[Path], str]] = {"learn": lesson_state, "run": run_state}

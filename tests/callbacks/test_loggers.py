@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from itl import UserError
 from itl.callbacks import MLflowCallback, WandbCallback
 from itl.callbacks.scalars import parameters, scalars
 from itl.experiments.run import Config, run
+from support.records import lines_of
 from support.tiny import TINY, tiny_stream
 
 # Raised by the packages themselves when they are imported or store files.
@@ -23,8 +23,7 @@ CONFIG = Config("arrays", "itl", 8, 0, dict(TINY), curves=4)
 
 
 def recorded(folder: Path) -> list[tuple[str, float, int]]:
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [triple for n, line in enumerate(lines) for triple in scalars(line, n)]
+    return [triple for n, line in enumerate(lines_of(folder)) for triple in scalars(line, n)]
 
 
 def train(folder: Path, callback: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,8 @@ from itl import UserError
 from itl.callbacks.tensorboard import TensorBoardCallback, scalars
 from itl.experiments.run import Config, run
 from support.packages import require
-from support.tiny import TINY, LambdaCallback, tiny_stream
+from support.records import lines_of
+from support.tiny import TINY, Interrupted, LambdaCallback, tiny_stream
 
 require("tensorboard")
 
@@ -33,8 +33,7 @@ def read(folder: Path) -> dict[tuple[str, int], float]:
 
 
 def expected(folder: Path) -> dict[tuple[str, int], float]:
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return {(tag, step): value for n, line in enumerate(lines) for tag, value, step in scalars(line, n)}
+    return {(tag, step): value for n, line in enumerate(lines_of(folder)) for tag, value, step in scalars(line, n)}
 
 
 def config(**options: Any) -> Config:
@@ -53,9 +52,6 @@ def test_events_equal_the_recorded_metrics(tmp_path: Path) -> None:
 
 
 def test_events_of_a_resumed_run_occur_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Interrupted(Exception):
-        pass
-
     def interrupt(event: str, learner: Any, stage: Any, epoch: int) -> None:
         if event == "on_round_end" and len(learner.tasks) == 2 and stage == "projection":
             raise Interrupted

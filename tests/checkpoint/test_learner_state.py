@@ -17,7 +17,16 @@ import itl
 from itl import Learner, UserError, presets
 from itl.callbacks.base import Callback
 from itl.checkpoint.store import read, set_current, write, write_checksums
-from support.tiny import LambdaCallback, differing_keys, learner_snapshot, tiny_images, tiny_learner, tiny_stream
+from support.damage import flip_bit
+from support.tiny import (
+    Interrupted,
+    LambdaCallback,
+    differing_keys,
+    learner_snapshot,
+    tiny_images,
+    tiny_learner,
+    tiny_stream,
+)
 
 METHODS = ["itl", "itl-l", "b+hp+ff+pd"]
 STAGES = {
@@ -29,10 +38,6 @@ STAGES = {
     "derpp": ["specialist"],
 }
 MOMENTA = {"specialist__momentum": 0.9, "tangent__momentum": 0.9, "projection__momentum": 0.9}
-
-
-class Interrupted(Exception):
-    """Simulates the end of the process."""
 
 
 @pytest.fixture(scope="module")
@@ -247,10 +252,7 @@ def test_truncated_tensors_are_detected(folder: Path) -> None:
 
 
 def test_flipped_bit_is_detected(folder: Path) -> None:
-    path = generation(folder) / "tensors.safetensors"
-    data = bytearray(path.read_bytes())
-    data[-50] ^= 1
-    path.write_bytes(bytes(data))
+    flip_bit(generation(folder) / "tensors.safetensors", -50)
     assert "damaged" in load_error(folder)
 
 

@@ -16,12 +16,14 @@ import pytest
 from itl.checkpoint import store
 from support.cli_process import ForkServer
 from support.image_folders import IMAGE_SETTINGS, as_options, write_images
+from support.records import without_keys
 
 MIN_KILLS = 30  # per command
 SAVE_EVERY_ROUND = {"ITL_SAVE_EVERY": "0", "ITL_CACHE": "off"}
 MOMENTA = {"specialist.momentum": 0.9, "tangent.momentum": 0.9, "projection.momentum": 0.9}
 STAGES = {"specialist", "generalist", "projection", "done"}
 KILLED = -9
+VARYING = ("seconds", "date", "hardware", "generations")  # a kill may skip numbers of generations
 
 RUN = {**MOMENTA, "net.width": 4, "specialist.epochs": 3, "tangent.epochs": 16, "projection.epochs": 16}
 LEARN = {**IMAGE_SETTINGS, **MOMENTA, "specialist.epochs": 8, "tangent.epochs": 16, "projection.epochs": 16}
@@ -48,25 +50,17 @@ def result(folder: Path) -> dict[str, Any]:
     model = model_of(folder)
     tensors, state = store.read(model)
     out: dict[str, Any] = {f"tensor {name}": tensor.numpy().tobytes() for name, tensor in tensors.items()}
-    out["state"] = without_times(state)
+    out["state"] = without_keys(state, *VARYING)
     current = model / store.current(model)
     out |= {str(path.relative_to(current)): path.read_bytes() for path in current.rglob("*.png")}
     for path in (folder / "out").iterdir():
         if path.suffix == ".json":
-            out[path.name] = without_times(json.loads(path.read_text()))
+            out[path.name] = without_keys(json.loads(path.read_text()), *VARYING)
         elif path.suffix == ".jsonl":
             out[path.name] = path.read_bytes()
         elif path.suffix == ".npz":
             out |= {f"{path.name} {name}": array.tobytes() for name, array in np.load(path).items()}
     return out
-
-
-def without_times(value: Any) -> Any:
-    """The value without seconds, dates, hardware, and names of generations, whose numbers a kill may skip."""
-    if isinstance(value, dict):
-        left_out = ("seconds", "date", "hardware", "generations")
-        return {key: without_times(part) for key, part in value.items() if key not in left_out}
-    return [without_times(part) for part in value] if isinstance(value, list) else value
 
 
 def kill_until_done(

@@ -8,10 +8,11 @@ import shutil
 import pytest
 
 from support.cli_process import tiny
+from support.records import without_keys
 
 
 def without_times(result: dict) -> dict:
-    return {key: value for key, value in result.items() if key != "seconds"}
+    return without_keys(result, "seconds")
 
 
 def read(path) -> dict:

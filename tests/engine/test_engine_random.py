@@ -9,13 +9,7 @@ import pytest
 import torch
 
 from itl.engine.keyed_random import generator, sample_without_replacement, torch_generator
-
-
-def chi_square(counts: np.ndarray) -> float:
-    """Pearson's chi-squared statistic of equal counts, in standard deviations above its mean."""
-    expected = counts.sum() / counts.size
-    freedom = counts.size - 1
-    return float((((counts - expected) ** 2 / expected).sum() - freedom) / (2 * freedom) ** 0.5)
+from support.uniformity import chi_square
 
 
 def test_same_key_gives_same_numbers_regardless_of_history() -> None:

@@ -17,7 +17,8 @@ from itl import Learner, UserError
 from itl.experiments.run import Config, fresh_folder, run
 from itl.results.record import LOCK_FILE, release_reserved_folders
 from itl.settings import parse
-from support.tiny import TINY, LambdaCallback, tiny_stream
+from support.records import lines_of, without_keys
+from support.tiny import TINY, Interrupted, LambdaCallback, tiny_stream
 
 METHODS = ["itl", "itl-l", "er", "sgd", "b+hp+ff+pd"]
 STREAM = {"classes": 6, "tasks": 3}
@@ -38,10 +39,6 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def result_of(folder: Path) -> dict[str, Any]:
     return dict(json.loads((folder / "result.json").read_text()))
-
-
-def lines_of(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
 FIELDS = [
@@ -207,22 +204,14 @@ def test_stage_scores_of_the_result_are_those_after_each_stage(folders: dict[str
     assert set(result_of(folders["er"])["stages"][0]) == {"specialist", "expert"}
 
 
-def without_times(result: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in result.items() if name != "seconds"}
-
-
 def test_same_seed_gives_the_same_result_except_for_times(folders: dict[str, Path], tmp_path: Path) -> None:
     torch.manual_seed(1234)  # whatever the process did before
     np.random.default_rng(5)
     again = run(config(), tiny_stream(**STREAM), tmp_path / "again", device="cpu")
-    assert without_times(again) == without_times(result_of(folders["itl"]))
+    assert without_keys(again, "seconds") == without_keys(result_of(folders["itl"]), "seconds")
     assert lines_of(tmp_path / "again") == lines_of(folders["itl"])
     other = run(config(seed=1), tiny_stream(**STREAM), tmp_path / "other", device="cpu")
     assert other["memory"]["row"] != again["memory"]["row"]
-
-
-class Interrupted(Exception):
-    """Simulates the end of the process."""
 
 
 @pytest.mark.parametrize(
@@ -248,7 +237,7 @@ def test_interrupted_run_resumes_to_the_same_record(
     assert not (tmp_path / "result.json").exists()
     stopping = False
     result = run(config(), stream, tmp_path, device="cpu", callbacks=[LambdaCallback(stop)], resume=True)
-    assert without_times(result) == without_times(result_of(folders["itl"]))
+    assert without_keys(result, "seconds") == without_keys(result_of(folders["itl"]), "seconds")
     assert lines_of(tmp_path) == lines_of(folders["itl"])
     with np.load(tmp_path / "predictions.npz") as a, np.load(folders["itl"] / "predictions.npz") as b:
         assert all(np.array_equal(a[name], b[name]) for name in b.files)

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from itl.experiments import recorder
 from itl.experiments.run import Config, run
+from support.records import lines_of
 from support.tiny import TINY, tiny_stream
-
-
-def lines_of(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
 @pytest.mark.parametrize(("epochs", "points"), [(2, 2), (120, 8)])

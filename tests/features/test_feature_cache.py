@@ -16,6 +16,7 @@ from itl.features.store import FeatureStore
 from itl.nets.packaged_weights import PackagedWeights
 from itl.streams import array_cache
 from itl.user_cache import read_cached, write_cached
+from support.damage import flip_bit
 
 NAME, COUNT, SHAPE = "0" * 32, 600, (2, 1500)  # 7 MB: blocks of the files are not checked as a whole
 KEYS = [number.to_bytes(16, "little") for number in range(COUNT)]
@@ -53,11 +54,8 @@ def test_features_are_found_on_disk(tmp_path: Path) -> None:
 
 def test_flipped_bit_costs_the_features_of_one_image(tmp_path: Path) -> None:
     filled(tmp_path)
-    with file_of(tmp_path, "features").open("r+b") as file:
-        file.seek(128 + 302 * 12_000 + 2_000)  # in image 302, between two blocks that are checked
-        byte = file.read(1)
-        file.seek(-1, os.SEEK_CUR)
-        file.write(bytes([byte[0] ^ 64]))
+    in_image_302 = 128 + 302 * 12_000 + 2_000  # between two blocks that are checked
+    flip_bit(file_of(tmp_path, "features"), in_image_302, bit=6)
     store = reopened(tmp_path)
     assert [number for number, key in enumerate(KEYS) if store.find(key) < 0] == [302]
     store.append(KEYS[302:303], lambda: iter([FEATURES[302:303]]))

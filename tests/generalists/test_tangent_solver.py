@@ -26,6 +26,7 @@ from itl.generalists.lbfgs import Solution, minimize
 from itl.learner import load_learner
 from itl.learner.stages import memory_context
 from itl.settings import build
+from support.records import lines_of
 from support.tiny import (
     ONE_BLOCK,
     TINY,
@@ -245,7 +246,7 @@ def test_record_states_objective_gradient_and_share(tmp_path: Path) -> None:
     config = Config("seq-digits", "itl", 20, settings=settings, keep_specialists=True, tasks=2, curves=0)
     stream = config.load_stream(tmp_path)
     run(config, stream, tmp_path / "run", device="cpu")
-    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    lines = lines_of(tmp_path / "run")
     summaries = [line["summary"] for line in lines if line.get("summary")]
     assert len(summaries) == len(stream.tasks)
     names = {"objective", "gradient_norm", "initial_gradient_norm", "iterations", "classifier_share"}

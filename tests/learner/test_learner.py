@@ -13,16 +13,18 @@ from torch import Tensor
 from itl import Learner, UserError
 from itl.callbacks.base import Callback
 from itl.specialists.losses import squared_error
-from support.tiny import TINY, LambdaCallback, differing_keys, learner_snapshot, tiny_images, tiny_learner, tiny_stream
+from support.tiny import (
+    TINY,
+    LambdaCallback,
+    differing_keys,
+    images_of,
+    learner_snapshot,
+    tiny_images,
+    tiny_learner,
+    tiny_stream,
+)
 
 GROWING = ["itl", "er", "derpp", "itl-l", "b+hp+ff+pd", "sgd"]
-
-
-def images_of(classes: list[int], each: int = 10, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Images and labels of some classes, as NumPy arrays."""
-    images, labels = tiny_images(6, each, seed=seed)
-    chosen = np.isin(labels, classes)
-    return images[chosen], labels[chosen]
 
 
 @pytest.mark.parametrize("method", GROWING)

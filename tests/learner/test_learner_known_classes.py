@@ -13,18 +13,12 @@ from itl.engine.keyed_random import generator
 from itl.memory import Slots
 from itl.memory.policies.reservoir import Reservoir, reservoir
 from itl.replay.plan import plan_epoch
-from support.tiny import LambdaCallback, differing_keys, learner_snapshot, tiny_images, tiny_learner
+from support.tiny import LambdaCallback, differing_keys, images_of, learner_snapshot, tiny_learner
 
 NEEDS_NEW_CLASSES = {"co2l", "icarl", "lwf"}  # their papers define them for tasks of new classes only
 NEEDS_FIXED_CLASSES = {"x-der"}  # it needs the number of classes from the start
 METHODS = sorted(set(presets.METHODS) - NEEDS_NEW_CLASSES - NEEDS_FIXED_CLASSES)
 SHORT = {"tangent__steps": 1, "projection__steps": 1}
-
-
-def images_of(classes: list[int], each: int = 10, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    images, labels = tiny_images(6, each, seed=seed)
-    chosen = np.isin(labels, classes)
-    return images[chosen], labels[chosen]
 
 
 @pytest.mark.parametrize("method", sorted(NEEDS_NEW_CLASSES - {"co2l"}))  # co2l trains its classifier for minutes

@@ -14,14 +14,7 @@ from itl.memory.policies.reservoir import Reservoir, reservoir
 from itl.memory.policies.stratified import Stratified
 from itl.memory.slots import last_write_per_slot
 from itl.replay.plan import plan_epoch
-
-
-def chi_square(counts: np.ndarray) -> float:
-    """Pearson's statistic for equal expected counts, in standard deviations above its mean."""
-    expected = counts.sum() / counts.size
-    freedom = counts.size - 1
-    return float((((counts - expected) ** 2 / expected).sum() - freedom) / (2 * freedom) ** 0.5)
-
+from support.uniformity import chi_square
 
 # ---------------------------------------------------------------------- stratified
 

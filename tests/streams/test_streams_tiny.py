@@ -13,6 +13,7 @@ from itl import streams
 from itl.errors import UserError
 from itl.streams import Stream, tinyimagenet
 from itl.streams.base import DatasetSource
+from support.damage import flip_bit
 from support.fake_datasets import WNIDS, jpeg
 
 SOURCE = tinyimagenet.SOURCE
@@ -130,9 +131,7 @@ def test_damaged_cache_is_rebuilt(tiny: Path, monkeypatch: pytest.MonkeyPatch, d
         case "truncated":
             array.write_bytes(array.read_bytes()[:-1])
         case "altered":
-            data = bytearray(array.read_bytes())
-            data[len(data) // 2] ^= 1
-            array.write_bytes(data)
+            flip_bit(array)
         case "no json":
             about.unlink()
         case "bad json":

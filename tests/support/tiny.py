@@ -58,6 +58,13 @@ def tiny_images(classes: int = 4, each: int = 10, channels: int = 1, seed: int =
     return (patterns[labels] + noise).astype(np.uint8), labels
 
 
+def images_of(classes: list[int], each: int = 10, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """The images and labels of some of six classes."""
+    images, labels = tiny_images(6, each, seed=seed)
+    chosen = np.isin(labels, classes)
+    return images[chosen], labels[chosen]
+
+
 def tiny_stream(classes: int = 4, tasks: int = 2, each: int = 10, channels: int = 1, **options: Any) -> Stream:
     """A stream of `tasks` tasks with `each` training images and 6 test images per class."""
     train, test = tiny_images(classes, each, channels), tiny_images(classes, 6, channels, seed=1)
@@ -115,6 +122,10 @@ def count_calls(owner: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> list[
     function = getattr(owner, name)
     monkeypatch.setattr(owner, name, lambda *args, **kwargs: (calls.append(1), function(*args, **kwargs))[1])
     return calls
+
+
+class Interrupted(Exception):
+    """Simulates the end of the process."""
 
 
 class LambdaCallback(Callback):

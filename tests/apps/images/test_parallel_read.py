@@ -13,6 +13,7 @@ from PIL import Image
 
 from itl.apps.images import clear_cache, decoded_cache, parallel_read, read_image, read_images
 from itl.streams import array_cache
+from support.damage import flip_bit
 
 COUNT = 70
 
@@ -94,9 +95,7 @@ def test_damaged_cache_entry_is_rebuilt(cache: Path, files: list[Path], damage: 
     if damage == "truncate":
         array.write_bytes(array.read_bytes()[:-100])
     elif damage == "flip":
-        data = bytearray(array.read_bytes())
-        data[500] ^= 1
-        array.write_bytes(data)
+        flip_bit(array, 500)
     elif damage == "json":
         about.write_text(json.dumps([]))
     else:

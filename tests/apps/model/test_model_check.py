@@ -16,18 +16,10 @@ from itl.apps.model.check import check
 from itl.apps.model.edit import forget, rename, undo
 from itl.apps.model.export import to_torch
 from itl.checkpoint import store
+from support.damage import flip_bit
 from support.full_disk import full_disk
 from support.tiny import LambdaCallback, differing_keys, learner_snapshot
 from support.tiny_model import NAMES, teach, tiny_model, tiny_task, trained_model
-
-
-def flip(path: Path, share: float = 0.5) -> None:
-    """Flip one bit of a file in place, so that its hard links are damaged too."""
-    with path.open("r+b") as file:
-        file.seek(int(share * (path.stat().st_size - 1)))
-        byte = file.read(1)[0]
-        file.seek(-1, os.SEEK_CUR)
-        file.write(bytes([byte ^ 4]))
 
 
 def pictures(model: Model) -> list[Path]:
@@ -44,7 +36,7 @@ def damage_all_copies(model: Model, picture: Path) -> None:
     content = picture.read_bytes()
     copies = {path.stat().st_ino: path for path in model.path.rglob("*.png") if path.read_bytes() == content}
     for path in copies.values():
-        flip(path)
+        flip_bit(path)
 
 
 def predictions(path: Path) -> torch.Tensor:
@@ -58,7 +50,7 @@ def predictions(path: Path) -> torch.Tensor:
 def test_flipped_bit_in_a_shared_image_disables_nothing(tmp_path: Path) -> None:
     model = trained_model(tmp_path / "m")
     expected = predictions(model.path)
-    flip(linked_picture(model))
+    flip_bit(linked_picture(model))
     assert torch.equal(predictions(model.path), expected)
     to_torch(Model.open(model.path, device="cpu", memory=False), tmp_path / "m.pt2")
     again = Model.open(model.path, device="cpu")
@@ -71,7 +63,7 @@ def test_flipped_bit_in_a_shared_image_disables_nothing(tmp_path: Path) -> None:
 def test_undo_of_damage_keeps_states_whose_weights_are_intact(tmp_path: Path) -> None:
     model = trained_model(tmp_path / "m")
     for picture in pictures(model):
-        flip(picture)
+        flip_bit(picture)
     names = store.generations(model.path)
     assert check(model.path, repair=False).problems
     assert store.generations(model.path) == names
@@ -104,7 +96,7 @@ def test_unfinished_lesson_continues_without_a_damaged_image(tmp_path: Path, eve
 
 def test_damage_after_opening_is_repaired_from_the_images_in_memory(tmp_path: Path) -> None:
     model = trained_model(tmp_path / "m")
-    flip(linked_picture(model))
+    flip_bit(linked_picture(model))
     rename(model, "cat", "lynx")
     again = Model.open(model.path, device="cpu")
     assert again.damaged_images == []
@@ -131,8 +123,8 @@ def test_check_drops_a_damaged_image_and_restores_one_that_has_a_copy(tmp_path: 
     copies = {path.read_bytes() for path in older.rglob("*.png")}
     with_copy = next(path for path in pictures(model) if path.read_bytes() in copies)
     without_copy = next(path for path in pictures(model) if path.read_bytes() not in copies)
-    flip(with_copy)
-    flip(without_copy)
+    flip_bit(with_copy)
+    flip_bit(without_copy)
     assert len(check(tmp_path / "m", repair=False).problems) == 2
     assert store.current(tmp_path / "m") == newer.name
     result = check(tmp_path / "m")
@@ -156,7 +148,7 @@ def test_flipped_bit_in_the_checksums_loses_nothing(
 ) -> None:
     path = tmp_path_factory.mktemp("sums") / "m"
     shutil.copytree(trained.path, path)
-    flip(path / store.current(path) / store.CHECKSUMS, share)
+    flip_bit(path / store.current(path) / store.CHECKSUMS, share=share, bit=2)
     with pytest.raises(UserError, match="itl undo"):
         Model.open(path, device="cpu")
     assert check(path).repairs
@@ -174,7 +166,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Model:
 
 def test_check_refers_to_undo_if_the_weights_are_damaged(tmp_path: Path) -> None:
     model = trained_model(tmp_path / "m")
-    flip(model.path / store.current(model.path) / "tensors.safetensors")
+    flip_bit(model.path / store.current(model.path) / "tensors.safetensors")
     with pytest.raises(UserError, match=f"itl undo {model.path} restores the last intact state$"):
         check(model.path)
     undo(model.path)

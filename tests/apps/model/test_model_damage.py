@@ -23,6 +23,7 @@ import torch
 from itl import UserError
 from itl.apps.model import Model
 from itl.checkpoint import store
+from support.damage import flip_bit
 from support.tiny_model import trained_model
 
 Damage = Callable[[Path], None]
@@ -74,9 +75,7 @@ def flips() -> Iterator[tuple[str, Damage]]:
             place, bit = rng.random(), int(rng.integers(8))
 
             def damage(folder: Path, find: Any = FILES[name], place: float = place, bit: int = bit) -> None:
-                data = bytearray(find(folder).read_bytes())
-                data[int(place * (len(data) - 1))] ^= 1 << bit  # except the final newline, which has no meaning
-                find(folder).write_bytes(bytes(data))
+                flip_bit(find(folder), share=place, bit=bit)  # never in the final newline, which has no meaning
 
             yield f"bit {bit} of {name} at {place:.3f}", damage
 

@@ -19,6 +19,7 @@ from itl import UserError
 from itl.apps.model import Model
 from itl.apps.model.edit import forget, rename, resize, undo
 from itl.checkpoint import store
+from support.damage import flip_bit
 from support.tiny import LambdaCallback, differing_keys, learner_snapshot
 from support.tiny_model import NAMES, teach, tiny_model, tiny_task, trained_model
 
@@ -113,19 +114,13 @@ def test_undo_of_an_unfinished_first_task_leaves_no_model(tmp_path: Path) -> Non
     assert Model.open(tmp_path / "m", device="cpu").output_names == ["cat", "dog"]
 
 
-def _flip(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-
-
 DAMAGES: dict[str, Callable[[Path, Path], Any]] = {
-    "bit flipped": lambda root, now: _flip(now / "tensors.safetensors"),
+    "bit flipped": lambda root, now: flip_bit(now / "tensors.safetensors"),
     "state replaced": lambda root, now: (now / "state.json").write_text('{"notes": null}'),
     "checksums removed": lambda root, now: (now / "SHA256SUMS").unlink(),
     "generation removed": lambda root, now: shutil.rmtree(now),
     "CURRENT emptied": lambda root, now: ((root / "CURRENT").write_text(""), shutil.rmtree(now)),
-    "CURRENT removed": lambda root, now: ((root / "CURRENT").unlink(), _flip(now / "state.json")),
+    "CURRENT removed": lambda root, now: ((root / "CURRENT").unlink(), flip_bit(now / "state.json")),
 }
 
 
@@ -158,14 +153,14 @@ def test_undo_skips_damaged_generations(tmp_path: Path) -> None:
     before = learner_snapshot(model.learner)
     teach(teach(model, "eel"), "fox")
     for name in store.generations(model.path)[1:]:
-        _flip(model.path / name / "tensors.safetensors")
+        flip_bit(model.path / name / "tensors.safetensors")
     undo(model.path)
     assert differing_keys(learner_snapshot(reopened(model).learner), before) == set()
 
 
 def test_damaged_model_without_older_state_has_no_undo_hint(tmp_path: Path) -> None:
     model = teach(tiny_model(tmp_path / "m"), "cat", "dog")
-    _flip(model.path / store.current(model.path) / "tensors.safetensors")
+    flip_bit(model.path / store.current(model.path) / "tensors.safetensors")
     for refuse in (lambda: reopened(model), lambda: undo(model.path)):
         with pytest.raises(UserError, match=r"restore it from a copy$"):
             refuse()

@@ -22,12 +22,8 @@ from itl.apps.model import Model
 from itl.apps.model.memory_images import MemoryImageFiles, class_folder_names
 from itl.checkpoint import store
 from itl.checkpoint.lock import lock
-from support.tiny import LambdaCallback, differing_keys, learner_snapshot
+from support.tiny import Interrupted, LambdaCallback, differing_keys, learner_snapshot
 from support.tiny_model import NAMES, teach, tiny_model, tiny_task, trained_model
-
-
-class Interrupted(Exception):
-    """Simulates the end of the process."""
 
 
 def reopened(model: Model) -> Model:

@@ -15,12 +15,9 @@ from itl.apps.model.edit import undo
 from itl.apps.teaching import Teacher
 from itl.callbacks.base import Callback
 from support.image_folders import write_images
-from support.tiny import LambdaCallback, differing_keys, learner_snapshot
+from support.records import without_keys
+from support.tiny import Interrupted, LambdaCallback, differing_keys, learner_snapshot
 from support.tiny_lessons import TINY_OPTIONS, model, teach
-
-
-class Interrupted(Exception):
-    """Simulates the end of the process."""
 
 
 def interrupt_at(at: tuple[int, str, int]) -> Callback:
@@ -48,10 +45,8 @@ def test_same_call_resumes_bit_identically(
     assert results[1].new_classes == ["cat"]  # although its output existed before the interruption
     uninterrupted, resumed = model(tmp_path / "uninterrupted"), model(tmp_path / "m")
     assert not differing_keys(learner_snapshot(uninterrupted.learner), learner_snapshot(resumed.learner))
-    ignored = ("date", "seconds")
-    assert [{k: v for k, v in e.items() if k not in ignored} for e in uninterrupted.history] == [
-        {k: v for k, v in e.items() if k not in ignored} for e in resumed.history
-    ]
+    expected, actual = (without_keys(one.history, "date", "seconds") for one in (uninterrupted, resumed))
+    assert actual == expected
 
 
 def interrupted_in_second_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
