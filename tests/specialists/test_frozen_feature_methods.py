@@ -10,7 +10,8 @@ import torch
 
 import itl
 from itl.learner.inference import compute_outputs
-from itl.specialists.ridge import SHRINKAGE
+from itl.settings import SpecialistSettings
+from itl.specialists.ridge import DEFAULT_RIDGE, RIDGES, SHRINKAGE, Ridge, RidgeOptions
 
 CLASSES = 4
 OPTIONS = {"ranpac": {"specialist.options.width": 50}, "tangent-ridge": {"specialist.options.directions": 2}}
@@ -89,6 +90,42 @@ def test_regression_on_all_tasks_is_that_of_scikit_learn(method):
     scale = (weight * expected.coef_).sum() / np.square(expected.coef_).sum()
     np.testing.assert_allclose(weight, scale * expected.coef_, rtol=1e-3, atol=1e-4 * np.abs(weight).max())
     np.testing.assert_allclose(learner.specialist.bias, scale * expected.intercept_, rtol=1e-3, atol=1e-3)
+
+
+def sums_of(features: np.ndarray, labels: np.ndarray) -> Ridge:
+    """A method that has learned these features."""
+    method = Ridge(SpecialistSettings())
+    method.accumulate(torch.from_numpy(features), torch.from_numpy(np.eye(CLASSES)[labels]))
+    return method
+
+
+@pytest.mark.parametrize(("noise", "penalized"), [(0.3, False), (30.0, True)])
+def test_regularization_is_that_of_generalized_cross_validation(noise, penalized):
+    """The criterion is computed from the hat matrix, whose intercept is not regularized."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, CLASSES, 400)
+    phi = rng.normal(size=(400, 40)) * np.geomspace(1, 0.01, 40)
+    phi[:, :CLASSES] += np.eye(CLASSES)[labels] * 3
+    phi += noise * rng.normal(size=phi.shape)
+    x, y = phi - phi.mean(0), np.eye(CLASSES)[labels]
+    criteria = []
+    for ridge in RIDGES:
+        hat = x @ np.linalg.solve(x.T @ x + ridge * np.square(x).mean() * np.eye(40), x.T) + 1 / 400
+        criteria.append(np.square(y - hat @ y).sum() / 400 / (1 - np.trace(hat) / 400) ** 2)
+    best = RIDGES[int(np.argmin(criteria))]
+    assert (best > 1000) == penalized
+    expected = sums_of(phi, labels)
+    expected.options = RidgeOptions(ridge=best)
+    chosen, given = sums_of(phi, labels).solve(), expected.solve()
+    torch.testing.assert_close(chosen, given)
+
+
+def test_regularization_is_the_default_with_fewer_images_than_features():
+    rng = np.random.default_rng(0)
+    features, labels = rng.normal(size=(30, 40)), rng.integers(0, CLASSES, 30)
+    expected = sums_of(features, labels)
+    expected.options = RidgeOptions(ridge=DEFAULT_RIDGE)
+    torch.testing.assert_close(sums_of(features, labels).solve(), expected.solve())
 
 
 @pytest.mark.parametrize("method", ["ridge", "ranpac"])

@@ -28,6 +28,7 @@ class RanPAC(Ridge):
     )
     defaults = {"memory.policy": "none", "generalist": "none"}
     note = "λ is relative to the variance of the features; the paper selects it on a fifth of each task"
+    cross_validates = False  # slow with so many features
     Options = RanPACOptions
     options: RanPACOptions
 

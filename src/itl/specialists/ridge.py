@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from functools import cache
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
@@ -11,19 +15,29 @@ from itl.specialists.base import Options
 from itl.specialists.feature_statistics import FeatureStatistics
 
 GRAM, UPPER_GRAM = "sum.gram", "sum.gram_upper"  # names of saved tensors
+DEFAULT_RIDGE = 3000.0
+MAX_DEGREES_OF_FREEDOM = 0.5  # per sample, of a λ that cross-validation may choose
+RIDGES = (30.0, 100.0, 300.0, 1000.0, DEFAULT_RIDGE, 10000.0)  # candidates for λ
 SHRINKAGE = 10.0  # added to the covariance of `familiarity`, in units of its mean variance
 
 
 class RidgeOptions(Options):
-    """`ridge`: λ in units of the features' mean variance, so its strength is that of this number of samples."""
+    """`ridge`: λ in units of the features' mean variance, so its strength is that of this number of samples.
 
-    ridge: Weight = 3000.0
+    null: 3,000; `ridge` chooses it by generalized cross-validation if it has at least as many samples as features.
+    """
+
+    ridge: Weight | None = None
 
 
 class Ridge(FeatureStatistics):
     """Regresses one-hot labels on the features: (Σφφᵀ + λI)⁻¹ Σφyᵀ of centered features φ and labels y, exactly.
 
     The Gram matrix Σφφᵀ is summed over all classes, so it keeps the share of a class that is forgotten.
+
+    Attributes:
+        cross_validates: Whether λ is chosen by cross-validation unless it is given, which takes a few factorizations of
+            the Gram matrix.
     """
 
     name = "ridge"
@@ -34,6 +48,7 @@ class Ridge(FeatureStatistics):
     )
     defaults = {"memory.policy": "none", "generalist": "none"}
     class_axes = {"products": 1, "count": 0}
+    cross_validates: ClassVar[bool] = True
     Options = RidgeOptions
     options: RidgeOptions
 
@@ -57,7 +72,11 @@ class Ridge(FeatureStatistics):
         gram = self.sums["gram"] - n * torch.outer(mean, mean)
         products = self.sums["products"] - n * torch.outer(mean, label_mean)
         variance = (gram.diagonal().mean() / n).clamp(min=1e-12)
-        gram.diagonal().add_(self.options.ridge * variance)
+        ridge = DEFAULT_RIDGE if self.options.ridge is None else self.options.ridge
+        if self.options.ridge is None and self.cross_validates and n >= len(gram):
+            label_variation = (count - count.square() / n).sum()
+            ridge = _choose_ridge(gram, products, label_variation, n, variance)
+        gram.diagonal().add_(ridge * variance)
         weight = _solve(gram, products).T
         return weight, torch.where(count > 0, label_mean - weight @ mean, -1e4)
 
@@ -106,6 +125,49 @@ class Ridge(FeatureStatistics):
             gram[columns, rows] = upper
             state[GRAM] = gram
         super().load_state_dict(state, net)
+
+
+def _choose_ridge(gram: Tensor, products: Tensor, label_variation: Tensor, n: Tensor, variance: Tensor) -> float:
+    """The λ of `RIDGES` with the smallest criterion of generalized cross-validation.
+
+    The search starts at the default and ends at the first minimum: the criterion seldom has another one.
+
+    Args:
+        gram: Gram matrix `[e, e]` of the centered features.
+        products: Products `[e, outputs]` of the centered features and labels.
+        label_variation: Sum of the squared centered labels.
+        n: Number of samples.
+        variance: Unit of λ.
+    """
+
+    @cache
+    def criterion(index: int) -> float:
+        return _cross_validation(gram, products, label_variation, n, RIDGES[index] * variance)
+
+    best = RIDGES.index(DEFAULT_RIDGE)
+    for step in (-1, 1):
+        while 0 <= best + step < len(RIDGES) and criterion(best + step) < criterion(best):
+            best += step
+    return RIDGES[best]
+
+
+def _cross_validation(gram: Tensor, products: Tensor, label_variation: Tensor, n: Tensor, penalty: Tensor) -> float:
+    """(RSS / n) / (1 − tr H / n)² (Golub, Heath, Wahba 1979), where the hat matrix H includes the intercept.
+
+    Infinite if the matrix is singular to rounding, or if H has more degrees of freedom than half of the samples: with
+    so many the criterion prefers too little regularization.
+    """
+    matrix = gram.clone()
+    matrix.diagonal().add_(penalty)
+    factor, failed = torch.linalg.cholesky_ex(matrix)
+    if int(failed):
+        return math.inf
+    weight = torch.cholesky_solve(products, factor)
+    residuals = label_variation - (weight * products).sum() - penalty * weight.square().sum()
+    identity = torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
+    inverse_trace = torch.linalg.solve_triangular(factor, identity, upper=False).square().sum()
+    share = float((len(gram) - penalty * inverse_trace + 1) / n)
+    return float(residuals / n) / (1 - share) ** 2 if share <= MAX_DEGREES_OF_FREEDOM else math.inf
 
 
 def _solve(matrix: Tensor, right: Tensor) -> Tensor:

@@ -38,6 +38,7 @@ class TangentRidge(Ridge):
     note = "not in the paper: it linearizes at the fixed pre-trained weights, and regresses on all images"
     exportable = False  # the tracer fixes the batch size of forward-mode derivatives
     forward_batches = 5
+    cross_validates = False  # slow with so many features
     Options = TangentRidgeOptions
     options: TangentRidgeOptions
 
