@@ -38,9 +38,12 @@ def byte_writer(data: bytes) -> Callable[[Path], object]:
 
 def decompression_bomb(width: int, height: int) -> bytes:
     """A PNG file of a few bytes whose header claims the given size."""
-    data = encode("png", Image.new("1", (8, 8)))
-    head = struct.pack(">II", width, height) + data[24:29]
-    return data[:16] + head + struct.pack(">I", zlib.crc32(b"IHDR" + head)) + data[33:]
+    return with_declared_size(encode("png", Image.new("1", (8, 8))), width, height)
+
+
+def with_declared_size(png: bytes, width: int, height: int) -> bytes:
+    """A PNG file with another size in its header."""
+    return png[:8] + png_chunk(b"IHDR", struct.pack(">II", width, height) + png[24:29]) + png[33:]
 
 
 def write_comment_bomb(path: Path) -> object:

@@ -16,6 +16,7 @@ from PIL import Image, ImageOps
 from itl.apps.images import MAX_PIXELS, UnreadableImage, image_dimensions, printable_path, read_image
 from itl.apps.images.read import format_names
 from itl.streams.pillow_images import EXIF_TRANSPOSES
+from support.malformed_images import decompression_bomb, png_chunk
 
 
 def photo(width: int = 40, height: int = 30, seed: int = 0) -> Image.Image:
@@ -38,14 +39,11 @@ def expected(image: Image.Image, size: int, method: Image.Resampling = Image.Res
 
 def png_16_bit_rgb(values: np.ndarray) -> bytes:
     """Encode `values` (uint16 `[h, w, 3]`) as a 16-bit RGB PNG, which Pillow cannot write."""
-
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
     height, width, _ = values.shape
     head = struct.pack(">IIBBBBB", width, height, 16, 2, 0, 0, 0)
     rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in values)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+    chunks = {b"IHDR": head, b"IDAT": zlib.compress(rows), b"IEND": b""}
+    return b"\x89PNG\r\n\x1a\n" + b"".join(png_chunk(kind, data) for kind, data in chunks.items())
 
 
 @pytest.mark.parametrize("kind", ["png", "bmp", "tiff", "ppm", "webp"])
@@ -200,17 +198,10 @@ def test_1_pixel_image_and_20000_pixel_line_are_read(tmp_path: Path) -> None:
         assert (line == np.array([1, 2, 3])[:, None, None]).all()
 
 
-def bomb(width: int, height: int) -> bytes:
-    data = io.BytesIO()
-    Image.new("1", (8, 8)).save(data, "PNG")
-    head = struct.pack(">II", width, height) + data.getvalue()[24:29]
-    return data.getvalue()[:16] + head + struct.pack(">I", zlib.crc32(b"IHDR" + head)) + data.getvalue()[33:]
-
-
 @pytest.mark.parametrize("shape", [(20000, 20000), (1 << 27, 2), (12000, 12000), (1 << 30, 1 << 30)])
 def test_decompression_bomb_is_refused_before_decoding(tmp_path: Path, shape: tuple[int, int]) -> None:
     assert shape[0] * shape[1] > MAX_PIXELS
-    (tmp_path / "bomb.png").write_bytes(bomb(*shape))
+    (tmp_path / "bomb.png").write_bytes(decompression_bomb(*shape))
     with pytest.raises(UnreadableImage, match=r"bomb\.png.*exceeds the limit of 134 million pixels; make it smaller"):
         read_image(tmp_path / "bomb.png", 32)
 

@@ -11,7 +11,6 @@ import re
 import resource
 import shutil
 import struct
-import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from itl import UserError
 from itl.apps.model import Model
 from itl.checkpoint import store
 from support.damage import flip_bit
+from support.malformed_images import with_declared_size
 from support.tiny_model import trained_model
 
 Damage = Callable[[Path], None]
@@ -229,10 +229,8 @@ def sizes() -> Iterator[tuple[str, Damage]]:
 
 def declare_size(folder: Path, width: int, height: int) -> None:
     """Change the size in a PNG header and update the checksums."""
-    data = bytearray(memory_image(folder).read_bytes())
-    data[16:24] = struct.pack(">II", width, height)
-    data[29:33] = struct.pack(">I", zlib.crc32(data[12:29]))
-    memory_image(folder).write_bytes(bytes(data))
+    image = memory_image(folder)
+    image.write_bytes(with_declared_size(image.read_bytes(), width, height))
     update_checksums(folder)
 
 
