@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import httpx
 from starlette.testclient import TestClient
 
 from itl.apps.model import lock
@@ -30,15 +31,24 @@ def client_for(path: Path, token: str | None = TOKEN, **options: Any) -> TestCli
     return TestClient(app, base_url=BASE, headers=headers, raise_server_exceptions=False)
 
 
-def add(client: TestClient, kind: str, numbers: range, name: str | None = None) -> Any:
+def upload(client: httpx.Client, *files: tuple[str, bytes], name: str = "cat") -> Any:
+    """Add files, given by name and content, to the next lesson as pictures of a class; return the response."""
+    return client.post("/api/pictures", data={"class": name}, files=[("image", file) for file in files])
+
+
+def add(client: httpx.Client, kind: str, numbers: range, name: str | None = None) -> Any:
     """Add drawn shapes to the next lesson, as pictures of a class."""
-    files = [("image", file) for file in shapes(kind, numbers, 16)]
-    return client.post("/api/pictures", data={"class": name or kind}, files=files).json()
+    return upload(client, *shapes(kind, numbers, 16), name=name or kind).json()
 
 
-def draft(client: TestClient) -> dict[str, list[str]]:
+def draft(client: httpx.Client) -> dict[str, list[str]]:
     """The pictures of the next lesson by class."""
     return {one["name"]: one["pictures"] for one in client.get("/api/state").json()["draft"]}
+
+
+def draft_sizes(client: httpx.Client) -> dict[str, int]:
+    """The number of pictures of the next lesson by class."""
+    return {name: len(pictures) for name, pictures in draft(client).items()}
 
 
 def teach_draft(client: TestClient, path: Path) -> str:

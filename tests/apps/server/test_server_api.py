@@ -25,7 +25,7 @@ from itl.apps.server.predictor import Predictor
 from itl.apps.server.sessions import Sessions
 from itl.apps.teaching import TeachingOptions, options
 from itl.errors import UserError
-from support.server_client import LIMITS, add, client_for, draft, zipped
+from support.server_client import LIMITS, add, client_for, draft, draft_sizes, zipped
 from support.serving import png, shapes
 from support.tiny_model import tiny_task
 
@@ -182,7 +182,7 @@ def test_zip_folders_are_classes(client: TestClient) -> None:
     answer = client.post("/api/pictures", files=[("image", ("shapes.zip", out.getvalue()))]).json()
     assert answer["added"] == 6
     assert [problem["name"] for problem in answer["problems"]] == ["notes.txt"]
-    assert {name: len(pictures) for name, pictures in draft(client).items()} == {"circle": 3, "square": 3}
+    assert draft_sizes(client) == {"circle": 3, "square": 3}
 
 
 def test_large_pictures_are_reduced_and_turned_upright(client: TestClient) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
+from support.server_client import add
 from support.serving import Served, shapes
 
 pytestmark = pytest.mark.slow
@@ -30,10 +31,6 @@ def wait_for(condition: Callable[[], Any], seconds: float = 240) -> Any:
     raise TimeoutError("the condition did not become true")
 
 
-def add(client: httpx.Client, kind: str) -> None:
-    client.post("/api/pictures", data={"class": kind}, files=[("image", file) for file in shapes(kind, range(10), 16)])
-
-
 def is_idle(client: httpx.Client) -> bool:
     return not client.get("/api/state").json()["busy"]
 
@@ -46,12 +43,12 @@ def test_lesson_of_a_killed_server_can_be_continued_and_cancelled(
     served = Served(path, settings={"specialist.epochs": 2, "tangent.epochs": 2, "projection.epochs": 2})
     with served.client() as client:
         for kind in ("circle", "square"):
-            add(client, kind)
+            add(client, kind, range(10))
         assert client.post("/api/lesson", json={}).status_code == 202
         wait_for(lambda: is_idle(client))
         complete = client.get("/api/model").json()
         before = client.post("/api/predict", files=[("image", shapes("circle", [77], 16)[0])]).json()
-        add(client, "cross")
+        add(client, "cross", range(10))
     served.close()
     # The next lesson must take long. A model keeps the settings that the user chose, so its saved state is changed.
     subprocess.run([sys.executable, "-c", CHANGE_EPOCHS, str(path)], check=True)
@@ -112,7 +109,7 @@ def test_killed_server_leaves_no_worker_process(tmp_path: Path) -> None:
     served = Served(tmp_path / "model", settings=LONG)
     with served.client() as client:
         for kind in ("circle", "square"):
-            add(client, kind)
+            add(client, kind, range(10))
         client.post("/api/lesson", json={})
         holder = tmp_path / "model" / "LOCK.json"
         wait_for(holder.exists)

@@ -8,7 +8,6 @@ import re
 import socket
 import struct
 import zipfile
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,8 @@ from starlette.testclient import TestClient
 
 from itl.apps.server.security import HEADERS
 from itl.cli.commands.serve import _listen, serve
-from support.server_client import BASE, LIMITS, TOKEN, client_for
+from support.malformed_images import decompression_bomb
+from support.server_client import BASE, LIMITS, TOKEN, client_for, draft_sizes, upload
 from support.serving import png, shape_picture
 
 STATIC = Path(__file__).parents[3] / "src/itl/apps/server/static"
@@ -32,14 +32,6 @@ def zip_of(entries: dict[str, bytes]) -> bytes:
         for name, data in entries.items():
             archive.writestr(name, data)
     return out.getvalue()
-
-
-def add(client: TestClient, *files: tuple[str, bytes], name: str = "cat") -> Any:
-    return client.post("/api/pictures", data={"class": name}, files=[("image", file) for file in files])
-
-
-def draft(client: TestClient) -> dict[str, int]:
-    return {one["name"]: len(one["pictures"]) for one in client.get("/api/state").json()["draft"]}
 
 
 # ---------------------------------------------------------------------------------------------------- who may connect
@@ -111,7 +103,7 @@ def test_cross_site_requests_are_refused(tmp_path: Path, headers: dict[str, str]
         files = [("image", ("a.png", png(shape_picture("circle", 1))))]
         assert client.post("/api/pictures", data={"class": "x"}, files=files, headers=headers).status_code == 403
         assert client.get("/api/state", headers=headers).status_code == 403
-        assert draft(client) == {}
+        assert draft_sizes(client) == {}
 
 
 def test_cookie_alone_changes_nothing(tmp_path: Path) -> None:
@@ -157,18 +149,18 @@ def test_page_has_no_inline_code_and_no_other_host() -> None:
 
 def test_number_of_files_is_limited(client: TestClient) -> None:
     files = [(f"{k}.png", png(shape_picture("circle", k, 16))) for k in range(LIMITS.files + 1)]
-    answer = add(client, *files)
+    answer = upload(client, *files)
     assert answer.status_code == 400
-    assert draft(client) == {}
+    assert draft_sizes(client) == {}
 
 
 def test_number_of_pictures_in_a_lesson_is_limited(client: TestClient) -> None:
     for start in (0, 15):
-        add(client, *[(f"{k}.png", png(shape_picture("circle", k, 16))) for k in range(start, start + 15)])
-    answer = add(client, ("one more.png", png(shape_picture("square", 1, 16))))
+        upload(client, *[(f"{k}.png", png(shape_picture("circle", k, 16))) for k in range(start, start + 15)])
+    answer = upload(client, ("one more.png", png(shape_picture("square", 1, 16))))
     assert answer.status_code == 400
     assert "at most 30 pictures" in answer.json()["error"]
-    assert draft(client) == {"cat": 30}
+    assert draft_sizes(client) == {"cat": 30}
 
 
 @pytest.mark.parametrize("declared", [True, False])
@@ -183,26 +175,18 @@ def test_size_of_a_file_is_limited(client: TestClient) -> None:
     noise = Image.effect_noise((480, 480), 200).convert("RGB")
     data = png(noise)
     assert LIMITS.file_bytes < len(data) < LIMITS.request_bytes
-    answer = add(client, ("large.png", data))
+    answer = upload(client, ("large.png", data))
     assert answer.status_code == 400
     assert "make it smaller" in answer.json()["error"]
 
 
 def test_decompression_bomb_is_not_decoded(client: TestClient) -> None:
     """A small file that declares 30,000 x 30,000 pixels."""
-
-    def chunk(kind: bytes, body: bytes) -> bytes:
-        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
-
-    header = struct.pack(">IIBBBBB", 30_000, 30_000, 8, 2, 0, 0, 0)
-    bomb = (
-        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(1000))) + chunk(b"IEND", b"")
-    )
-    answer = add(client, ("bomb.png", bomb)).json()
+    answer = upload(client, ("bomb.png", decompression_bomb(30_000, 30_000))).json()
     assert answer["added"] == 0
     assert "pixels" in answer["problems"][0]["why"]
     over = png(Image.new("RGB", (501, 500)))  # one column more than allowed
-    assert "pixels" in add(client, ("over.png", over)).json()["problems"][0]["why"]
+    assert "pixels" in upload(client, ("over.png", over)).json()["problems"][0]["why"]
 
 
 @pytest.mark.parametrize("name", ["../../evil.png", "/etc/evil.png", "a/../../evil.png", "..\\evil.png", "C:/evil.png"])
@@ -212,7 +196,7 @@ def test_zip_with_a_path_outside_is_refused(client: TestClient, tmp_path: Path, 
     answer = client.post("/api/pictures", files=[("image", ("a.zip", zip_of({"cat/1.png": picture, name: picture})))])
     assert answer.status_code == 400
     assert "unsafe path" in answer.json()["error"]
-    assert draft(client) == {}
+    assert draft_sizes(client) == {}
     assert not [path for path in set(tmp_path.parent.rglob("*")) - before if "evil" in path.name]
 
 
@@ -232,7 +216,7 @@ def test_zip_that_declares_wrong_sizes_is_refused(client: TestClient) -> None:
     data[position : position + 4] = struct.pack("<I", 10)
     answer = client.post("/api/pictures", files=[("image", ("a.zip", bytes(data)))])
     assert answer.status_code == 400 or answer.json()["added"] == 0
-    assert sum(draft(client).values()) == 0
+    assert sum(draft_sizes(client).values()) == 0
 
 
 @pytest.mark.parametrize("entries", [21, 300])
@@ -261,9 +245,9 @@ def test_number_of_zip_entries_is_limited(client: TestClient, entries: int) -> N
 )
 def test_class_names_never_become_paths(client: TestClient, tmp_path: Path, name: str) -> None:
     before = set(tmp_path.parent.rglob("*"))
-    answer = add(client, ("1.png", png(shape_picture("circle", 1, 16))), name=name)
+    answer = upload(client, ("1.png", png(shape_picture("circle", 1, 16))), name=name)
     if answer.status_code == 200:
-        assert draft(client) == {name: 1}
+        assert draft_sizes(client) == {name: 1}
     new = [path.relative_to(tmp_path) for path in set(tmp_path.parent.rglob("*")) - before]
     allowed = re.compile(r"new/pictures(/(files(/[0-9a-f]{32}\.png)?|draft(/itl-pictures\.json)?))?")
     assert all(allowed.fullmatch(path.as_posix()) for path in new), new
@@ -277,7 +261,7 @@ def test_unusable_class_names_are_refused(client: TestClient, name: str) -> None
     assert picture.status_code == 200
     answer = client.post("/api/classes/rename", json={"old": "cat", "new": name})
     assert answer.status_code == 400
-    assert draft(client) == {"cat": 1}
+    assert draft_sizes(client) == {"cat": 1}
 
 
 @pytest.mark.parametrize("name", ["../x", "a/b", "..", ".hidden", "/tmp/x", "x" * 61, "", "a\\b", "nul\0"])
@@ -305,7 +289,7 @@ def test_only_the_static_files_of_the_page_are_served(client: TestClient, path: 
 
 def test_stored_files_are_served_as_newly_encoded_pictures(client: TestClient) -> None:
     """A picture with HTML behind its pixels comes back as a JPEG without it."""
-    add(client, ("page.html", png(shape_picture("circle", 1)) + b"<script>alert(1)</script>"))
+    upload(client, ("page.html", png(shape_picture("circle", 1)) + b"<script>alert(1)</script>"))
     (one,) = client.get("/api/state").json()["draft"]
     answer = client.get(f"/api/pictures/{one['pictures'][0]}")
     assert answer.headers["content-type"] == "image/jpeg"
