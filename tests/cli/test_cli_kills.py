@@ -15,7 +15,8 @@ import pytest
 
 from itl.checkpoint import store
 from support.cli_process import ForkServer
-from support.image_folders import IMAGE_SETTINGS, as_options, write_images
+from support.image_folders import IMAGE_SETTINGS, as_options
+from support.interrupted_commands import image_folders, model_of
 from support.records import without_keys
 
 MIN_KILLS = 30  # per command
@@ -32,17 +33,6 @@ COMMANDS = {
     "run itl-l": ["run", "--resume", "--quiet", "--out", "out", "--method", "itl-l", "--tasks", "2", *as_options(RUN)],
     "learn": ["learn", "out", "one", "two", "--quiet", "--size", "8", "--buffer", "12", *as_options(LEARN)],
 }
-
-
-def image_folders(folder: Path) -> Path:
-    """A new folder with images to learn."""
-    write_images(folder / "one", "ant", "bee", each=12)
-    write_images(folder / "two", "cat", "dog", each=12)
-    return folder
-
-
-def model_of(folder: Path) -> Path:
-    return folder / "out" / "model" if (folder / "out" / "config.json").exists() else folder / "out"
 
 
 def result(folder: Path) -> dict[str, Any]:

@@ -23,7 +23,8 @@ from itl.experiments.search.local_backend import LocalBackend
 from itl.experiments.search.progress import ProgressTracker
 from itl.experiments.search.sweep import sweep
 from itl.experiments.search.sweep_jobs import SweepJobs
-from support.image_folders import IMAGE_SETTINGS, as_options, write_images
+from support.image_folders import IMAGE_SETTINGS, as_options
+from support.interrupted_commands import image_folders, model_of
 
 DEVICE = "cuda"
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
@@ -44,12 +45,6 @@ COMMANDS = {
 STAGES = ("specialist", "generalist", "projection")
 
 
-def image_folders(folder: Path) -> Path:
-    write_images(folder / "one", "ant", "bee", each=12)
-    write_images(folder / "two", "cat", "dog", each=12)
-    return folder
-
-
 def start(words: list[str], folder: Path) -> subprocess.Popen[str]:
     """Run the command in a separate process that saves its state after every round."""
     env = {**os.environ, "ITL_SAVE_EVERY": "0", "ITL_CACHE": "off", "OMP_NUM_THREADS": "1"}
@@ -57,10 +52,6 @@ def start(words: list[str], folder: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-c", line, *words], cwd=folder, env=env, stderr=subprocess.PIPE, text=True
     )
-
-
-def model_of(folder: Path) -> Path:
-    return folder / "out" / "model" if (folder / "out" / "config.json").exists() else folder / "out"
 
 
 def position(folder: Path) -> tuple[int, str]:
