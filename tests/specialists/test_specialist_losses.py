@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -11,6 +9,7 @@ from torch import Tensor, nn
 from itl.settings import SpecialistSettings
 from itl.specialists import Batch, build
 from itl.specialists.losses import cross_entropy, squared_error
+from support.specialist_batches import mean, sample_ce
 from support.tiny import tiny_net
 
 
@@ -18,23 +17,10 @@ def specialist(name: str, **settings: object):  # type: ignore[no-untyped-def]
     return build(SpecialistSettings(name=name, **settings))  # type: ignore[arg-type]
 
 
-def ce(logits: Tensor, y: Tensor) -> list[float]:
-    """−log softmax at the label of each sample."""
-    out = []
-    for row, label in zip(logits.tolist(), y.tolist(), strict=True):
-        top = max(row)
-        out.append(top + math.log(sum(math.exp(v - top) for v in row)) - row[label])
-    return out
-
-
 def squares(logits: Tensor, stored: Tensor, logit_widths: list[int] | None = None) -> list[list[float]]:
     """(logit − stored)² for each sample, over the known columns of the stored logits."""
     rows = zip(logits.tolist(), stored.tolist(), logit_widths or [logits.shape[1]] * len(logits), strict=True)
     return [[(a - b) ** 2 for a, b in zip(p[:width], z[:width], strict=True)] for p, z, width in rows]
-
-
-def mean(values: list[float]) -> float:
-    return sum(values) / len(values)
 
 
 @pytest.fixture
@@ -51,7 +37,7 @@ def make_batch(n: int, seed: int, logits: bool = False, logit_widths: list[int] 
 
 def test_sgd_loss_is_cross_entropy_of_the_task(net: nn.Module) -> None:
     batch = make_batch(5, 0)
-    expected = mean(ce(net(batch.x), batch.y))
+    expected = mean(sample_ce(net(batch.x), batch.y))
     assert specialist("sgd").loss(net, batch, ()).item() == pytest.approx(expected, rel=1e-5)
     assert specialist("sgd").num_replay_batches == 0
     assert specialist("sgd", reduction="sum").loss(net, batch, ()).item() == pytest.approx(5 * expected, rel=1e-5)
@@ -61,13 +47,15 @@ def test_sgd_loss_is_cross_entropy_of_the_task(net: nn.Module) -> None:
 def test_er_loss_is_one_mean_over_the_concatenated_batch(net: nn.Module, draws: int) -> None:
     batch, replay_batches = make_batch(5, 0), tuple(make_batch(3, k) for k in range(1, draws + 1))
     joint_logits = net(torch.cat([batch.x, *(p.x for p in replay_batches)]))  # batch norm mixes the batches
-    expected = ce(joint_logits, torch.cat([batch.y, *(p.y for p in replay_batches)]))
+    expected = sample_ce(joint_logits, torch.cat([batch.y, *(p.y for p in replay_batches)]))
     assert specialist("er").loss(net, batch, replay_batches).item() == pytest.approx(mean(expected), rel=1e-5)
     assert specialist("er", reduction="sum").loss(net, batch, replay_batches).item() == pytest.approx(
         sum(expected), rel=1e-5
     )
     if draws:
-        separate = mean(ce(net(batch.x), batch.y) + [v for p in replay_batches for v in ce(net(p.x), p.y)])
+        separate = mean(
+            sample_ce(net(batch.x), batch.y) + [v for p in replay_batches for v in sample_ce(net(p.x), p.y)]
+        )
         assert abs(separate - mean(expected)) > 1e-4  # separate forward passes give another loss
 
 
@@ -91,9 +79,9 @@ def test_derpp_loss_is_three_terms_with_separate_forward_passes(
     )[:draws]
     over_samples, over_all = REDUCTIONS[how]
     expected = (
-        over_samples(ce(net(batch.x), batch.y))
+        over_samples(sample_ce(net(batch.x), batch.y))
         + 0.3 * over_all(squares(net(replay_batches[0].x), replay_batches[0].stored_logits, logit_widths))
-        + 0.7 * over_samples(ce(net(replay_batches[-1].x), replay_batches[-1].y))
+        + 0.7 * over_samples(sample_ce(net(replay_batches[-1].x), replay_batches[-1].y))
     )
     method = specialist("derpp", alpha=0.3, beta=0.7, draws=draws, reduction=how)
     assert method.loss(net, batch, replay_batches).item() == pytest.approx(expected, rel=1e-4)
@@ -101,7 +89,7 @@ def test_derpp_loss_is_three_terms_with_separate_forward_passes(
 
 def test_derpp_with_empty_memory_is_plain_training(net: nn.Module) -> None:
     batch = make_batch(5, 0)
-    expected = mean(ce(net(batch.x), batch.y))
+    expected = mean(sample_ce(net(batch.x), batch.y))
     assert specialist("derpp", alpha=9.0, beta=9.0).loss(net, batch, ()).item() == pytest.approx(expected, rel=1e-5)
 
 
@@ -126,4 +114,4 @@ def test_losses_are_computed_in_float32() -> None:
     logits, y = torch.randn(4, 3).bfloat16(), torch.tensor([0, 1, 2, 0])
     assert cross_entropy(logits, y).dtype == torch.float32
     assert squared_error(logits, logits).dtype == torch.float32
-    assert cross_entropy(logits, y).item() == pytest.approx(mean(ce(logits.float(), y)), rel=1e-6)
+    assert cross_entropy(logits, y).item() == pytest.approx(mean(sample_ce(logits.float(), y)), rel=1e-6)

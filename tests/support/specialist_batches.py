@@ -59,7 +59,14 @@ def mean(values: Any) -> float:
     return sum(values) / len(values)
 
 
+def sample_ce(logits: Tensor, y: Tensor, columns: list[int] | None = None) -> list[float]:
+    """Cross-entropy of each sample, over all or some columns."""
+    if columns is None:
+        columns = list(range(logits.shape[1]))
+    rows = zip(logits.tolist(), y.tolist(), strict=True)
+    return [-log_softmax([row[c] for c in columns])[columns.index(label)] for row, label in rows]
+
+
 def ce(logits: Tensor, y: Tensor, columns: list[int]) -> float:
     """Mean cross-entropy over some columns."""
-    rows = zip(logits.tolist(), y.tolist(), strict=True)
-    return mean(-log_softmax([row[c] for c in columns])[columns.index(label)] for row, label in rows)
+    return mean(sample_ce(logits, y, columns))
