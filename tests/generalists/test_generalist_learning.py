@@ -52,7 +52,8 @@ def test_projection_reaches_the_tangent_models_outputs() -> None:
     assert distance[-1] < distance[0] / 100
 
 
-def test_tangent_learning_fits_the_memory() -> None:
+def record_logits() -> tuple[dict[str, Tensor], LambdaCallback]:
+    """A callback that records the tangent model's logits of the memory, by event, and its dictionary."""
     logits: dict[str, Tensor] = {}
 
     def listen(event: str, learner: Learner, stage: str | None, epoch: int) -> None:
@@ -60,8 +61,13 @@ def test_tangent_learning_fits_the_memory() -> None:
             assert learner._generalist is not None
             logits[event] = learner._generalist.logits(learner.normalize(learner.memory.pixels[:8]))
 
+    return logits, LambdaCallback(listen)
+
+
+def test_tangent_learning_fits_the_memory() -> None:
+    logits, callback = record_logits()
     settings = {"net__name": "resnet8", "augment__padding": 0, "tangent__epochs": 60, "tangent__lr": 0.1}
-    learner = tiny_learner(callback=LambdaCallback(listen), **settings)
+    learner = tiny_learner(callback=callback, **settings)
     learner.learn(tiny_stream().tasks[0])
     labels = torch.from_numpy(learner.memory.labels)
     before, after = (F.cross_entropy(logits[e], labels).item() for e in ("on_stage_start", "on_stage_end"))
@@ -162,16 +168,10 @@ def test_relative_squared_error_is_scale_invariant() -> None:
 
 def test_itl_l_learns_from_stored_logits() -> None:
     """With β = 0 only the stored logits determine the tangent model, which must come closer to them."""
-    logits: dict[str, Tensor] = {}
-
-    def listen(event: str, learner: Learner, stage: str | None, epoch: int) -> None:
-        if stage == "tangent" and event != "on_round_end":
-            assert learner._generalist is not None
-            logits[event] = learner._generalist.logits(learner.normalize(learner.memory.pixels[:8]))
-
+    logits, callback = record_logits()
     learner = tiny_learner(
         "itl-l",
-        callback=LambdaCallback(listen),
+        callback=callback,
         augment__padding=0,
         tangent__beta=0.0,
         tangent__alpha=1.0,

@@ -43,7 +43,12 @@ class ReportPage:
     """An open page, with its console messages (`messages`) and requested URLs (`requests`)."""
 
     def __init__(self, browser: Any, file: Path, width: int = 1100, theme: str = "light") -> None:
-        self.context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=theme, offline=True)
+        viewport = {"width": width, "height": 900}
+        self.load(browser.new_context(viewport=viewport, color_scheme=theme, offline=True), file.resolve().as_uri())
+
+    def load(self, context: Any, url: str) -> None:
+        """Open the page in a context of the browser and wait until it is ready."""
+        self.context = context
         self.context.set_default_timeout(TIMEOUT_MS)
         self.page = self.context.new_page()
         self.messages: list[str] = []
@@ -51,7 +56,7 @@ class ReportPage:
         self.page.on("console", lambda message: self.messages.append(f"{message.type}: {message.text}"))
         self.page.on("pageerror", lambda error: self.messages.append(f"error: {error}"))
         self.page.on("request", lambda request: self.requests.append(request.url))
-        self.page.goto(file.resolve().as_uri())
+        self.page.goto(url)
         self.page.wait_for_selector("html[data-ready]")
 
     @property

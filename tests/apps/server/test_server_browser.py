@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from support.browser import TIMEOUT_MS, ReportPage, browser, needs_browser
+from support.browser import ReportPage, browser, needs_browser
 from support.serving import Served, shapes
 
 pytestmark = pytest.mark.slow
@@ -33,18 +33,9 @@ class ServedPage(ReportPage):
 
     def __init__(self, browser: Any, served: Served, width: int = 1100, theme: str = "light", **options: Any) -> None:
         self.served = served
-        self.context = browser.new_context(
-            viewport={"width": width, "height": 850}, color_scheme=theme, permissions=["camera"], **options
-        )
-        self.context.set_default_timeout(TIMEOUT_MS)
-        self.page = self.context.new_page()
-        self.messages: list[str] = []
-        self.requests: list[str] = []
-        self.page.on("console", lambda message: self.messages.append(f"{message.type}: {message.text}"))
-        self.page.on("pageerror", lambda error: self.messages.append(f"error: {error}"))
-        self.page.on("request", lambda request: self.requests.append(request.url))
-        self.page.goto(served.url)
-        self.page.wait_for_selector("html[data-ready]")
+        viewport = {"width": width, "height": 850}
+        context = browser.new_context(viewport=viewport, color_scheme=theme, permissions=["camera"], **options)
+        self.load(context, served.url)
 
     def tab(self, name: str) -> None:
         self.page.get_by_role("tab", name=name, exact=True).click()
