@@ -16,7 +16,14 @@ from itl.memory.greedy_selection import herding
 from itl.replay.epochs import ReplayRoundPlanner
 from itl.specialists import Batch
 from itl.specialists.er import ER
-from support.tiny import LambdaCallback, differing_keys, learner_snapshot, tiny_learner, tiny_stream
+from support.tiny import (
+    LambdaCallback,
+    assert_slots_hold_their_images,
+    differing_keys,
+    learner_snapshot,
+    tiny_learner,
+    tiny_stream,
+)
 
 POLICIES: dict[str, dict[str, Any]] = {
     "ring": {},
@@ -44,11 +51,7 @@ def test_slots_match_their_images_classes_and_tasks(policy: str, method: str) ->
         learner.learn(task)
         slots = learner.memory.slots
         assert slots.count == 7
-        for slot in range(7):
-            source = stream.tasks[slots.task[slot]].train
-            row = torch.tensor([int(slots.row[slot])])
-            assert torch.equal(learner.memory.pixels[slot], source.gather(row)[0])
-            assert slots.label[slot] == source.labels[row]
+        assert_slots_hold_their_images(learner, stream)
         counts = np.bincount(learner.memory.labels)
         assert counts[counts > 0].max() - counts[counts > 0].min() <= 1
         assert len({(t, r) for t, r in zip(slots.task, slots.row, strict=True)}) == 7

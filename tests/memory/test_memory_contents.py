@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 
-from support.tiny import tiny_learner, tiny_stream
+from support.tiny import assert_slots_hold_their_images, tiny_learner, tiny_stream
 
 METHODS = ["itl", "er", "derpp", "itl-l", "b+ff"]
 
@@ -22,11 +21,7 @@ def test_slots_match_their_images_classes_and_tasks(method: str, buffer: int) ->
         assert learner.memory.pixels.shape == (buffer + 1, 1, 8, 8)
         assert slots.count == len(learner.memory) == buffer
         assert set(slots.task[: slots.count]) <= set(range(number + 1))
-        for slot in range(slots.count):
-            source = stream.tasks[slots.task[slot]].train
-            row = torch.tensor([int(slots.row[slot])])
-            assert torch.equal(learner.memory.pixels[slot], source.gather(row)[0])
-            assert slots.label[slot] == source.labels[row]
+        assert_slots_hold_their_images(learner, stream)
         assert (slots.written[: slots.count] > 0).all()
         assert (slots.written[: slots.count] <= slots.step).all()
         assert slots.step == (number + 1) * 2 * 2  # 2 epochs of 2 steps a task, of 8 images and of 10

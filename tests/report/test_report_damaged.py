@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,42 +47,42 @@ def error_message(path: Path) -> str:
     return ""
 
 
-def test_result_with_a_missing_or_wrong_field_gives_at_most_one_line(run_path: Path) -> None:
-    intact = RunFolder(run_path).read("result.json")
-    assert error_message(run_path) == ""
-    refused = set()
+def damaged_copies(intact: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Copies of a record in which one field is missing or wrong, each with the field's name."""
     for name in intact:
         for value in WRONG_VALUES:
             damaged = copy.deepcopy(intact)
             damaged.pop(name) if value is ... else damaged.update({name: value})
-            (run_path / "result.json").write_text(json.dumps(damaged))
-            if line := error_message(run_path):
-                assert "\n" not in line
-                refused.add(name)
+            yield name, damaged
+
+
+def test_result_with_a_missing_or_wrong_field_gives_at_most_one_line(run_path: Path) -> None:
+    intact = RunFolder(run_path).read("result.json")
+    assert error_message(run_path) == ""
+    refused = set()
+    for name, damaged in damaged_copies(intact):
+        (run_path / "result.json").write_text(json.dumps(damaged))
+        if line := error_message(run_path):
+            assert "\n" not in line
+            refused.add(name)
     assert {"format", "class_il", "class_il_matrix", "memory", "stages", "seconds", "hardware"} <= refused
 
 
 def test_configuration_with_a_missing_or_wrong_field_never_fails_otherwise(run_path: Path) -> None:
     intact = RunFolder(run_path).read("config.json")
-    for name in intact:
-        for value in WRONG_VALUES:
-            damaged = copy.deepcopy(intact)
-            damaged.pop(name) if value is ... else damaged.update({name: value})
-            (run_path / "config.json").write_text(json.dumps(damaged))
-            error_message(run_path)
+    for _, damaged in damaged_copies(intact):
+        (run_path / "config.json").write_text(json.dumps(damaged))
+        error_message(run_path)
 
 
 def test_metrics_line_with_a_missing_or_wrong_field_is_refused(run_path: Path) -> None:
     lines = (run_path / "metrics.jsonl").read_text().splitlines()
     intact = json.loads(lines[5])
     refused = set()
-    for name in intact:
-        for value in WRONG_VALUES:
-            damaged = copy.deepcopy(intact)
-            damaged.pop(name) if value is ... else damaged.update({name: value})
-            (run_path / "metrics.jsonl").write_text("\n".join([*lines[:5], json.dumps(damaged), *lines[6:]]) + "\n")
-            if error_message(run_path):
-                refused.add(name)
+    for name, damaged in damaged_copies(intact):
+        (run_path / "metrics.jsonl").write_text("\n".join([*lines[:5], json.dumps(damaged), *lines[6:]]) + "\n")
+        if error_message(run_path):
+            refused.add(name)
     assert {"kind", "task", "class_il", "class_il_tasks"} <= refused
     (run_path / "metrics.jsonl").write_text("")
     assert error_message(run_path) == ""

@@ -111,6 +111,16 @@ def learner_snapshot(learner: Learner) -> dict[str, Tensor]:
     return snapshot
 
 
+def assert_slots_hold_their_images(learner: Learner, stream: Stream) -> None:
+    """Check that every filled slot has the raw image and the label of its row in its task."""
+    slots = learner.memory.slots
+    for slot in range(slots.count):
+        source = stream.tasks[slots.task[slot]].train
+        row = torch.tensor([int(slots.row[slot])])
+        assert torch.equal(learner.memory.pixels[slot], source.gather(row)[0])
+        assert slots.label[slot] == source.labels[row]
+
+
 def differing_keys(a: dict[str, Tensor], b: dict[str, Tensor]) -> set[str]:
     """The names of the tensors in which two snapshots differ."""
     return {name for name in a.keys() | b.keys() if name not in a or name not in b or not torch.equal(a[name], b[name])}
