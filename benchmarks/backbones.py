@@ -54,6 +54,7 @@ PENALTIES = [{"specialist.lr": 0.001, "tangent.l2": l2} for l2 in (1e-4, 1e-3, 1
 ROWS: dict[str, tuple[str, dict[str, Any], list[dict[str, Any]]]] = {
     "ncm": ("ncm", {}, [{}]),
     "ridge": ("ridge", {}, [{"specialist.options.ridge": ridge} for ridge in RIDGES]),
+    "ridge-default": ("ridge", {}, [{}]),
     "ranpac": (
         "ranpac",
         {},
