@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 import subprocess
 import sys
@@ -225,3 +227,35 @@ def test_a_full_standard_output_is_reported_in_one_line() -> None:
     assert (
         done.stderr == "itl: Cannot write the output: No space left on device. Everything finished before is saved.\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ("sweep >&-", 0),
+        ("info missing 2>&-", 2),
+        ("info missing >&- 2>&-", 2),
+        ("info missing 2>/dev/full", 2),
+        ("info missing 2>&1 | true", 2),
+        ("sweep 2>&1 | true", 0),
+    ],
+)
+def test_exit_code_does_not_depend_on_a_reader_of_the_output(words: str, code: int) -> None:
+    command = f"{sys.executable} -m itl {words}; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_lack_of_file_descriptors_is_reported_in_one_line(monkeypatch, capfd, tmp_path):
+    import itl.experiments.run
+    from itl.cli import main
+
+    def fails(*args, **options):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), "model")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(itl.experiments.run, "run", fails)
+    with pytest.raises(SystemExit) as stop:
+        main(["run"])
+    assert (stop.value.code, capfd.readouterr().err) == (2, "itl: Cannot use model: Too many open files.\n")

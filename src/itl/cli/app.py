@@ -9,7 +9,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 import click
 
@@ -96,38 +96,56 @@ for section in HELP_SECTIONS.values():
         cli.add_command(command)
 
 
-class _OutputStream(io.TextIOWrapper):
-    """Standard output that discards everything once its reader, such as `head -1`, is gone: the command goes on."""
+class _StandardStream(io.TextIOWrapper):
+    """A standard stream that discards everything once its reader, such as `head -1`, is gone: the command goes on.
 
-    def __init__(self, stream: io.TextIOWrapper) -> None:
+    Args:
+        stream: The stream to replace.
+        ignored: Type of the errors after which everything is discarded.
+    """
+
+    def __init__(self, stream: io.TextIOWrapper, ignored: type[OSError]) -> None:
         super().__init__(
-            stream.buffer, encoding=stream.encoding, errors=stream.errors, line_buffering=stream.line_buffering
+            stream.buffer,
+            encoding=stream.encoding,
+            errors="replace",  # a terminal that cannot show ± must not end a run
+            line_buffering=stream.line_buffering,
+            write_through=stream.write_through,
         )
         self._original = stream  # it would close the file when it is deleted
+        self._ignored = ignored
 
     def write(self, text: str) -> int:
         """Write text, if there is a reader."""
         try:
             return super().write(text)
-        except BrokenPipeError:
-            _discard_output()
+        except self._ignored:
+            _discard(self)
             return len(text)
 
     def flush(self) -> None:
         """Flush, if there is a reader."""
         try:
             super().flush()
-        except BrokenPipeError:
-            _discard_output()
+        except self._ignored:
+            _discard(self)
+
+
+def _prepare_standard_streams() -> None:
+    """Let the command go on without a reader of its output, and without a place for its messages."""
+    for name, ignored in (("stdout", BrokenPipeError), ("stderr", OSError)):
+        stream = getattr(sys, name)
+        if stream is None:  # the caller has closed it, as `>&-` does
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+        elif isinstance(stream, io.TextIOWrapper) and stream is getattr(sys, f"__{name}__"):
+            setattr(sys, name, _StandardStream(stream, ignored))
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def main(args: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit: 0 for success, 2 for the user's mistakes, 1 for bugs, 130 for Ctrl-C."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal that cannot show ± must not end a run
-    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout is sys.__stdout__:
-        sys.stdout = _OutputStream(sys.stdout)
+    _prepare_standard_streams()
     try:
         code = cli.main(args, prog_name="itl", standalone_mode=False)
         sys.stdout.flush()
@@ -165,14 +183,14 @@ def _system_message(error: Exception) -> str | None:
     if error.filename is not None:
         advice = _ADVICE.get(error.errno, "")
         return f"Cannot use {str(error.filename)[:200]}: {error.strerror}.{advice}"
-    _discard_output()
+    _discard(sys.stdout)
     return f"Cannot write the output: {error.strerror}. Everything finished before is saved."
 
 
-def _discard_output() -> None:
-    """Redirect standard output to nowhere: Python would fail to flush it again at exit."""
+def _discard(stream: TextIO) -> None:
+    """Redirect a standard stream to nowhere: Python would fail to flush it again at exit."""
     with suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _click_message(error: click.ClickException) -> str:
