@@ -80,6 +80,20 @@ def test_yaml_anchors_are_resolved(tmp_path):
     assert [(c.seed, c.buffer) for c in load_grid(str(tmp_path / "g.yaml")).cells] == [(2, 30), (2, 40)]
 
 
+def test_size_and_depth_of_a_grid_are_limited(tmp_path, monkeypatch):
+    def refused(text, message):
+        (tmp_path / "g.yaml").write_text(text)
+        with pytest.raises(UserError, match=message):
+            load_grid(str(tmp_path / "g.yaml"))
+
+    monkeypatch.setattr("yaml.load", lambda *_: pytest.fail("it was loaded"))
+    anchors = [f"a{k}: &a{k} [{', '.join([f'*a{k - 1}'] * 9 if k else '0' * 9)}]\n" for k in range(7)]
+    refused("".join(anchors), "more than 200,000 values once its anchors are replaced")
+    refused(f"seeds: {'[' * 101}{']' * 101}", "nested too deeply")
+    refused("vary: &v {a: *v}", "nested too deeply, or contains itself")
+    refused("#" * (4 << 20) + "\n", "more than 4 MiB")
+
+
 MISTAKES = {
     "empty": ({"methods": []}, "empty"),
     "no cells": ({"cells": []}, "empty"),
