@@ -98,6 +98,15 @@ def test_file_and_folder_are_flushed_to_disk(tmp_path: Path, monkeypatch: pytest
     assert flushed == [str(tmp_path), str(tmp_path / "b")]
 
 
+def test_changes_of_an_existing_file_are_flushed_to_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a").write_bytes(b"old")
+    flushed: list[bytes] = []
+    monkeypatch.setattr(atomic.os, "fsync", lambda _: flushed.append((tmp_path / "a").read_bytes()))
+    append(tmp_path / "a", b"er")
+    overwrite(tmp_path / "a", b"new")
+    assert flushed == [b"older", b"newer"]
+
+
 def test_leftovers_of_the_named_files_are_removed_and_nothing_else(tmp_path: Path) -> None:
     ours = [".result.0123456789abcdef.tmp.json", ".CURRENT.0123456789abcdef.tmp"]
     others = [".result.tmp.json", ".result.0123.tmp.json", ".other.0123456789abcdef.tmp.json", "result.json"]
