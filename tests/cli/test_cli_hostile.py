@@ -13,6 +13,7 @@ import struct
 import subprocess
 import sys
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,11 @@ from itl import UserError
 from itl.apps.images import decoded_cache
 from itl.apps.model import classify_onnx
 from itl.checkpoint import store
+from itl.results import RunFolder
 from itl.streams import idx, tinyimagenet
 from itl.streams.file_tree import DirectoryTree, ZipTree
 from itl.streams.unpickle import load_dict
-from support.command_line import assert_refused, run_in_process
+from support.command_line import assert_refused, is_one_line_error, run_in_process
 from support.run_records import fake_run
 from support.tiny import TINY
 from support.tiny_model import trained_model
@@ -87,6 +89,28 @@ def test_links_in_a_run_folder_are_not_written_through(tmp_path: Path) -> None:
     assert run_in_process("table", str(run), "--format", "markdown", "--out", str(run / "table.md")).code == 0
     assert victim.read_text() == "safe"
     assert "<html" in (run / "report.html").read_text()
+
+
+def test_record_of_a_run_is_not_written_through_links(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    run = RunFolder(tmp_path / "run")
+    run.path.mkdir()
+    writes: dict[str, Callable[[str], None]] = {
+        "result.json": lambda name: run.write(name, {}),
+        "predictions.npz": lambda name: run.write_arrays(name, label=np.zeros(1)),
+        "metrics.jsonl": lambda _: run.replace_lines([{}]),
+    }
+    for name, write in writes.items():
+        victim.write_text("safe")
+        (run.path / name).symlink_to(victim)
+        write(name)
+        assert victim.read_text() == "safe"
+        assert not (run.path / name).is_symlink()
+    (run.path / "metrics.jsonl").unlink()
+    (run.path / "metrics.jsonl").symlink_to(victim)
+    with pytest.raises(OSError, match="symbolic links"):
+        run.append({})
+    assert victim.read_text() == "safe"
 
 
 # ---------------------------------------------------------------------- no home folder
@@ -154,10 +178,12 @@ def test_hostile_json_is_refused_in_one_line(tmp_path: Path, name: str) -> None:
     assert_refused("run", "--config", str(tmp_path / "config.json"), "--out", str(tmp_path / "out"))
     for file in ("config.json", "result.json", "metrics.jsonl"):
         run = fake_run(tmp_path / f"run-{file}")
-        (run / file).write_bytes(data + b"\n" + data)
-        assert_refused("report", str(run))
-        if file != "metrics.jsonl":
-            assert_refused("table", str(run))
+        (run / file).write_bytes(data + b"\n" + data if file == "metrics.jsonl" else data)
+        for command in ("report", "table"):
+            if file == "result.json" or (command, file) == ("report", "metrics.jsonl"):
+                assert_refused(command, str(run))
+            else:  # a finished run needs little of config.json, and a table needs no curves
+                assert is_one_line_error(run_in_process(command, str(run)))
     run = fake_run(tmp_path / "refine")
     (run / "config.json").write_bytes(data)
     assert_refused("refine", str(run))
@@ -282,6 +308,13 @@ def test_decompression_bomb_in_a_dataset_is_refused(tmp_path: Path) -> None:
     Image.new("L", (20_000, 20_000)).save(tmp_path / "bomb.JPEG", quality=1)
     with pytest.raises(UserError, match=r"not a valid JPEG|20000x20000"):
         tinyimagenet._image(DirectoryTree(tmp_path), "bomb.JPEG")
+
+
+def test_image_of_another_size_in_a_dataset_is_not_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Image.new("L", (2000, 2000)).save(tmp_path / "large.JPEG", quality=1)  # too small for Pillow's own limit
+    monkeypatch.setattr(Image.Image, "convert", lambda *_: pytest.fail("it was decoded"))
+    with pytest.raises(UserError, match="2000x2000, not 64x64"):
+        tinyimagenet._image(DirectoryTree(tmp_path), "large.JPEG")
 
 
 def test_encrypted_zip_file_is_refused(tmp_path: Path) -> None:

@@ -81,6 +81,8 @@ def test_unpickler_rejects_everything_but_arrays_and_lists(tmp_path: Path):
     with pytest.raises(UserError, match="it contains"):
         load_dict(pickle.dumps(Malicious(trace)), "file")
     assert not trace.exists()
+    with pytest.raises(UserError, match="array of i1"):
+        load_dict(pickle.dumps({"data": np.zeros(2, np.int8)}, 2), "file")
     with pytest.raises(UserError, match="no dict"):
         load_dict(pickle.dumps([1]), "file")
     with pytest.raises(UserError, match="not a CIFAR file"):
