@@ -198,6 +198,19 @@ def test_other_folders_in_a_model_folder_are_never_touched(tmp_path: Path, name:
     assert store.generation_number(store.current(model.path)) < 10
 
 
+@pytest.mark.parametrize("name", ["generation-000777", "generation-²"])
+def test_other_folders_are_not_touched_if_the_list_of_generations_is_lost(tmp_path: Path, name: str) -> None:
+    model = trained_model(tmp_path / "m")
+    (model.path / name).mkdir()
+    (model.path / name / "photo.jpg").write_bytes(b"mine")
+    (model.path / store.CURRENT).write_text("damaged")
+    assert check(model.path).repairs
+    (model.path / store.CURRENT).write_text("damaged")
+    undo(model.path)
+    rename(Model.open(model.path, device="cpu"), "cat", "lynx")
+    assert (model.path / name / "photo.jpg").read_bytes() == b"mine"
+
+
 def test_forget_removes_a_generation_that_never_became_current(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = teach(tiny_model(tmp_path / "m"), "cat", "dog")
 
