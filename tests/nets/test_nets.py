@@ -158,3 +158,15 @@ def test_single_value_per_channel_uses_the_running_statistics() -> None:
         logits = net(torch.randn(1, 1, 8, 8))
     assert bool(logits.isfinite().all())
     assert torch.equal(net.layer4[0].bn2.running_var, before)
+
+
+@pytest.mark.parametrize("momentum", [0.1, None])
+def test_fixed_running_statistics_keep_every_buffer_of_a_torch_module(momentum: float | None) -> None:
+    layer = torch.nn.BatchNorm2d(3, momentum=momentum)
+    x = torch.randn(4, 3, 2, 2) + 5
+    before = {name: tensor.clone() for name, tensor in layer.named_buffers()}
+    with nets.fixed_running_statistics(layer):
+        assert layer(x).mean().abs() < 1e-5  # normalized by the statistics of the batch
+    assert all(torch.equal(tensor, before[name]) for name, tensor in layer.named_buffers())
+    layer(x)
+    assert not torch.equal(layer.running_mean, torch.zeros(3))
