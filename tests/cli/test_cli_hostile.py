@@ -300,6 +300,7 @@ def test_compressed_file_is_not_inflated_beyond_the_official_size(tmp_path: Path
     with gzip.open(path, "wb", compresslevel=9) as file:
         for _ in range(60):
             file.write(bytes(1 << 20))
+    os.truncate(path, path.stat().st_size - 5000)  # inflating all of it would fail
     with pytest.raises(UserError, match="more than 47,040,016 bytes"):
         idx.load(path, "0" * 32)
 
