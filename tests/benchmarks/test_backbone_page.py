@@ -12,11 +12,12 @@ RECORDS = ROOT / "benchmarks" / "results" / "backbones" / "measurements.jsonl"
 RIDGES = (300, 1000, 3000, 10000)
 
 
-def latest(part: str, words: str = "") -> dict[str, Any]:
-    """Result of the last record of a part whose command contains `words`."""
+def latest(part: str, words: str = "", row: str | None = None) -> dict[str, Any]:
+    """Result of the last record of a part whose command contains `words`, and whose table has a row."""
     records = [json.loads(line) for line in RECORDS.read_text().splitlines()]
     complete = [record for record in records if record["part"] == part and not record.get("interrupted")]
-    return [record["result"] for record in complete if words in record["command"]][-1]
+    found = [record["result"] for record in complete if words in record["command"]]
+    return [result for result in found if row is None or row in result["rows"]][-1]
 
 
 def rows(heading: str) -> list[list[str]]:
@@ -51,14 +52,42 @@ def test_accuracies_with_few_images_are_those_of_the_record():
 
 
 def test_accuracies_on_the_stream_are_those_of_the_records():
-    expected = []
-    for size in (128, 224):
-        found = latest("accuracy", f"--size {size} --methods ncm,ridge --set")["rows"]
-        expected += [[str(size), f"`{method}`", *cells(found[method]["test"])] for method in ("ncm", "ridge")]
-    assert [row[:5] for row in rows("| pixels | method |")] == expected
+    shown = rows("| pixels | method |")
+    assert {row[0] for row in shown} == {"128", "224"}
+    for size, method, *values in shown:
+        name = method.replace("`", "").replace(", default", "-default")
+        found = latest("accuracy", f"--size {size} ", name)["rows"]
+        assert values[:3] == cells(found[name]["test"]), (size, method)
 
 
 def test_accuracies_with_the_last_layer_are_those_of_the_record():
     found = latest("accuracy", "--methods ncm,ridge,er,derpp,itl")["rows"]
-    expected = [[f"`{method}`", *cells(found[method]["test"])] for method in ("ncm", "ridge", "er", "derpp", "itl")]
-    assert [row[:4] for row in rows("| method | Class-IL |")] == expected
+    means = {name: f"{statistics.mean(run['class_il'] for run in row['test']):.1f}" for name, row in found.items()}
+    text = " ".join((ROOT / "docs" / "backbones.md").read_text().split())
+    stated = "`ridge` reaches {ridge}, `derpp` {derpp}, `er` {er} and `itl` {itl}".format(**means)
+    assert stated in text
+
+
+def test_seconds_of_lessons_and_of_the_stream_are_those_of_the_records():
+    lesson, stream = latest("first-lesson"), latest("stream")
+    names = ("first", "later", "later with cached features", "of these the lesson")
+    expected = [f"{lesson[name]:.1f} s" for name in names]
+    expected += [f"{latest('memory')['peak_bytes'] / 2**30:.1f} GiB", f"{stream['seconds']:.0f} s"]
+    assert [row[1] for row in rows("| | measured |")] == expected
+
+
+def test_lessons_are_those_of_the_record():
+    found = latest("lessons")
+    expected = []
+    for name, joint in (
+        ("backbone", "joint, backbone"),
+        ("backbone, trained classifier", None),
+        ("from scratch", "joint, from scratch"),
+    ):
+        seconds = found[name]["seconds"]
+        own = [f"{value:.1f}" for value in found[name]["accuracy"]] + [f"{min(seconds):.0f} to {max(seconds):.0f}"]
+        if joint is None:
+            expected.append([*own, "", ""])
+        else:
+            expected.append([*own, f"{found[joint]['accuracy'][0]:.1f}", f"{found[joint]['seconds'][0]:.0f}"])
+    assert [row[1:] for row in rows("| `itl learn` |")] == expected
