@@ -211,8 +211,8 @@ def test_other_folders_are_not_touched_if_the_list_of_generations_is_lost(tmp_pa
     assert (model.path / name / "photo.jpg").read_bytes() == b"mine"
 
 
-def test_forget_removes_a_generation_that_never_became_current(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = teach(tiny_model(tmp_path / "m"), "cat", "dog")
+def save_without_becoming_current(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Save a model in a process that is killed before the new generation becomes the current one."""
 
     def killed(*_: object) -> None:
         raise KeyboardInterrupt
@@ -221,9 +221,35 @@ def test_forget_removes_a_generation_that_never_became_current(tmp_path: Path, m
         patch.setattr(store, "set_current", killed)
         with pytest.raises(KeyboardInterrupt):
             model.save()
+
+
+def test_forget_removes_a_generation_that_never_became_current(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = teach(tiny_model(tmp_path / "m"), "cat", "dog")
+    save_without_becoming_current(model, monkeypatch)
     assert len(list(model.path.glob("generation-*"))) == 2
     forget(Model.open(model.path, device="cpu"), classes=["dog"])
     assert len(list(model.path.glob("generation-*"))) == 1
+
+
+def test_undoing_damage_removes_a_generation_that_never_became_current(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = trained_model(tmp_path / "m")
+    first, second = store.generations(model.path)[-2:]
+    save_without_becoming_current(model, monkeypatch)
+    flip_bit(model.path / second / store.STATE)
+    undo(model.path)
+    assert store.current(model.path) == first
+    assert {path.name for path in model.path.glob("generation-*")} == set(store.generations(model.path)) <= {first}
+
+
+def test_undoing_damage_of_current_keeps_all_intact_generations(tmp_path: Path) -> None:
+    model = trained_model(tmp_path / "m")
+    first, second = store.generations(model.path)[-2:]
+    file = model.path / store.CURRENT
+    file.write_text(file.read_text().replace(second, first))
+    undo(model.path)
+    assert set(store.generations(model.path)) == {first, second}
 
 
 # ---------------------------------------------------------------------- full disk

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -77,15 +77,19 @@ def _undo(path: Path) -> list[dict[str, Any]]:
 
 
 def _undo_damage(path: Path, damage: UserError) -> list[dict[str, Any]]:
-    """Go back to the newest intact state and remove the damaged ones after it, but none that is intact."""
+    """Go back to the newest intact state, and remove the damaged ones after it and any that was never current."""
     target = newest_intact(path)
     if target is None:
         raise damage
     names = store.generations(path)
+    after: list[str] = []
+    with suppress(UserError):  # if `CURRENT` itself is damaged, it may name any generation
+        current = store.generation_number(store.current(path))
+        after = [name for name in names if store.generation_number(name) > current]
     damaged = [name for name in names[names.index(target) + 1 :] if not store.is_intact(path, name)]
     with _unwritable_as_user_error(path):
         store.restore_current(path, target)
-    store.remove_generations(path, damaged)
+    store.remove_generations(path, {*damaged, *after})
     return [{"what": "a damaged state"}]
 
 
