@@ -46,8 +46,15 @@ from itl.results.environment import environment
 
 STREAMS = {"cifar10": "seq-cifar10", "fashion-mnist": "seq-fmnist"}
 LESSONS = ("itl learn", "joint", "without replay")  # columns of `compare` that `itl learn` trains
+SCRATCH = "from scratch"
 REGRESSIONS = ("hog and color", "features")  # columns of logistic regression
 Features = Callable[[list[Path]], np.ndarray]
+TITLES = {  # of the data in the table, by the name of its folder without the seed
+    "cifar10": "CIFAR-10, 8 x 500",
+    "fashion-mnist": "Fashion-MNIST, 10 x 400",
+    "tinyimagenet": "TinyImageNet, 9 x 300",
+    "tiny": "TinyImageNet, 9 x 300",  # in older records
+}
 
 
 # ---------------------------------------------------------------------- images
@@ -257,18 +264,22 @@ def known(args: argparse.Namespace, seed: int) -> dict[str, Any]:
 
 
 def accuracies(file: Path) -> dict[tuple[str, str], dict[str, dict[int, dict[str, Any]]]]:
-    """Results by data and network, column and seed; later records replace earlier ones."""
+    """Results by data and network, column and seed; later records replace earlier ones.
+
+    Of superseded records, only what does not depend on the network is used.
+    """
     out: dict[tuple[str, str], dict[str, dict[int, dict[str, Any]]]] = {}
     for line in file.read_text().splitlines():
-        words = json.loads(line)["command"].split()
+        record = json.loads(line)
+        words, result = record["command"].split(), record.get("result")
         if words[:1] != ["benchmarks/own_images.py"] or words[1] != "compare":
             continue
-        result = json.loads(line)["result"]
-        network = words[words.index("--backbone") + 1] if "--backbone" in words else "from scratch"
-        columns = out.setdefault((re.sub(r"-\d+$", "", Path(words[2]).name), network), {})
+        network = words[words.index("--backbone") + 1] if "--backbone" in words else SCRATCH
+        data = re.sub(r"-\d+$", "", Path(words[2]).name)
+        columns = out.setdefault((TITLES.get(data, data), network), {})
         for row in result["seeds"]:
             shared = result.get("logistic regression", {})  # in older records, of the first seed
-            for column in (*LESSONS, *REGRESSIONS):
+            for column in ("hog and color",) if "superseded" in record else (*LESSONS, *REGRESSIONS):
                 if column in row or column in shared:
                     columns.setdefault(column, {})[row["seed"]] = row.get(column) or shared[column]
     return out
@@ -293,7 +304,7 @@ def table_lines(file: Path) -> Iterator[str]:
                 columns.setdefault("hog and color", results[other].get("hog and color", {}))
         cells = [cell(columns.get(column, {})) for column in (*LESSONS, *REGRESSIONS)]
         error = cell(columns.get("itl learn", {}), "calibration_error")
-        yield f"| {' | '.join([data, network, *cells, error])} |"
+        yield f"| {' | '.join([data, f'`{network}`' if network != SCRATCH else network, *cells, error])} |"
 
 
 def main() -> None:
