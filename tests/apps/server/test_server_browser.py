@@ -271,19 +271,26 @@ def test_lesson_can_be_prepared_with_the_keyboard(page: ServedPage, site: Site) 
 
 
 def choose_files_by_keyboard(page: ServedPage, files: list[str]) -> None:
-    """Choose files for the class "cross" with the keyboard; try again if a busy browser ignored the key."""
-    from playwright.sync_api import TimeoutError as BrowserTimeout
+    """Choose files for the class "cross" with the keyboard; try again if a busy browser ignored the key.
 
-    for timeout in (10_000, 20_000, 60_000):
+    File choosers are intercepted all the time: one that opened late, after a time limit, would block all later ones.
+    """
+    choosers: list[Any] = []
+
+    def on_chooser(chooser: Any) -> None:
+        choosers.append(chooser)
+
+    page.page.on("filechooser", on_chooser)
+    for _ in range(6):
         page.card("cross").locator(".name").focus()
         press_tab_until(page, ".add")
-        try:
-            with page.page.expect_file_chooser(timeout=timeout) as chooser:
-                page.page.keyboard.press("Enter")
-        except BrowserTimeout:
-            continue
-        chooser.value.set_files(files)
-        return
+        page.page.keyboard.press("Enter")
+        for _ in range(200):
+            page.page.wait_for_timeout(50)
+            if choosers:
+                page.page.remove_listener("filechooser", on_chooser)
+                choosers[0].set_files(files)
+                return
     raise AssertionError("the Enter key does not open the file chooser")
 
 
