@@ -49,7 +49,7 @@ LESSONS = ("itl learn", "joint", "without replay")  # columns of `compare` that 
 SCRATCH = "from scratch"
 REGRESSIONS = ("hog and color", "features")  # columns of logistic regression
 Features = Callable[[list[Path]], np.ndarray]
-TITLES = {  # of the data in the table, by the name of its folder without the seed
+TITLES = {  # of the rows of the table, by the folder's name without the seed
     "cifar10": "CIFAR-10, 8 x 500",
     "fashion-mnist": "Fashion-MNIST, 10 x 400",
     "tinyimagenet": "TinyImageNet, 9 x 300",

@@ -130,7 +130,7 @@ class Ridge(FeatureStatistics):
 def _choose_ridge(gram: Tensor, products: Tensor, label_variation: Tensor, n: Tensor, variance: Tensor) -> float:
     """The λ of `RIDGES` with the smallest criterion of generalized cross-validation.
 
-    The search starts at the default and ends at the first minimum: the criterion seldom has another one.
+    The search starts at the default and ends at the first minimum, which saves factorizations.
 
     Args:
         gram: Gram matrix `[e, e]` of the centered features.
