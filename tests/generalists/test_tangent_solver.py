@@ -15,6 +15,7 @@ from torch import Tensor
 
 from itl import Learner, nets
 from itl.callbacks.base import Callback
+from itl.engine.device import choose_engine
 from itl.engine.keyed_random import torch_generator
 from itl.errors import UserError
 from itl.experiments.config import Config
@@ -23,6 +24,7 @@ from itl.experiments.run import run
 from itl.generalists import TangentModel, fixed_views
 from itl.generalists.fixed_views import FixedViews
 from itl.generalists.lbfgs import Solution, minimize
+from itl.generalists.tangent_model import Linearization
 from itl.learner import load_learner
 from itl.learner.stages import memory_context
 from itl.settings import build
@@ -133,7 +135,7 @@ def test_products_with_the_jacobian_equal_finite_differences(layers: int) -> Non
     c = torch.randn(problem.initial_logits.shape, dtype=torch.float64, generator=rng)
     assert float((problem.jvp(d) * c).sum()) == pytest.approx(float((problem.vjp(c) * d).sum()), rel=1e-9)
     model, step = problem.model, 1e-6
-    features = torch.cat(list(problem._features()))
+    features = torch.cat([part.features for part in problem._linearizations()])
     plus, minus = (
         model.head_logits({n: model.params[n] + sign * step * t for n, t in problem.unflatten(d).items()}, features)
         for sign in (1, -1)
@@ -168,6 +170,44 @@ def test_share_of_the_classifier_is_that_of_the_dense_kernel() -> None:
     )
     assert problem.classifier_share() == pytest.approx(float(share), abs=0.1)
     assert 0.05 < share < 0.95
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_kept_activations_change_no_bit_and_save_forward_passes(layers: int) -> None:
+    problem = memory_problem(tangent__layers=layers)
+    rng = torch.Generator().manual_seed(3)
+    directions = torch.randn((2, problem.size), dtype=torch.float64, generator=rng)
+    cotangents = torch.randn((2, *problem.initial_logits.shape), dtype=torch.float64, generator=rng)
+    forward_passes = []
+    problem.model.net.classifier.register_forward_hook(lambda *_: forward_passes.append(1))
+
+    def products() -> list[Tensor]:
+        return [*map(problem.jvp, directions), *map(problem.vjp, cotangents)]
+
+    assert [part.keeps_activations for part in problem.cache] == [True]
+    kept = products()
+    passes, forward_passes[:] = len(forward_passes), []
+    problem.cache[0].keeps_activations = False
+    problem.cache[0] = Linearization(problem.model, problem.cache[0].features)
+    assert all(torch.equal(one, other) for one, other in zip(kept, products(), strict=True))
+    assert (passes, len(forward_passes)) == (1, 2)
+
+
+def test_activations_are_kept_within_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fixed_views, "INFERENCE_BATCH", 8)  # three chunks: three views of eight images
+    cached = memory_problem().cache
+    features = sum(part.features.nbytes for part in cached)
+    one = cached[0].activation_bytes()
+    # Eight images keep at least the input of the head and the output of its first convolution, in float64.
+    assert one >= 2 * cached[0].features.nbytes
+    budget = fixed_views.CACHE_BUDGETS * choose_engine("cpu").input_bytes
+    for free, expected in ((features + 2.5 * one, [True, True, False]), (features, [False] * 3)):
+        monkeypatch.setattr(fixed_views, "CACHE_BUDGETS", free / (budget / fixed_views.CACHE_BUDGETS))
+        assert [part.keeps_activations for part in memory_problem().cache] == expected
+        monkeypatch.setattr(fixed_views, "CACHE_BUDGETS", 4)
+    monkeypatch.setattr(fixed_views, "CACHE_BUDGETS", (features - 1) / (budget / 4))
+    beyond = memory_problem()
+    assert [part.keeps_activations for part in beyond.cache] == [False, False]  # the third is recomputed
 
 
 @pytest.mark.slow

@@ -15,10 +15,10 @@ from itl.engine.keyed_random import generator, torch_generator
 from itl.engine.stage import Diverged, OptimizerConfig, Stage, StepChunk
 from itl.generalists.context import MemoryContext, MemoryTargets, memory_loss
 from itl.generalists.lbfgs import minimize
-from itl.generalists.tangent_model import TangentModel, Vector
+from itl.generalists.tangent_model import Linearization, TangentModel, Vector
 from itl.specialists.losses import at_least_float32
 
-CACHE_BUDGETS = 4  # features are cached up to this multiple of the engine's budget for inputs, and recomputed beyond it
+CACHE_BUDGETS = 4  # the cache may use this multiple of the engine's budget for inputs; beyond it all is recomputed
 TRACE_PROBES, TRACE_IMAGES = 16, 512  # random directions and images of the estimate of the kernel's trace
 
 
@@ -27,7 +27,7 @@ class FixedViews:
 
     All generalists of a task have the same views. The logits of all views are one batch of `memory_loss`: its mean is
     over views and images; a sum is over images and averaged over views. Only a chunk of the views is in memory at a
-    time, apart from cached features.
+    time, apart from a cache of features and, where it has room, of the activations of the linearized layers.
 
     Args:
         model: The tangent model.
@@ -48,11 +48,12 @@ class FixedViews:
             [context.augment.draw(generator(*context.key, "fixed views", v), images) for v in range(views)]
         )
         self.batch = MemoryTargets(context)(self.rows)
-        self.cache: list[Tensor] = []
-        self.cache_bytes = 0
+        self.cache: list[Linearization] = []
+        self.free_bytes = CACHE_BUDGETS * context.engine.input_bytes
         with torch.no_grad():
             zero = model.zero()
-            self.initial_logits = torch.cat([model.logits(zero, features) for features in self._features()])
+            self.initial_logits = torch.cat([model.logits(zero, part.features) for part in self._linearizations()])
+        self._keep_activations()
 
     def loss(self, logits: Tensor) -> Tensor:
         """`memory_loss` of the logits of all views."""
@@ -63,16 +64,16 @@ class FixedViews:
     def jvp(self, w: Tensor) -> Tensor:
         """Change of the logits of all views along a vector `[size]`."""
         vector = self.unflatten(w)
-        return torch.cat([self.model.jvp(vector, features) for features in self._features()])
+        return torch.cat([part.jvp(vector) for part in self._linearizations()])
 
     @torch.no_grad()
     def vjp(self, cotangent: Tensor) -> Tensor:
         """The transpose of `jvp`: a vector `[size]` of a cotangent `[views · images, classes]`."""
         total = cotangent.new_zeros(self.size)
-        parts = self.unflatten(total)  # views of `total`
-        for features, rows in zip(self._features(), cotangent.split(INFERENCE_BATCH), strict=True):
-            for name, part in self.model.vjp(rows, features).items():
-                parts[name].add_(part)
+        sums = self.unflatten(total)  # views of `total`
+        for part, rows in zip(self._linearizations(), cotangent.split(INFERENCE_BATCH), strict=True):
+            for name, gradient in part.vjp(rows).items():
+                sums[name].add_(gradient)
         return total
 
     def unflatten(self, flat: Tensor) -> Vector:
@@ -91,28 +92,37 @@ class FixedViews:
         not depend on w.
         """
         prefix = f"{self.model.net.classifier_name}."
-        features = next(self._features())[:TRACE_IMAGES]
+        part = Linearization(self.model, next(self._linearizations()).features[:TRACE_IMAGES])
+        part.keeps_activations = True
         rng = torch_generator(*self.context.key, "trace")
-        shape = (TRACE_PROBES, len(features), self.initial_logits.shape[1])
+        shape = (TRACE_PROBES, len(part), self.initial_logits.shape[1])
         signs = torch.randint(0, 2, shape, generator=rng).to(self.initial_logits) * 2 - 1
         traces = signs.new_zeros(2)  # of the classifier, and of the other parameters
         for cotangent in signs:
-            for name, part in self.model.vjp(cotangent, features).items():
-                traces[0 if name.startswith(prefix) else 1] += part.square().sum()
+            for name, gradient in part.vjp(cotangent).items():
+                traces[0 if name.startswith(prefix) else 1] += gradient.square().sum()
         return float(traces[0] / traces.sum().clamp(min=1e-30))
 
-    def _features(self) -> Iterator[Tensor]:
-        """Features of the views, in chunks of `INFERENCE_BATCH`; from the cache as far as it goes."""
-        budget = CACHE_BUDGETS * self.context.engine.input_bytes
+    def _keep_activations(self) -> None:
+        """Let cached parts keep their activations as far as the budget goes; features have priority."""
+        if sum(len(part) for part in self.cache) < len(self.rows):
+            return
+        for part in self.cache:
+            needed = part.activation_bytes()
+            part.keeps_activations = needed <= self.free_bytes
+            self.free_bytes -= needed * part.keeps_activations
+
+    def _linearizations(self) -> Iterator[Linearization]:
+        """The views, in chunks of `INFERENCE_BATCH`; from the cache as far as it goes."""
         for index, first in enumerate(range(0, len(self.rows), INFERENCE_BATCH)):
             if index < len(self.cache):
                 yield self.cache[index]
                 continue
-            features = self._compute_features(slice(first, first + INFERENCE_BATCH))
-            if index == len(self.cache) and self.cache_bytes + features.nbytes <= budget:
-                self.cache.append(features)
-                self.cache_bytes += features.nbytes
-            yield features
+            part = Linearization(self.model, self._compute_features(slice(first, first + INFERENCE_BATCH)))
+            if index == len(self.cache) and part.features.nbytes <= self.free_bytes:
+                self.cache.append(part)
+                self.free_bytes -= part.features.nbytes
+            yield part
 
     def _compute_features(self, part: slice) -> Tensor:
         """Features of some views, with the trunk in the precision of training."""

@@ -69,27 +69,15 @@ class TangentModel:
         Args:
             w: One tensor for each of the head's parameters.
             features: Output of `features`.
-            conv_outputs: Output of `conv_outputs` for these features, if it was computed before.
+            conv_outputs: Output of `conv_outputs` for these features, if it was computed before. An empty dict receives
+                the outputs.
         """
         value, derivative = self._value_and_jvp(w, features, conv_outputs)
         return value + derivative
 
-    def jvp(self, w: Vector, features: Tensor) -> Tensor:
-        """∇p(θ; x) w `[n, classes]`."""
-        return self._value_and_jvp(w, features)[1]
-
-    def vjp(self, cotangent: Tensor, features: Tensor) -> Vector:
-        """The transpose of `jvp`: ∇p(θ; x)ᵀ c, one tensor for each of the head's parameters.
-
-        Args:
-            cotangent: c, `[n, classes]`.
-            features: Output of `features`.
-        """
-        leaves = {name: p.detach().requires_grad_() for name, p in self.params.items()}
-        with torch.enable_grad():
-            logits = self.head_logits(leaves, features)
-        gradients = torch.autograd.grad(logits, list(leaves.values()), cotangent, materialize_grads=True)
-        return dict(zip(leaves, gradients, strict=True))
+    def jvp(self, w: Vector, features: Tensor, conv_outputs: Vector | None = None) -> Tensor:
+        """∇p(θ; x) w `[n, classes]`, with the arguments of `logits`."""
+        return self._value_and_jvp(w, features, conv_outputs)[1]
 
     def _value_and_jvp(self, w: Vector, features: Tensor, conv_outputs: Vector | None = None) -> tuple[Tensor, Tensor]:
         if self.has_jvp_rules:
@@ -101,3 +89,60 @@ class TangentModel:
     def __call__(self, w: Vector, x: Tensor) -> Tensor:
         """g(w; x) `[n, classes]` for images `[n, c, h, w]`."""
         return self.logits(w, self.features(x))
+
+
+class Linearization:
+    """The derivative ∇p(θ; x) for fixed images: products with it and with its transpose.
+
+    Args:
+        model: The tangent model.
+        features: Its features of the images, `[n, ...]`.
+
+    Attributes:
+        keeps_activations: Whether the products after the first one reuse its activations, which takes memory.
+    """
+
+    def __init__(self, model: TangentModel, features: Tensor) -> None:
+        self.model, self.features, self.keeps_activations = model, features, False
+        self._conv_outputs: Vector = {}
+        self._output: tuple[Vector, Tensor] | None = None  # parameters, and logits with their graph
+
+    def __len__(self) -> int:
+        """Number of images."""
+        return len(self.features)
+
+    def jvp(self, w: Vector) -> Tensor:
+        """∇p(θ; x) w `[n, classes]`."""
+        return self.model.jvp(w, self.features, self._conv_outputs if self.keeps_activations else None)
+
+    def vjp(self, cotangent: Tensor) -> Vector:
+        """The transpose of `jvp`: ∇p(θ; x)ᵀ c for c `[n, classes]`, one tensor for each of the head's parameters."""
+        leaves, logits = self._output or self._forward()
+        if self.keeps_activations:
+            self._output = leaves, logits
+        gradients = torch.autograd.grad(
+            logits, list(leaves.values()), cotangent, retain_graph=self.keeps_activations, materialize_grads=True
+        )
+        return dict(zip(leaves, gradients, strict=True))
+
+    def activation_bytes(self) -> int:
+        """Approximate size of the activations of both products, from those of the first image."""
+        saved: dict[int, int] = {}
+        weights = {p.untyped_storage().data_ptr() for p in (*self.model.params.values(), *self.model.buffers.values())}
+
+        def count(tensor: Tensor) -> Tensor:
+            storage = tensor.untyped_storage()
+            saved[storage.data_ptr()] = storage.nbytes()
+            return tensor.detach()
+
+        first = Linearization(self.model, self.features[:1].clone())
+        with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
+            first._forward()
+        graph = sum(size for storage, size in saved.items() if storage not in weights)
+        outputs = self.model.conv_outputs(first.features) if self.model.has_jvp_rules else {}
+        return len(self) * (graph + sum(output.nbytes for output in outputs.values()))
+
+    def _forward(self) -> tuple[Vector, Tensor]:
+        leaves = {name: p.detach().requires_grad_() for name, p in self.model.params.items()}
+        with torch.enable_grad():
+            return leaves, self.model.head_logits(leaves, self.features)

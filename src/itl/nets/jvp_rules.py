@@ -43,7 +43,8 @@ class JVPContext:
 
     Attributes:
         w: The direction: one tensor for each parameter.
-        known: Convolution outputs by layer name. They do not depend on `w`, so they can be computed in advance.
+        known: Convolution outputs by layer name, or None. They do not depend on `w`, so they can be given in advance;
+            missing ones are computed and added.
         side_stream: CUDA stream for the convolutions with `w` and their gradients, which the chain need not wait for.
         fuse_pooling: Whether the module ends in pooling and a classifier that one kernel can compute.
     """
@@ -52,6 +53,16 @@ class JVPContext:
     known: Vector | None
     side_stream: torch.cuda.Stream | None
     fuse_pooling: bool
+
+    @torch.no_grad()
+    def conv_output(self, name: str, x: Tensor, conv: nn.Conv2d) -> Tensor:
+        """The output of the convolution called `name`."""
+        z = None if self.known is None else self.known.get(name)
+        if z is None:
+            z = F.conv2d(x, conv.weight, None, conv.stride, conv.padding)  # type: ignore[arg-type]
+            if self.known is not None:
+                self.known[name] = z
+        return z
 
 
 def jvp(
@@ -63,7 +74,7 @@ def jvp(
         module: A module that `supports` accepts, in evaluation mode.
         x: The input, which is constant.
         w: The direction: a tensor for each parameter, by its name.
-        known: `conv_outputs(module, x)`, if they were computed in advance.
+        known: `conv_outputs(module, x)`, if they were computed in advance, or an empty dict, which receives them.
         side_stream: A CUDA stream for computations that the chain of derivatives does not wait for.
 
     Returns:
@@ -178,8 +189,7 @@ def conv_norm(
     """relu(bn(conv(x)) + residual) and its derivative; `residual` is such a pair, too."""
     x, dx = pair
     shape: Any = (conv.stride, conv.padding)
-    with torch.no_grad():
-        z = context.known[conv_name] if context.known is not None else F.conv2d(x, conv.weight, None, *shape)
+    z = context.conv_output(conv_name, x, conv)
     short, dshort = residual if residual is not None else (None, None)
     weight = context.w[f"{conv_name}.weight"]
     ready = None if context.side_stream is None else torch.cuda.current_stream(z.device).record_event()
