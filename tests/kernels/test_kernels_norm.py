@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from itl import nets
-from itl.generalists.tangent_model import TangentModel
+from itl.generalists.tangent_model import Linearization, TangentModel
 from itl.nets import jvp_rules, norm, pooled_classifier
 from support.tiny import count_calls
 
@@ -121,6 +121,19 @@ def test_fused_derivative_equals_forward_mode(
     model.has_jvp_rules = False
     for mine, theirs in zip(ours, logits_and_gradient(model, w, features), strict=True):
         assert (mine - theirs).norm() <= 1e-4 * theirs.norm()
+
+
+def test_kept_activations_give_the_same_products(device: torch.device) -> None:
+    model, x = tangent_model(device)
+    w = {name: 0.01 * torch.randn_like(p) for name, p in model.params.items()}
+    kept, recomputed = (Linearization(model, model.features(x)) for _ in range(2))
+    kept.keeps_activations = True
+    cotangent = torch.randn_like(kept.jvp(w))
+    for part in (kept, kept, recomputed):
+        torch.testing.assert_close(part.jvp(w), recomputed.jvp(w), rtol=1e-4, atol=1e-6)
+        gradients = part.vjp(cotangent)
+        inner = sum(float((gradients[name] * w[name]).sum()) for name in w)
+        assert inner == pytest.approx(float((part.jvp(w) * cotangent).sum()), rel=1e-3)
 
 
 @pytest.mark.parametrize(
