@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks.choices import Choice, SettingValues
-from itl.presets.compositions import DERPP_WEIGHTS
+from itl.presets.compositions import LARGE_MEMORY, SOLVED
 
 # The generalist of itl at 200 images before the L-BFGS solver: SGD, and a squared error in the projection.
 SGD: dict[str, Any] = {
@@ -33,6 +33,24 @@ def generalist(tangent: tuple[float, float, int], projection: tuple[float, int])
     return dict(zip(names, (*tangent, *projection), strict=True))
 
 
+MEMORY_STATISTICS = {"tangent.statistics": "memory"}
+
+
+def solved(epochs: int, views: int, **others: Any) -> SettingValues:
+    """Tangent learning by L-BFGS over `views` views of each image, then a projection of `epochs` epochs.
+
+    `others` are further settings; two underscores stand for a dot.
+    """
+    given = {name.replace("__", "."): value for name, value in others.items()}
+    return {**SOLVED, "tangent.views": views, "projection.lr": 0.1, "projection.epochs": epochs, **given}
+
+
+def solved_variants(epochs: int, views: int, *others: SettingValues) -> list[SettingValues]:
+    """`solved` with other penalties, another scale of the classifier and batch-norm statistics of the memory."""
+    settings = [{}, {"tangent.l2": 1e-2}, {"tangent.l2": 1e-4}, {"half_pipe_scale": 3.0}, MEMORY_STATISTICS, *others]
+    return [{**solved(epochs, views), **values} for values in settings]
+
+
 def fine_tuned(
     lr: float, epochs: int, *, half_pipe: bool = False, project: bool = False, **others: Any
 ) -> SettingValues:
@@ -45,25 +63,9 @@ def fine_tuned(
     return {**stages, **training, **{f"tangent.{name}": value for name, value in others.items()}}
 
 
-# Generalists of the runs that keep specialists, for small and large buffers; also the first candidate of each list.
-SMALL_BUFFER, LARGE_BUFFER = generalist((0.05, 0.0, 60), (0.1, 120)), generalist((0.05, 0.0, 10), (0.1, 20))
-SMALL_BUFFER_L, LARGE_BUFFER_L = generalist((0.01, 0.9, 60), (0.05, 120)), generalist((0.01, 0.9, 10), (0.05, 20))
+# The generalists of the first search at 200 images, for itl and itl-l.
+SMALL_BUFFER, SMALL_BUFFER_L = generalist((0.05, 0.0, 60), (0.1, 120)), generalist((0.01, 0.9, 60), (0.05, 120))
 LR_01 = {"lr.1": {"specialist.lr": 0.1}}
-# DER++ with the benchmark's α and β for 500, 200 and 5,120 images. (The benchmark's learning rate, 0.03, was worse on
-# the validation split at 200 images: docs/reproduction.md.)
-SPECIALISTS_L = {
-    **LR_01,
-    **{f"weights-{size}": {**DERPP_WEIGHTS["seq-cifar10", size], **LR_01["lr.1"]} for size in (200, 5120)},
-}
-GENERALISTS_L = (
-    SMALL_BUFFER_L,
-    generalist((0.01, 0.9, 60), (0.05, 60)),
-    generalist((0.01, 0.9, 60), (0.03, 60)),
-    generalist((0.03, 0.0, 60), (0.05, 60)),
-    generalist((0.01, 0.9, 60), (0.1, 60)),
-    generalist((0.01, 0.9, 30), (0.05, 60)),
-    generalist((0.01, 0.0, 60), (0.05, 60)),
-)
 FINE_TUNED = (
     fine_tuned(0.05, 60),
     fine_tuned(0.1, 60),
@@ -84,54 +86,61 @@ FINE_TUNED_ER = (
     fine_tuned(0.1, 120, schedule="cosine"),
 )
 CHOICES = (
+    # The first search, with SGD only, is recorded under the names without `solved`.
     Choice(
         ("itl", "itl-na"),
         500,
-        {"apart": {}},
+        {"solved": {}},
         [
-            SMALL_BUFFER,
-            generalist((0.05, 0.0, 60), (0.1, 60)),
-            generalist((0.05, 0.0, 30), (0.1, 60)),
-            generalist((0.05, 0.0, 60), (0.05, 120)),
-            generalist((0.01, 0.9, 60), (0.1, 60)),
-            generalist((0.01, 0.9, 60), (0.05, 60)),
-            generalist((0.01, 0.9, 30), (0.1, 60)),
-            generalist((0.1, 0.0, 30), (0.1, 60)),
+            {**SGD, **generalist((0.1, 0.0, 30), (0.1, 60))},
+            *solved_variants(60, 8, {**MEMORY_STATISTICS, "projection.lr": 0.2}),
         ],
-        SMALL_BUFFER,
+        solved(60, 8),
+        search="solved",
     ),
-    Choice(("itl-l",), 500, LR_01, GENERALISTS_L, SMALL_BUFFER_L),
-    # With the settings chosen for itl-l it missed its target, because of its specialists (docs/reproduction.md).
-    Choice(("itl-l-na",), 500, SPECIALISTS_L, GENERALISTS_L[:4], SMALL_BUFFER_L),
     Choice(
-        ("itl", "itl-na"),
-        5120,
-        {"apart": {}},
+        ("itl-l", "itl-l-na"),
+        500,
+        {"solved-lr.1": LR_01["lr.1"]},
         [
-            LARGE_BUFFER,
-            generalist((0.05, 0.0, 20), (0.1, 20)),
-            generalist((0.05, 0.0, 10), (0.1, 40)),
-            generalist((0.05, 0.0, 10), (0.05, 20)),
-            generalist((0.01, 0.9, 10), (0.1, 20)),
-            generalist((0.01, 0.9, 20), (0.05, 40)),
-            generalist((0.1, 0.0, 5), (0.1, 20)),
-            generalist((0.01, 0.9, 5), (0.1, 10)),
+            {**SGD, **generalist((0.01, 0.9, 60), (0.03, 60))},
+            *solved_variants(60, 8, {**MEMORY_STATISTICS, "tangent.alpha": 0.3}),
         ],
-        LARGE_BUFFER,
+        solved(60, 8),
+        search="solved",
     ),
     Choice(
         ("itl-l", "itl-l-na"),
         5120,
-        LR_01,
-        [
-            LARGE_BUFFER_L,
-            generalist((0.01, 0.9, 10), (0.1, 20)),
-            generalist((0.01, 0.9, 20), (0.05, 40)),
-            generalist((0.01, 0.0, 20), (0.05, 20)),
-            generalist((0.03, 0.0, 10), (0.05, 20)),
-            generalist((0.01, 0.9, 5), (0.03, 20)),
-        ],
-        LARGE_BUFFER_L,
+        {"solved-lr.1": LR_01["lr.1"]},
+        [{**SGD, **LARGE_MEMORY}, *solved_variants(20, 1, {**MEMORY_STATISTICS, "tangent.alpha": 0.3})],
+        solved(20, 1),
+        search="solved",
+    ),
+    Choice(
+        ("itl", "itl-na"),
+        5120,
+        {"solved": {}},
+        [{**SGD, **LARGE_MEMORY}, *solved_variants(20, 1, {**MEMORY_STATISTICS, "tangent.views": 2})],
+        solved(20, 1),
+        search="solved",
+    ),
+    # itl has these settings already (benchmarks/results/tangent-study).
+    Choice(
+        ("itl-na",),
+        200,
+        {"solved": {}},
+        [{**SGD, **SMALL_BUFFER}, *solved_variants(120, 16)],
+        solved(120, 16),
+        search="solved",
+    ),
+    Choice(
+        ("itl-l", "itl-l-na"),
+        200,
+        {"solved-lr.1": LR_01["lr.1"]},
+        [{**SGD, **SMALL_BUFFER_L}, *solved_variants(120, 16, {**MEMORY_STATISTICS, "tangent.alpha": 0.3})],
+        solved(120, 16),
+        search="solved",
     ),
     # Beyond the paper: full fine-tuning was better here than tangent learning (docs/reproduction.md).
     Choice(("itl-l",), 200, {"kept": LR_01["lr.1"]}, FINE_TUNED, SMALL_BUFFER_L, variant="fine-tuned"),

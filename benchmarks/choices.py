@@ -29,6 +29,7 @@ class Choice:
 
     `specialists` holds settings by the variant name of the run that trains them, `run_generalist` the generalist
     settings of these runs. A choice with a `variant` is not a cell of the paper; its generalists need not be tangent.
+    A later `search` replaces an earlier choice for the same runs, whose record stays.
     """
 
     methods: tuple[str, ...]
@@ -39,12 +40,14 @@ class Choice:
     variant: str | None = None
     stream: str = "seq-cifar10"
     tasks: tuple[int, ...] = (5, 1, 3)
+    search: str | None = None
 
     @property
     def name(self) -> str:
         """The name of its record; without the stream for Seq-CIFAR-10."""
-        stream = [] if self.stream == "seq-cifar10" else [self.stream]
-        return "-".join([*stream, self.methods[0], *([self.variant] if self.variant else []), str(self.buffer)])
+        stream = None if self.stream == "seq-cifar10" else self.stream
+        parts = (stream, self.methods[0], self.variant, str(self.buffer), self.search)
+        return "-".join(part for part in parts if part)
 
     def covers(self, config: Config) -> bool:
         """Whether a run uses the settings chosen here."""

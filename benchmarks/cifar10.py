@@ -31,6 +31,7 @@ SEEDS = (0, 1, 2)
 ITL = ("itl", "itl-na", "itl-l", "itl-l-na")
 ABLATION = ("b", "b+ff", "b+lf", "b+hp+lf", "b+hp+ff+pd")
 BASELINES = ("er", "derpp", "der", "joint", "sgd", "agem")
+LATE_BASELINES = ("gss", "er-t", "gmed", "metasp", "co2l", "gcr")
 WITHOUT_MEMORY = ("sgd", "joint")  # one run serves every buffer size
 
 
@@ -56,6 +57,9 @@ def configs(split: str = "test") -> list[Config]:
         *(config for choice in beyond for config in cells(choice.methods, choice.buffer, variant=choice.variant)),
         *(config for size in (200, 500, 5120) for config in cells(BASELINES, size, SEEDS[:1])),
         *questions(SEEDS[1:]),
+        *cells(("itl", "itl-l"), 200, (3, 4)),
+        *cells(("er", "der", "derpp"), 200, SEEDS[1:]),
+        *cells(LATE_BASELINES, 200, SEEDS[:1]),
     ]
 
 

@@ -91,8 +91,12 @@ class Plan:
             and (buffers is None or c.buffer in buffers)
             and (seeds is None or c.seed in seeds)
         ]
-        done = recorded(self.results / args.split, args.split)
-        return [c for c in selected if key(c) not in done or self.outdated(c, done[key(c)])]
+        return self.missing(selected, args.split)
+
+    def missing(self, configs: Sequence[Config], split: str) -> list[Config]:
+        """Those of some runs that are not recorded, or not with the settings chosen for them."""
+        done = recorded(self.results / split, split)
+        return [config for config in configs if key(config) not in done or self.outdated(config, done[key(config)])]
 
     def do_runs(self, todo: Sequence[Config], args: argparse.Namespace, backend: Backend) -> None:
         """Choose the settings that are still to be chosen for these runs, then do the runs."""
@@ -104,9 +108,10 @@ class Plan:
         ]
         make_choices(open_choices, backend, args.runs_per_gpu)
         undecided = [runner.choice for runner in open_choices if runner.chosen() is None]
-        todo = [config for config in todo if not any(choice.covers(config) for choice in undecided)]
         if args.choose_only:
             return
+        decided = [config for config in todo if not any(choice.covers(config) for choice in undecided)]
+        todo = self.missing(decided, args.split)  # a new search may have chosen the settings of recorded runs
         folder = self.results / args.split
         for config in todo:
             if (folder / config.name / "result.json").exists():  # with other settings than those chosen

@@ -19,11 +19,10 @@ from typing import Any
 HOME = Path(__file__).parents[1]
 sys.path[:0] = [str(HOME), str(HOME / "src")]
 
-from benchmarks.candidates import generalist  # noqa: E402
+from benchmarks.candidates import MEMORY_STATISTICS, generalist, solved  # noqa: E402
 from benchmarks.choices import Choice, SettingValues  # noqa: E402
 from benchmarks.plan import Plan  # noqa: E402
 from itl.experiments.config import Config  # noqa: E402
-from itl.presets.compositions import SOLVED  # noqa: E402
 
 STREAM = "seq-tinyimagenet"
 SHORT_EPOCHS = 4
@@ -33,13 +32,6 @@ EPOCHS = {"specialist.epochs": 50}  # as in the paper; the benchmark trains for 
 JOINED: SettingValues = {}  # the method's defaults: one forward pass for both batches, momentum 0.9
 SEPARATE: SettingValues = {"specialist.name": "er-separate", "specialist.lr": 0.1, "specialist.momentum": 0.0}
 SAFE = {"projection.loss": "kl", "projection.teacher_rms": 3.0, "projection.monitor": True}
-MEMORY_STATISTICS = {"tangent.statistics": "memory"}
-
-
-def solved(epochs: int, views: int, **others: Any) -> SettingValues:
-    """Tangent learning by L-BFGS over `views` views of each image, then a projection of `epochs` epochs."""
-    given = {name.replace("__", "."): value for name, value in others.items()}
-    return {**SOLVED, "tangent.views": views, "projection.lr": 0.1, "projection.epochs": epochs, **given}
 
 
 def sgd(tangent: tuple[float, float, int], projection: tuple[float, int]) -> SettingValues:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from benchmarks import cifar10, plan, tinyimagenet  # noqa: E402
 
 PLANS = (cifar10.PLAN, tinyimagenet.PLAN)
 RECORDED = recorded_choices(cifar10.PLAN.choice_records)
+FIRST_SEARCHES = {"itl-l-500": ("itl-l",), "itl-l-na-500": ("itl-l-na",)}  # methods; others: NAME and NAME-na
 
 
 # ------------------------------------------------------------------------------------------------------------ choices
@@ -76,14 +78,23 @@ def test_generalist_that_falls_behind_is_dropped_and_the_best_mean_is_chosen() -
 def test_chosen_settings_are_the_defaults(title: str) -> None:
     choices = {choice.name: choice for plan in PLANS for choice in plan.choices}
     name, _, buffer = title.rpartition("-")
-    choice = choices.get(title) or Choice((name, f"{name}-na"), int(buffer), {}, [], {})
-    if choice.variant:
-        return  # a variant beyond the paper, not a default
+    methods = FIRST_SEARCHES.get(title, (name, f"{name}-na"))
+    choice = choices.get(title) or Choice(methods, int(buffer), {}, [], {})
+    cell = Config(choice.stream, choice.methods[0], choice.buffer)
+    later = [c for c in choices.values() if c.search and c.name in RECORDED and c is not choice and c.covers(cell)]
+    if choice.variant or later:
+        return  # a variant beyond the paper, or replaced by a later search: not a default
     chosen = RECORDED[title]["chosen"]["settings"]
     for method in choice.methods:
         assert settings_for(method, choice.stream, choice.buffer, chosen) == settings_for(
             method, choice.stream, choice.buffer
         )
+
+
+def test_every_cell_has_at_most_one_choice() -> None:
+    for each in PLANS:
+        for config in each.configs("test"):
+            assert sum(choice.covers(config) for choice in each.choices) <= 1, config.name
 
 
 # ----------------------------------------------------------------------------------------------------------- the plan
@@ -148,6 +159,27 @@ def test_run_is_repeated_when_other_settings_are_chosen_for_it(small_plan: Plan,
         assert config not in small_plan.runs_to_do(args)
 
 
+def test_recorded_run_is_not_repeated_if_a_later_search_chooses_its_settings(
+    small_plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_plan.choices = (replace(small_plan.choices[0], search="solved"),)
+    args = parse(["--only", "itl", "--buffers", "500", "--seeds", "0", "--device", "cpu"])
+    folder = fake_run(tmp_path / "results" / "test" / "seq-cifar10-itl-500-seed0", method="itl", buffer=500, seed=0)
+    result = RunFolder(folder).read("result.json")
+    settings = settings_for("itl", "seq-cifar10", 500, {"tangent.lr": 0.03}).model_dump(mode="json")
+    RunFolder(folder).write("result.json", {**result, "settings": settings})
+    (config,) = small_plan.runs_to_do(args)  # its settings are to be chosen again
+
+    def choose(*_: Any) -> None:
+        line = {"name": "itl-500-solved", "chosen": {"settings": {"tangent.lr": 0.03}}}
+        small_plan.choice_records.write_text(json.dumps(line))
+
+    monkeypatch.setattr(plan, "make_choices", choose)
+    small_plan.do_runs([config], args, InProcessBackend())
+    assert RunFolder(folder).read("result.json")["settings"] == settings
+    assert not small_plan.runs_to_do(args)
+
+
 def test_recorded_trials_are_not_repeated(small_plan: Plan, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runner = small_plan.runner(small_plan.choices[0])
     make_choices([runner], InProcessBackend())
@@ -168,7 +200,7 @@ def test_recorded_trials_are_not_repeated(small_plan: Plan, tmp_path: Path, caps
 
 def test_choices_are_made_only_for_selected_runs(small_plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     todo = small_plan.runs_to_do(parse(["--only", "er,b", "--device", "cpu"]))
-    assert len(todo) == 3 + 3
+    assert len(todo) == 3 + 5  # seeds of b, and of er: three at 200 images, one at 500 and 5,120
     assert [config.seed for config in small_plan.runs_to_do(parse(["--only", "b", "--seeds", "2"]))] == [2]
     done: list[Config] = []
     monkeypatch.setattr(plan, "run_all", lambda configs, *_: done.extend(configs))
