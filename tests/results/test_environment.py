@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+import pytest
 import torch
 
 from itl.results.environment import cpu_model, environment, git_commit
@@ -44,3 +45,10 @@ def test_commit_is_that_of_the_checkout_and_marks_changes(tmp_path: Path) -> Non
     tracked.write_text("a = 2\n")
     git_commit.cache_clear()
     assert git_commit(tracked) == f"{head}-dirty"
+
+
+def test_commit_outside_a_checkout_is_that_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    checkout: list[str | None] = [None, "abc"]
+    monkeypatch.setitem(environment.__globals__, "git_commit", lambda file: checkout.pop(0))
+    monkeypatch.setenv("ITL_COMMIT", "def")
+    assert [environment(torch.device("cpu"))["commit"] for _ in range(2)] == ["def", "abc"]

@@ -26,7 +26,7 @@ def environment(device: torch.device) -> dict[str, Any]:
     Returns:
         `hardware` (device, CPU model, CPU count, threads, GPU model), `versions` (itl, python, torch, numpy, cuda) and
         `commit`: the git commit of the checkout the code runs from, ending in `-dirty` if tracked files were changed,
-        or None outside a checkout.
+        or the environment variable `ITL_COMMIT` outside a checkout, as in a container.
     """
     import torch  # deferred: reading records must not wait for torch
 
@@ -48,7 +48,8 @@ def environment(device: torch.device) -> dict[str, Any]:
     }
     if torch.version.cuda:
         versions["cuda"] = torch.version.cuda
-    return {"hardware": hardware, "versions": versions, "commit": git_commit(Path(itl.__file__))}
+    commit = git_commit(Path(itl.__file__)) or os.environ.get("ITL_COMMIT")
+    return {"hardware": hardware, "versions": versions, "commit": commit}
 
 
 @cache
