@@ -47,6 +47,16 @@ def test_statistics_are_those_of_pytorch_over_the_same_batches() -> None:
     assert all(len(x) == 12 for x in inputs)
     assert all(not torch.equal(t, buffers(callback.before)[name]) for name, t in buffers(callback.after).items())
     assert callback.after.stem.bn.momentum == callback.before.stem.bn.momentum
+    assert all(layer.training for layer in callback.after.modules())  # as after the specialist's training
+
+
+def test_statistics_come_from_different_augmented_views() -> None:
+    callback = AtMemoryUpdate()
+    tiny_learner(callback=callback, buffer=12, **MEMORY).learn(tiny_stream().tasks[0])
+    first, second, _ = (batch.unbind() for batch in batch_norm._batches(callback.context))
+    stored = callback.context.memory.pixels[:12].unbind()
+    for views, others in ((first, stored), (second, stored), (first, second)):
+        assert any(not any(torch.equal(view, other) for other in others) for view in views)
 
 
 def test_statistics_do_not_depend_on_those_before() -> None:
