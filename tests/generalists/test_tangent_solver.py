@@ -297,11 +297,12 @@ def test_record_states_objective_gradient_and_share(tmp_path: Path) -> None:
 
 
 def test_half_pipe_settings_determine_the_initial_classifier() -> None:
-    stream, classifiers = tiny_stream(), {}
+    stream, classifiers, biases = tiny_stream(), {}, {}
 
     def listen(event: str, learner: Learner, stage: str | None, epoch: int) -> None:
         if (event, stage) == ("on_stage_start", "tangent"):
             classifiers[name] = learner.net.classifier.weight.detach().clone()
+            biases[name] = learner.net.classifier.bias.detach().clone()
 
     variants: dict[str, dict[str, Any]] = {
         "1": {},
@@ -315,7 +316,9 @@ def test_half_pipe_settings_determine_the_initial_classifier() -> None:
     reference = nets.build(ONE_BLOCK, 4, channels=1, width=4)
     reference.reinitialize_classifier(torch_generator(0, 1, "half-pipe"))
     assert torch.equal(classifiers["1"], reference.classifier.weight)
+    assert torch.equal(biases["1"], reference.classifier.bias)
     assert torch.equal(classifiers["3"], 3 * classifiers["1"])
+    assert torch.equal(biases["3"], 3 * biases["1"])
     assert torch.equal(classifiers["own"], classifiers["false"])
     assert not torch.allclose(classifiers["linear"], classifiers["1"], atol=1e-2)
 
