@@ -156,6 +156,18 @@ def test_memory_loss_is_beta_cross_entropy_plus_alpha_squared_distance(how: str)
     )
 
 
+@pytest.mark.parametrize("how", ["mean", "sum", "classes"])
+def test_memory_loss_weights_both_terms_with_weights_of_mean_one(how: str) -> None:
+    settings = TangentSettings(alpha=0.5, beta=2.0, reduction=how)  # type: ignore[arg-type]
+    logits, stored, y = torch.randn(4, 3), torch.randn(4, 3), torch.tensor([0, 1, 2, 0])
+    ce, square = F.cross_entropy(logits, y, reduction="none"), (logits - stored).square().sum(1)
+    w = torch.tensor([0.5, 2.0, 1.0, 0.5])  # four times those of the batch
+    factor = {"mean": (2.0 / 4, 0.5 / 12), "sum": (2.0, 0.5), "classes": (2.0 / 4, 0.5 / 4)}[how]
+    expected = factor[0] * (w * ce).sum() + factor[1] * (w * square).sum()
+    batch = {"y": y, "logits": stored, "width": torch.full((4,), 3), "weight": w / 4}
+    torch.testing.assert_close(memory_loss(logits, batch, settings), expected)
+
+
 def test_relative_squared_error_is_scale_invariant() -> None:
     logits, target = torch.randn(5, 4), torch.randn(5, 4)
     expected = ((logits - target) ** 2).mean() / (target**2).mean()
