@@ -12,7 +12,12 @@ import torch.nn.functional as F
 
 import itl
 from itl import Learner, UserError
+from itl.engine.keyed_random import generator
+from itl.generalists.context import MemoryTargets
+from itl.learner.stages import memory_context
+from itl.memory import Slots
 from itl.memory.greedy_selection import herding
+from itl.memory.policies.stratified import Stratified
 from itl.replay.epochs import ReplayRoundPlanner
 from itl.specialists import Batch
 from itl.specialists.er import ER
@@ -88,6 +93,18 @@ def test_herding_uses_the_specialists_features() -> None:
         assert learner.memory.slots.row[learner.memory.slots.label == label].tolist() == expected
 
 
+def test_every_task_has_its_own_draw_for_the_memory() -> None:
+    stream, slots = tiny_stream(), Slots.empty(8)
+    learner = tiny_learner("b", seed=3)
+    for number, task in enumerate(stream, 1):
+        learner.learn(task)
+        labels = task.train.labels.numpy()
+        targets, rows = Stratified().select_at_task_end(slots, labels, generator(3, number, "memory"))
+        slots.write(targets, labels[rows], number - 1, rows, 4)
+        assert learner.memory.slots.row.tolist() == slots.row.tolist()
+        assert learner.memory.slots.task.tolist() == slots.task.tolist()
+
+
 def test_coreset_weights_are_stored_saved_and_used(tmp_path: Path) -> None:
     stream = tiny_stream(classes=4, tasks=2, each=20)
     learner = learner_with("coreset", classes=4, buffer=6, memory__fraction=0.2)
@@ -121,10 +138,25 @@ def test_coreset_weights_are_stored_saved_and_used(tmp_path: Path) -> None:
         assert torch.equal(replay.weights, torch.from_numpy(weights)[replay.slots])  # type: ignore[arg-type]
 
 
-def test_coreset_weights_can_be_disabled() -> None:
-    learner = learner_with("coreset", classes=4, memory__weights=False)
-    learner.learn(tiny_stream().tasks[0])
-    assert not learner.memory.weighted
+@pytest.mark.parametrize("weighted", [True, False])
+def test_weights_reach_specialist_and_generalist_unless_disabled(
+    weighted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream, replayed = tiny_stream(), []
+    learner = learner_with("coreset", classes=4, memory__weights=weighted)
+    learner.learn(stream.tasks[0])
+    assert learner.memory.weighted == weighted
+    targets = MemoryTargets(memory_context(learner, learner.traits))(torch.tensor([4, 1]))
+    assert targets["y"].tolist() == learner.memory.slots.label[[4, 1]].tolist()
+    if weighted:
+        assert targets["weight"].tolist() == learner.memory.slots.weight[[4, 1]].tolist()
+    else:
+        assert "weight" not in targets
+    loss = learner.specialist.loss
+    monkeypatch.setattr(learner.specialist, "loss", lambda *args: (replayed.extend(args[2]), loss(*args))[1])
+    learner.learn(stream.tasks[1])
+    assert replayed
+    assert all((replay.weights is not None) == weighted for replay in replayed)
 
 
 @pytest.mark.parametrize("policy", ["stratified", "herding"])
@@ -139,10 +171,18 @@ def test_logits_stored_at_the_tasks_end_are_the_specialists(policy: str) -> None
 
 
 def test_candidates_keep_their_logits() -> None:
-    learner = learner_with("entropy", "derpp", classes=4)
+    kept: list[torch.Tensor] = []
+
+    def keep_logits(event: str, learner: Learner, stage: str | None, epoch: int) -> None:
+        if event == "on_round_end" and learner.memory.candidates is not None:
+            assert learner.memory.candidates.logits is not None
+            kept.append(learner.memory.candidates.logits.clone())
+
+    learner = learner_with("entropy", "derpp", classes=4, callback=LambdaCallback(keep_logits))
     learner.learn(tiny_stream().tasks[0])
     assert learner.memory.logits is not None
     assert (learner.memory.logits[:7].abs().sum(1) > 0).all()
+    assert torch.equal(learner.memory.logits[:7], kept[-1][learner.memory.slots.row])
 
 
 @pytest.mark.parametrize("policy", ["reservoir", "ring", "loss-aware"])
