@@ -25,6 +25,7 @@ CASES: dict[str, dict[str, Any]] = {
     "derpp": {"specialist__alpha": 0.4, "specialist__beta": 0.6, "specialist__weight_decay": 1e-3},
     "derpp, one draw": {"specialist__draws": 1, "specialist__alpha": 0.4, "specialist__schedule": "cosine"},
     "er, fewer steps than epochs": {"specialist__steps": 4},
+    "er, replay batches smaller than the task's": {"specialist__replay": 5},
     "sgd": {},
 }
 
