@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from itl import Learner, nets
+from itl.callbacks.base import Callback
 from itl.engine.keyed_random import torch_generator
 from support.tiny import ONE_BLOCK, LambdaCallback, differing_keys, learner_snapshot, tiny_learner, tiny_stream
 
@@ -151,15 +152,16 @@ def test_frozen_batch_norm_statistics_do_not_change(stage: str) -> None:
         assert StageSnapshots("itl", projection__batch_norm="eval").changed("projection") == PARAMETERS
 
 
-def test_momentum_is_reset_at_every_stage() -> None:
+def test_momentum_and_monitor_are_reset_at_every_stage() -> None:
     """A learner that continues with another one's network and memory ends with the same weights."""
     stream = tiny_stream()
     settings = {"specialist__momentum": 0.9, "tangent__momentum": 0.9, "projection__momentum": 0.9}
-    momentum_at_start: list[tuple[str, list[str]]] = []
+    settings |= {"specialist__patience": 2, "projection__monitor": True}
+    saved_at_start: list[tuple[str, list[str]]] = []
 
     def record_event(event: str, learner: Learner, stage: str | None, epoch: int) -> None:
         if event == "on_stage_start":
-            momentum_at_start.append((str(stage), list(learner.stage_state.momentum)))
+            saved_at_start.append((str(stage), [*learner.stage_state.momentum, *learner.stage_state.monitor]))
 
     first, second = (tiny_learner("itl", callback=LambdaCallback(record_event), **settings) for _ in range(2))
     first.learn(stream.tasks[0])
@@ -170,8 +172,8 @@ def test_momentum_is_reset_at_every_stage() -> None:
     for learner in (first, second):
         learner.learn(stream.tasks[1])
     assert differing_keys(learner_snapshot(first), learner_snapshot(second)) == set()
-    assert momentum_at_start
-    assert all(names == [] for _, names in momentum_at_start)
+    assert saved_at_start
+    assert all(names == [] for _, names in saved_at_start)
 
 
 def test_first_step_of_every_stage_does_not_depend_on_momentum() -> None:
@@ -189,12 +191,16 @@ def test_first_step_of_every_stage_does_not_depend_on_momentum() -> None:
     assert differing_keys(*weights) == set()
 
 
-def test_projection_over_the_task_uses_its_images() -> None:
-    stream, sizes = tiny_stream(), {}
+@pytest.mark.parametrize(("over", "size", "policy"), [("task", 20, "cifar10"), ("memory", 8, None)])
+def test_projection_uses_its_images_with_their_augmentation(over: str, size: int, policy: str | None) -> None:
+    planners: dict[str, Any] = {}
 
-    class SizeCallback(LambdaCallback):
+    class KeepPlanners(Callback):
         def on_stage_start(self, learner: Learner, stage: Any) -> None:
-            sizes[stage.name] = getattr(stage.planner, "size", None)
+            planners[stage.name] = stage.planner
 
-    tiny_learner("itl", projection__over="task", callback=SizeCallback(lambda *_: None)).learn(stream.tasks[0])
-    assert sizes == {"specialist": None, "tangent": 8, "projection": 20}
+    settings = {"projection__over": over, "augment__task": "cifar10", "augment__memory": None}
+    tiny_learner("itl", callback=KeepPlanners(), **settings).learn(tiny_stream().tasks[0])
+    assert planners["projection"].size == size
+    assert planners["projection"].augment.policy == policy
+    assert (planners["tangent"].size, planners["tangent"].augment.policy) == (8, None)
