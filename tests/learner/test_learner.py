@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -153,11 +154,12 @@ def test_learner_reaches_more_than_chance_accuracy() -> None:
     assert min(score.class_il for score in scores.per_task) > 40
 
 
-def test_evaluation_does_not_change_training() -> None:
+@pytest.mark.parametrize("method", ["itl", "b+hp+ff+pd"])
+def test_evaluation_does_not_change_training(method: str) -> None:
     stream = tiny_stream()
     evaluated, unobserved = (
-        tiny_learner(callback=LambdaCallback(lambda e, lr, s, k: lr.logits(stream.tasks[0].test))),
-        tiny_learner(),
+        tiny_learner(method, callback=LambdaCallback(lambda e, lr, s, k: lr.logits(stream.tasks[0].test))),
+        tiny_learner(method),
     )
     for task in stream:
         evaluated.learn(task)
@@ -166,6 +168,18 @@ def test_evaluation_does_not_change_training() -> None:
     before = evaluated.net.training
     evaluated.evaluate(stream)
     assert evaluated.net.training == before
+
+
+def test_evaluation_averages_the_tasks_learned_on_their_test_images() -> None:
+    stream, learner = tiny_stream(), tiny_learner("er")
+    first, second = stream.tasks
+    learner.learn(first)
+    scores = learner.evaluate(stream)
+    assert len(scores.per_task) == 2
+    assert (scores.class_il, scores.task_il) == (scores.per_task[0].class_il, scores.per_task[0].task_il)
+    on_train, on_test = learner.evaluate(replace(first, test=first.train)), learner.evaluate(first)
+    assert on_test == learner.evaluate(first.test.pixels, first.test.labels)
+    assert learner.evaluate(replace(first, test=second.test)).class_il < on_train.class_il
 
 
 def test_logits_do_not_depend_on_the_other_images() -> None:
