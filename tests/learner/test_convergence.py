@@ -63,6 +63,12 @@ def test_rate_drops_after_the_patience_and_training_stops_after_another() -> Non
     assert vars(restored) | {"summary": 0, "learner": 0} == vars(ended) | {"summary": 0, "learner": 0}
 
 
+def test_loss_is_compared_with_the_best_one() -> None:
+    """A loss that rises and falls again, but not below its minimum, is no progress."""
+    assert fake_monitor([1.0, 0.5, 0.9]).rate == 1.0
+    assert fake_monitor([1.0, 0.5, 0.9, 0.8]).rate == 0.1
+
+
 def test_last_quarter_of_the_epochs_has_the_lower_rate() -> None:
     falling = list(np.linspace(1, 0, 8, endpoint=False))
     assert fake_monitor(falling[:5], epochs=8).rate == 1.0
@@ -112,6 +118,7 @@ def test_stratified_rows_draw_classes_equally_and_cover_them() -> None:
     assert set(times[:40]) == {0, 1}  # 20 different ones of 40
     assert set(times[40:44]) == {5}
     assert set(times[44:]) == {1, 2}
+    assert np.count_nonzero(np.diff(labels[rows])) > 20  # shuffled: about 40 changes of the class, not two
 
 
 def test_balanced_specialist_trains_every_class_equally_often() -> None:
