@@ -50,6 +50,22 @@ def test_er_separate_loss_uses_the_memorys_sample_weights(net: nn.Module) -> Non
     assert specialist("er-separate", net).loss(net, batch, (replay,)).item() == pytest.approx(expected, abs=1e-10)
 
 
+@pytest.mark.parametrize("name", ["agem", "der", "derpp", "er-ace", "er-separate"])
+def test_replayed_samples_of_weight_zero_do_not_count(name: str, net: nn.Module) -> None:
+    method, batch = specialist(name, net.eval(), alpha=0.3, beta=0.7), make_batch(5, (2, 3), 0)
+    weighted = [make_batch(4, (0, 1), seed, logits=True) for seed in (1, 2)]
+    counted = []
+    for k, replay in enumerate(weighted):
+        assert replay.stored_logits is not None
+        replay.weights = 2 * F.one_hot(torch.tensor(k), 4).double()
+        counted.append(Batch(replay.x[k : k + 1], replay.y[k : k + 1], replay.stored_logits[k : k + 1]))
+    results = [
+        [method.loss(net, batch, tuple(replay_batches)), *getattr(method, "memory_gradient", [])]
+        for replay_batches in (weighted, counted)
+    ]
+    torch.testing.assert_close(*results)
+
+
 def test_der_loss_is_cross_entropy_plus_squared_error_to_stored_logits(net: nn.Module) -> None:
     batch, replay = make_batch(5, (2, 3), 0), make_batch(3, (0, 1), 1, logits=True)
     assert replay.stored_logits is not None
