@@ -80,8 +80,8 @@ def test_interrupted_task_ends_with_the_same_memory(policy: str, tmp_path: Path)
         assert not differing_keys(learner_snapshot(uninterrupted), learner_snapshot(again)), epoch
 
 
-def test_herding_uses_the_specialists_features() -> None:
-    task = tiny_stream(each=12).tasks[0]
+def test_herding_uses_the_specialists_features_and_evicts_the_last() -> None:
+    task, second = tiny_stream(each=12).tasks
     learner = learner_with("herding", "b", buffer=8, classes=4)
     learner.learn(task)
     net, labels = learner.net.eval(), task.train.labels
@@ -91,6 +91,11 @@ def test_herding_uses_the_specialists_features() -> None:
         rows = torch.nonzero(labels == label).flatten()
         expected = rows[herding(features[rows], 4)].tolist()
         assert learner.memory.slots.row[learner.memory.slots.label == label].tolist() == expected
+    before = learner.memory.slots.copy()
+    learner.learn(second)
+    for label in (0, 1):
+        now, earlier = (slots.row[slots.label == label].tolist() for slots in (learner.memory.slots, before))
+        assert now == earlier[:2]
 
 
 def test_every_task_has_its_own_draw_for_the_memory() -> None:
