@@ -178,15 +178,50 @@ def test_monitor_keeps_restores_and_stops_by_accuracy() -> None:
     assert after(55.0, 3.0)  # no progress twice: back to the start
     assert torch.equal(weight, start)
     assert monitor.rate == 0.25
+    assert [after(58.0, 1.0), after(57.0, 1.0)] == [False, False]  # progress is measured from the start again
     assert not after(97.0, 4.0)  # near the teacher: the best so far
     assert not after(90.0, 5.0)  # some points below it, at a high rate
     assert after(80.0, 6.0)
     assert float(weight.detach().mean()) == 4.0
+    assert (monitor.rate, monitor.losses) == (0.0625, 2)
     assert not after(96.5, 7.0, is_last=True)  # within a point: the last weights are kept
     assert after(95.0, 8.0, is_last=True)
     assert float(weight.detach().mean()) == 4.0
     assert after(10.0, 9.0)
     assert monitor.stopped
+
+
+def test_monitor_measures_normalized_views_in_evaluation_mode() -> None:
+    learner, task = before_projection(projection__monitor=True, projection__teacher_rms=3.0)
+    generalist, given = learner._generalist, []
+    assert generalist is not None
+    teach = generalist.logits
+    generalist.logits = lambda x: (given.append(x), teach(x))[1]  # type: ignore[method-assign, func-returns-value]
+    stage = make_projection_stage(learner, task, generalist)
+    assert isinstance(stage.monitor, ProjectionMonitor)
+    assert learner.net.training
+    monitor, x = stage.monitor, learner.normalize(stage.monitor.images)
+    assert torch.equal(given[-1], x)
+    assert monitor.labels.tolist() == monitor.labels[:8].tolist() * 8  # eight views of eight images
+    with torch.no_grad():
+        outputs = (teach(x), learner.net.eval()(x))
+    expected = [100 * float((logits.argmax(1) == monitor.labels).double().mean()) for logits in outputs]
+    assert [monitor.teacher_accuracy, monitor.accuracy] == pytest.approx(expected)
+
+
+def test_monitor_continues_from_its_saved_tensors() -> None:
+    learner, task = before_projection()
+    context, logits = memory_context(learner, task.traits), learner._generalist.logits  # type: ignore[union-attr]
+    saved, loaded = (ProjectionMonitor(learner.net, logits, context, {}) for _ in range(2))
+    numbers = {"teacher_accuracy": 90.0, "accuracy": 70.0, "best_accuracy": 80.0, "peak": 75.0}
+    numbers |= {"rate": 0.25, "losses": 3, "stuck": 1, "stopped": True}
+    for name, value in numbers.items():
+        setattr(saved, name, value)
+    saved.best = {name: t + 1 for name, t in saved.best.items()}
+    loaded.load_tensors(saved.tensors())
+    assert {name: getattr(loaded, name) for name in numbers} == numbers
+    assert not differing_keys(loaded.best, saved.best)
+    assert loaded.summary == {name: value for name, value in numbers.items() if name not in ("peak", "stuck")}
 
 
 def test_augmentation_of_the_generalist_can_differ_from_replay() -> None:
