@@ -100,6 +100,13 @@ def test_few_images_are_not_enough() -> None:
     assert (fitted.images, fitted.score) == (MIN_IMAGES, "probability")
 
 
+def test_threshold_applies_to_its_own_score_only() -> None:
+    calibration, scores = Calibration(threshold=0.5, score="probability", images=40), np.array([0.2, 0.5, 0.9])
+    assert calibration.is_unknown(scores, "probability").tolist() == [True, False, False]
+    assert not calibration.is_unknown(scores, "relative distance").any()
+    assert not Calibration(score="probability").is_unknown(scores, "probability").any()
+
+
 def test_a_threshold_of_the_former_score_is_dropped() -> None:
     saved = {"temperature": 2.0, "threshold": 3.5, "score": "familiarity", "images": 40}
     assert Calibration.model_validate(saved) == Calibration(temperature=2.0)
