@@ -144,6 +144,13 @@ def test_setting_missing_in_an_older_record_does_not_separate_seeds(tmp_path: Pa
     assert {len(row.ours.seeds) for row in ours(table(tmp_path))} == {2}
 
 
+def test_setting_given_by_the_user_is_not_that_of_an_older_record(tmp_path: Path) -> None:
+    fake_run(tmp_path / "old", seed=0)
+    fake_run(tmp_path / "new", seed=1, settings={"invented_since": 4})
+    assert json.loads((tmp_path / "new" / "result.json").read_text())["settings"]["invented_since"] == 4
+    assert {tuple(row.ours.seeds) for row in ours(table(tmp_path))} == {(0,), (1,)}
+
+
 def test_setting_given_by_the_user_separates_runs_from_an_older_record(tmp_path: Path) -> None:
     """Two runs that differ are not averaged either, even if an older record agrees with both."""
     fake_run(tmp_path / "old", seed=0)
