@@ -10,7 +10,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from itl.features import extractor
+from itl.engine.device import Engine
+from itl.engine.normalize import Normalize
+from itl.features import FeatureExtractor, extractor
 from itl.features.onnx_trunk import load_onnx_trunk
 from itl.features.store import FeatureStore
 from itl.nets.packaged_weights import PackagedWeights
@@ -193,3 +195,17 @@ def test_features_of_changed_code_are_not_reused(tmp_path: Path, monkeypatch: py
     assert before == [(tmp_path / "own_trunk.py").read_bytes()]
     (tmp_path / "own_trunk.py").write_text("from torch import nn\nclass Own(nn.Module):\n    factor = 2\n")
     assert extractor._source_files(trunk) != before
+
+
+def test_features_of_another_trunk_or_preprocessing_have_another_name() -> None:
+    cpu = Engine(torch.device("cpu"))
+
+    def name(mean: float = 0.5, std: float = 0.25, size: int = 8, weight: float = 1.0, mirrored: bool = True) -> str:
+        trunk = nn.Conv2d(3, 2, 1, bias=False)
+        nn.init.constant_(trunk.weight, weight)
+        normalize = Normalize((mean,) * 3, (std,) * 3, cpu, size)
+        return FeatureExtractor(normalize, trunk, cpu, (3, 8, 8), mirrored)._name()
+
+    others = [name(mean=0.4), name(std=0.2), name(size=16), name(weight=2.0), name(mirrored=False)]
+    assert name() == name()
+    assert len({name(), *others}) == 6
