@@ -12,6 +12,7 @@ import shutil
 import struct
 import subprocess
 import sys
+import tracemalloc
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -250,6 +251,35 @@ def test_sparse_file_is_refused_without_reading_it(model: Path, monkeypatch: pyt
     monkeypatch.setattr(hashlib, "file_digest", refuse)
     with pytest.raises(UserError, match="damaged"):
         store.read_generation(model, generation.name)
+
+
+@pytest.mark.parametrize(("pattern", "code"), [("SHA256SUMS", 2), ("memory/*/*.png", 0)])
+def test_huge_file_without_a_recorded_size_is_not_read(
+    model: Path, pattern: str, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generation = model / store.current(model)
+    sums = (generation / "SHA256SUMS").read_text()
+    (generation / "SHA256SUMS").write_text("".join(line for line in sums.splitlines(True) if line[0] != "#"))
+    store.set_current(model, generation.name)
+    os.truncate(min(generation.glob(pattern)), 1 << 40)
+    digest = hashlib.file_digest
+
+    def refuse(file: Any, *args: Any) -> Any:
+        assert os.fstat(file.fileno()).st_size < 1 << 40, "the whole file was read"
+        return digest(file, *args)
+
+    monkeypatch.setattr(hashlib, "file_digest", refuse)
+    outcome = run_in_process("check", "m")
+    assert outcome.code == code, outcome
+
+
+def test_damaged_list_of_checksums_is_searched_with_little_memory(model: Path) -> None:
+    generation = model / store.current(model)
+    (generation / "SHA256SUMS").write_bytes(bytes(8 << 20))
+    tracemalloc.start()
+    assert not store.is_intact(model, generation.name)
+    assert tracemalloc.get_traced_memory()[1] < 64 << 20
+    tracemalloc.stop()
 
 
 def test_reader_that_closes_the_pipe_is_not_an_error(model: Path) -> None:

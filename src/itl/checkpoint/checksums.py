@@ -18,7 +18,7 @@ import numpy as np
 
 from itl.atomic import flush_to_disk, write_text_atomic
 from itl.errors import UserError
-from itl.regular_files import open_regular, read_regular
+from itl.regular_files import MAX_BYTES, open_regular, read_regular
 
 TENSORS, STATE, CHECKSUMS = "tensors.safetensors", "state.json", "SHA256SUMS"
 MAX_TEXT_BYTES = 64 << 20  # a larger state.json or SHA256SUMS was not written by itl
@@ -100,9 +100,12 @@ def is_listed_but_for_a_byte(generation: Path, name: str) -> bool:
         content = np.frombuffer(read_regular(generation / CHECKSUMS, MAX_TEXT_BYTES), np.uint8)
     except OSError:
         return False
-    if len(content) < len(line):
+    positions = len(content) - len(line) + 1
+    if positions < 1:
         return False
-    differing = (np.lib.stride_tricks.sliding_window_view(content, len(line)) != line).sum(1)
+    differing = np.zeros(positions, np.uint8)  # a comparison of all windows at once would need 80 times the memory
+    for offset, byte in enumerate(line):
+        differing += content[offset : offset + positions] != byte
     return bool(differing.min() <= 1)
 
 
@@ -114,7 +117,8 @@ def verify_file(root: Path, path: Path, entry: FileEntry) -> None:
         OSError: It cannot be read.
     """
     check_regular(path, root)
-    if entry.size not in (None, path.stat().st_size) or sha256(path) != entry.sha256:
+    limit = None if path.name == TENSORS else MAX_BYTES
+    if entry.size not in (None, path.stat().st_size) or sha256(path, limit) != entry.sha256:
         raise UserError(f"{path} is damaged (its checksum differs); restore it from a copy")
 
 
@@ -144,9 +148,13 @@ def read_regular_text(path: Path) -> str:
     return path.read_text(encoding="utf-8")
 
 
-def sha256(path: Path) -> str:
-    """Hexadecimal SHA-256 of a file."""
-    with open_regular(path) as file:
+def sha256(path: Path, max_bytes: int | None = None) -> str:
+    """Hexadecimal SHA-256 of a file.
+
+    Raises:
+        OSError: It cannot be read, is not a regular file, or has more than `max_bytes`.
+    """
+    with open_regular(path, max_bytes) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

@@ -23,6 +23,7 @@ from torch import Tensor
 from itl.atomic import create_file, flush_to_disk, make_folder, overwrite, write_text_atomic
 from itl.checkpoint.checksums import (
     CHECKSUMS,
+    MAX_TEXT_BYTES,
     STATE,
     TENSORS,
     FileEntry,
@@ -184,7 +185,7 @@ def current(folder: str | os.PathLike[str]) -> str:
             if not GENERATION_NAME.fullmatch(name):
                 raise UserError(f"{root / CURRENT} does not name a generation; this is not a model folder of itl")
             checksums = root / name / CHECKSUMS
-            if checksums.exists() and check_regular(checksums, root) and sha256(checksums) == digest:
+            if checksums.exists() and check_regular(checksums, root) and sha256(checksums, MAX_TEXT_BYTES) == digest:
                 return name
             if read_regular_text(root / CURRENT) == text:  # otherwise another process has just replaced it
                 problem = "is damaged or was replaced" if checksums.exists() else "is missing"
