@@ -78,7 +78,7 @@ class Calibration(BaseModel):
 
     model_config = ConfigDict(frozen=True, strict=True)
 
-    temperature: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    temperature: float = Field(default=1.0, ge=TEMPERATURES[0] / 10, le=TEMPERATURES[1] * 10)  # others overflow
     threshold: float | None = Field(default=None, allow_inf_nan=False)
     score: ScoreName = "probability"
     images: int = Field(default=0, ge=0)

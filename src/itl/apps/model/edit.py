@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from itl.apps.model.folder import Model
-from itl.apps.model.generations import earlier_finished, find_damage, newest_intact, pending_lesson
-from itl.apps.model.metadata import METADATA_KEY
+from itl.apps.model.generations import earlier_finished, find_damage, history_of, newest_intact, pending_lesson
 from itl.checkpoint import store
 from itl.checkpoint.lock import locked, remove_folder
 from itl.engine.keyed_random import generator
@@ -62,8 +61,8 @@ def _undo(path: Path) -> list[dict[str, Any]]:
     target = next(earlier_finished(path), None)
     if target is None:
         return _remove_unfinished_model(path)
-    history = _history(store.read_state_unchecked(path / store.current(path)))
-    kept = _history(store.read_generation(path, target)[1])
+    store.read_generation(path, target)
+    history, kept = history_of(path / store.current(path)), history_of(path / target)
     names = store.generations(path)
     with _unwritable_as_user_error(path):
         try:
@@ -312,7 +311,3 @@ def _without_names(value: Any, names: set[str], by_class: bool = False) -> Any:
     if isinstance(value, list):
         return [_without_names(part, names) for part in value]
     return FORGOTTEN if isinstance(value, str) and names & {value, *re.split(r"[\\/]", value)} else value
-
-
-def _history(state: dict[str, Any]) -> list[dict[str, Any]]:
-    return list(state.get("notes", {}).get(METADATA_KEY, {}).get("history", []))

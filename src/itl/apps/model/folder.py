@@ -7,7 +7,6 @@ state: weights, memory, class names, history and an unfinished lesson always bel
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -18,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from itl import __version__
 from itl.apps.model.generations import last_finished, newest_finished, with_undo_hint
+from itl.apps.model.history import new_entry
 from itl.apps.model.memory_images import PILLOW_MODES, MemoryImageFiles, memory_shape, read_image
 from itl.apps.model.metadata import (
     DEFAULT_UNDO,
@@ -396,5 +395,4 @@ class Model(PredictionMixin):
 
     def add_history_entry(self, what: str, **entry: Any) -> None:
         """Add an entry with the present date to the history, without saving."""
-        date = time.strftime("%Y-%m-%d %H:%M:%S")
-        self.history.append({"what": what, "date": date, "itl": __version__, **entry})
+        self.history.append(new_entry(what, entry))

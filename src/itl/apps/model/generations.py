@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from itl.apps.model.history import readable_entries
 from itl.apps.model.metadata import METADATA_KEY
 from itl.checkpoint import store
 from itl.errors import UserError
@@ -89,8 +90,12 @@ def pending_lesson(generation: Path) -> dict[str, Any] | None:
 def saved_history(root: Path) -> list[dict[str, Any]]:
     """Return the history in the current generation, without opening the model; empty if there is no model."""
     current = store.current_unchecked(root)
-    history = (_metadata(root / current) or {}).get("history") if current is not None else None
-    return [entry for entry in history if isinstance(entry, dict)] if isinstance(history, list) else []
+    return [] if current is None else history_of(root / current)
+
+
+def history_of(generation: Path) -> list[dict[str, Any]]:
+    """Return the history in a generation, without validation of the rest."""
+    return readable_entries((_metadata(generation) or {}).get("history"))
 
 
 def is_finished(generation: Path) -> bool:

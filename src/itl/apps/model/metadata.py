@@ -13,6 +13,7 @@ from torch import Tensor
 from typing_extensions import TypedDict  # pydantic requires it before Python 3.12
 
 from itl.apps.model.calibration import Calibration
+from itl.apps.model.history import check_entry
 from itl.checkpoint import store
 from itl.errors import UserError
 
@@ -48,8 +49,8 @@ class ModelMetadata(BaseModel):
     @field_validator("history")
     @classmethod
     def _check_history(cls, history: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        if not all(isinstance(entry.get(key), str) for entry in history for key in ("what", "date")):
-            raise ValueError("an entry of the history has no text 'what' or 'date'")
+        for entry in history:
+            check_entry(entry)
         return history
 
     @field_validator("pending")

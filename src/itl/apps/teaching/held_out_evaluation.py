@@ -13,6 +13,7 @@ import torch
 from itl.apps.model import Model
 from itl.apps.model.calibration import Outputs
 from itl.apps.model.channels import interpolation
+from itl.apps.model.history import is_lesson
 from itl.apps.teaching.lesson import DecodedImages, Lesson
 from itl.errors import UserError
 
@@ -84,7 +85,7 @@ def recorded_train_only_hashes(model: Model, folder: str) -> dict[str, set[str]]
     """
     hashes: dict[str, set[str]] = {}
     for entry in model.history:
-        if entry["what"] == "learn" and entry.get("folder") == folder:
+        if is_lesson(entry) and entry["folder"] == folder:
             for name, some in entry.get("beyond", {}).items():
                 hashes.setdefault(name, set()).update(some)
     return hashes
@@ -107,7 +108,7 @@ class HeldOutEvaluation:
             model: The model. If a lesson is not in the history yet, the model is calibrated on all test images.
             current_lesson: Relative folder and name of a lesson that is not in the history yet; it comes last.
         """
-        lessons = [(folder, str(entry.get("name", folder)), entry) for folder, entry in last_entries(model).items()]
+        lessons = [(folder, entry["name"], entry) for folder, entry in last_entries(model).items()]
         if current_lesson is not None:
             lessons = [lesson for lesson in lessons if lesson[0] != current_lesson[0]]
             lessons.append((*current_lesson, {}))
@@ -156,7 +157,7 @@ class HeldOutEvaluation:
 
 def last_entries(model: Model) -> dict[str, dict[str, Any]]:
     """Return the last history entry of each folder that was learned."""
-    return {str(e["folder"]): e for e in model.history if e["what"] == "learn" and "folder" in e}
+    return {entry["folder"]: entry for entry in model.history if is_lesson(entry)}
 
 
 def current_names(model: Model, entry: dict[str, Any]) -> dict[str, str]:
@@ -176,7 +177,7 @@ def accuracies_by_lesson(model: Model) -> list[tuple[str, float | None, dict[str
     """
     lessons = []
     for entry in model.history:
-        if entry["what"] != "learn" or "accuracy" not in entry:
+        if not is_lesson(entry) or "accuracy" not in entry:
             continue
         names, recorded = current_names(model, entry), entry["accuracy"].get("classes", {})
         current = {old: names.get(old, old) for old in recorded}
@@ -208,7 +209,7 @@ def fallen_classes(model: Model, scores: HeldOutScores) -> dict[str, tuple[float
 def accuracy_when_taught(model: Model, name: str) -> float | None:
     """Return a class's accuracy when it was last taught; None if unknown."""
     for entry in reversed(model.history):
-        if entry["what"] != "learn" or name not in (names := current_names(model, entry)).values():
+        if not is_lesson(entry) or name not in (names := current_names(model, entry)).values():
             continue
         accuracies = entry.get("accuracy", {}).get("classes", {})
         values = [accuracies.get(old) for old, new in names.items() if new == name]

@@ -125,6 +125,8 @@ def _print_facts(facts: dict[str, Any]) -> None:
 
 def describe_change(entry: dict[str, Any]) -> str:
     """An entry of a model's history in one line."""
+    from itl.apps.model.history import is_lesson
+
     kind = entry["what"]
     if kind in ("rename", "merge"):
         return f"{kind} {entry['old']} {'to' if kind == 'rename' else 'into'} {entry['new']}"
@@ -134,7 +136,7 @@ def describe_change(entry: dict[str, Any]) -> str:
         return f"repair: {plural(entry['images'], 'damaged image')} dropped"
     if kind == "forget":
         return f"forget {plural(entry['images'], 'image')} and {plural(entry['classes'], 'class')}"
-    if kind == "learn" and "name" in entry:
+    if is_lesson(entry):
         return _describe_lesson(entry)
     rest = {key: value for key, value in entry.items() if key not in ("what", "date", "itl", "fingerprint")}
     words = [
@@ -145,9 +147,9 @@ def describe_change(entry: dict[str, Any]) -> str:
 
 def _describe_lesson(entry: dict[str, Any]) -> str:
     """An entry written by `itl learn`."""
-    images, accuracy = sum(entry["classes"].values()), entry["accuracy"]["task"]
+    counts, accuracy = entry.get("classes", {}), entry.get("accuracy", {}).get("task")
     suffix = "" if accuracy is None else f", accuracy {accuracy:.1f} %"
-    return f"learn {entry['name']}: {plural(images, 'image')} of {plural(len(entry['classes']), 'class')}{suffix}"
+    return f"learn {entry['name']}: {plural(sum(counts.values()), 'image')} of {plural(len(counts), 'class')}{suffix}"
 
 
 def _format_value(value: Any) -> str:
