@@ -1,18 +1,20 @@
-"""Pipes, devices and folders in place of files are refused at once."""
+"""Pipes, devices and folders in place of files, and records of any size, are refused at once."""
 
 from __future__ import annotations
 
 import errno
+import json
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from itl import UserError
 from itl.apps.images.picture_list import read_list
 from itl.regular_files import open_regular, read_regular
-from itl.results import packed
-from itl.results.packed import METRICS, PackedExperiment, pack
+from itl.results import RunFolder, find_runs, packed, record
+from itl.results.packed import METRICS, PackedExperiment, pack, unpack
 from support.command_line import assert_refused
 from support.run_records import fake_run
 
@@ -63,6 +65,42 @@ def test_packed_record_that_is_not_a_regular_file_is_refused(tmp_path: Path, kin
     put(kind, tmp_path / name)
     with pytest.raises(UserError, match="not a regular file"):
         PackedExperiment(tmp_path).run("run").content()
+
+
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_arrays_are_not_inflated_beyond_a_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_packed: bool
+) -> None:
+    fake_run(tmp_path / "run")
+    if is_packed:
+        pack(tmp_path)
+    run = PackedExperiment(tmp_path).run("run") if is_packed else RunFolder(tmp_path / "run")
+    monkeypatch.setattr(record, "MAX_BYTES", 1000)
+    with pytest.raises(UserError, match="MiB of arrays"):
+        run.read_arrays("predictions.npz")
+
+
+@pytest.mark.parametrize("start", [b"", b"\x93NUMPY"])
+def test_array_in_the_place_of_several_is_refused(tmp_path: Path, start: bytes) -> None:
+    path = fake_run(tmp_path / "run") / "predictions.npz"
+    if start:
+        with path.open("wb") as file:
+            np.save(file, np.zeros(3))
+    else:
+        path.write_bytes(b"")
+    with pytest.raises(UserError, match=r"predictions\.npz is damaged: it is not an \.npz file"):
+        _ = find_runs([tmp_path])[0][0].predictions
+
+
+@pytest.mark.parametrize("name", ["../evil", "/evil", "a/b", "..", ".", "", "a\\b", 3])
+def test_packed_run_cannot_be_unpacked_elsewhere(tmp_path: Path, name: object) -> None:
+    fake_run(tmp_path / "packed" / "run")
+    pack(tmp_path / "packed")
+    records = tmp_path / "packed" / "records.jsonl"
+    records.write_text(json.dumps({**json.loads(records.read_text()), "name": name}))
+    with pytest.raises(UserError, match="is not a run's record"):
+        unpack(tmp_path / "packed", tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["packed"]
 
 
 def test_packed_lines_are_not_inflated_beyond_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,7 +33,7 @@ from itl.atomic import atomic_write, flush_to_disk, make_folder, write_text_atom
 from itl.errors import UserError
 from itl.json_text import parse_json
 from itl.regular_files import MAX_BYTES, open_regular, read_regular
-from itl.results.record import LOCK_FILE, RunFolder, damage_as_user_error, is_run
+from itl.results.record import LOCK_FILE, RunFolder, damage_as_user_error, is_run, open_arrays
 
 RECORDS = "records.jsonl"
 METRICS = "metrics.jsonl.gz"
@@ -142,7 +142,7 @@ class PackedExperiment:
         try:
             for number, text in enumerate(read_regular(path).decode("utf-8").splitlines(), 1):
                 record = _parse(text, f"{path}, line {number},")
-                if not isinstance(record.get("name"), str) or not {"config", "result"} <= record.keys():
+                if not _is_folder_name(record.get("name")) or not {"config", "result"} <= record.keys():
                     raise UserError(f"{path}, line {number}, is not a run's record; restore the file")
                 records[record["name"]] = record
         except (OSError, UnicodeDecodeError) as error:
@@ -199,6 +199,11 @@ class PackedExperiment:
         return PackedRun(self, name)
 
 
+def _is_folder_name(name: Any) -> bool:
+    """Whether a run can be unpacked into a folder of this name, and not elsewhere."""
+    return isinstance(name, str) and Path(name).name == name not in ("", "..") and not set("\\\0") & set(name)
+
+
 def _parse(text: str, where: str) -> dict[str, Any]:
     try:
         value = parse_json(text)
@@ -240,7 +245,7 @@ def _experiment(path: Path, _modified: int, _size: int) -> PackedExperiment:
 @lru_cache(maxsize=4)
 def _opened_archive(path: Path, _modified: int, _size: int) -> Any:
     """An archive in memory: reading the list of its members takes longer than reading those of one run."""
-    return np.load(io.BytesIO(read_regular(path)), allow_pickle=False)
+    return open_arrays(io.BytesIO(read_regular(path)))
 
 
 # ------------------------------------------------------------------ writing

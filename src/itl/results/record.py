@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -18,12 +18,14 @@ from itl.atomic import append, atomic_write, make_folder, remove_leftovers, writ
 from itl.errors import UserError
 from itl.json_text import parse_json, read_json
 from itl.locks import FileLock, acquire_lock
-from itl.regular_files import open_regular, read_regular
+from itl.regular_files import MAX_BYTES, open_regular, read_regular
 
 # 2 added lines of kind `start` and pictures.npz. Records of format 1 stay readable.
 RECORD_FORMAT = 2
 
 RECORD_FILES = ("config.json", "metrics.jsonl", "result.json", "predictions.npz", "pictures.npz")
+_ZIP_START = b"PK"
+_DAMAGE = (OSError, ValueError, KeyError, EOFError, MemoryError, RuntimeError, zipfile.BadZipFile, zlib.error)
 LOCK_FILE = ".lock"  # not config.json: a file that is replaced loses its lock
 
 
@@ -192,8 +194,24 @@ def is_run(path: Path) -> bool:
 
 def load_arrays(path: Path) -> dict[str, np.ndarray]:
     """The arrays of an .npz file."""
-    with damage_as_user_error(path), open_regular(path) as file, np.load(file, allow_pickle=False) as arrays:
+    with damage_as_user_error(path), open_regular(path) as file, open_arrays(file) as arrays:
         return {key: arrays[key] for key in arrays.files}
+
+
+def open_arrays(file: BinaryIO) -> Any:
+    """The opened .npz file, whose arrays have a reasonable size.
+
+    Raises:
+        ValueError: It is another kind of file, or its arrays are too large.
+    """
+    start = file.read(len(_ZIP_START))
+    file.seek(0)
+    if start != _ZIP_START:
+        raise ValueError("it is not an .npz file")
+    arrays = np.load(file, allow_pickle=False)
+    if sum(member.file_size for member in arrays.zip.infolist()) > MAX_BYTES:  # a small file can inflate to any size
+        raise ValueError(f"it has more than {MAX_BYTES >> 20} MiB of arrays")
+    return arrays
 
 
 @contextmanager
@@ -201,7 +219,16 @@ def damage_as_user_error(path: Path) -> Iterator[None]:
     """Turn the errors of reading an .npz file into a `UserError`."""
     try:
         yield
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        EOFError,
+        zipfile.BadZipFile,
+        zlib.error,
+        RuntimeError,
+        MemoryError,
+    ) as error:
         raise UserError(f"{path} is damaged: {_reason(error)}; run it again") from None
 
 
