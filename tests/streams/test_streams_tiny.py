@@ -190,6 +190,7 @@ def test_missing_or_damaged_files_are_reported(tiny: Path, tmp_path: Path):
         (lines.replace("n01", "n99", 1), "damaged at"),
         (lines.splitlines()[0], "of 2 images"),
         (lines.replace("val_1.", "val_x."), "not named like"),
+        (lines.replace("val_1.", f"val_{'1' * 5000}."), "not named like"),
     ):
         table.write_text(content)
         with pytest.raises(UserError, match=message):

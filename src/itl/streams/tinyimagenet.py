@@ -34,6 +34,7 @@ ARCHIVE = f"{FOLDER}.zip"
 MD5 = "90528d7ca1a48142e341f4ef8d21d0de"
 URL = f"http://cs231n.stanford.edu/{ARCHIVE}"
 CLASSES, TRAIN_PER_CLASS, TEST_PER_CLASS, SIDE = 200, 500, 50, 64
+MAX_DIGITS = 9  # of an image's number; Python converts no more than some thousand
 _FILES = f"{ARCHIVE} or the folder {FOLDER}/"
 TRAITS = Traits((0.4802, 0.4480, 0.3975), (0.2770, 0.2691, 0.2821), flip=True, padding=4, policy="imagenet", tasks=10)
 
@@ -147,7 +148,7 @@ def _test_paths(tree: FileTree, wnids: list[str]) -> list[list[str]]:
 
 def _number(tree: FileTree, name: str) -> int:
     digits = name.removesuffix(".JPEG").rpartition("_")[2]
-    if not digits.isdecimal():
+    if not digits.isdecimal() or len(digits) > MAX_DIGITS:
         raise UserError(f"{tree.name(name)} is not named like a TinyImageNet image; unpack {ARCHIVE} again")
     return int(digits)
 
