@@ -56,6 +56,11 @@ def test_names_that_are_not_text_are_skipped_or_escaped(tmp_path: Path) -> None:
     assert json.loads(bytes(JSONAnswer({"error": "\udcff \u00e9"}).body)) == {"error": "\udcff \u00e9"}
 
 
+def test_numbers_that_json_does_not_have_are_sent_as_null() -> None:
+    answer = JSONAnswer({"a": [float("nan"), (float("inf"), 1.5)]})
+    assert json.loads(bytes(answer.body)) == {"a": [None, [None, 1.5]]}
+
+
 @pytest.mark.parametrize("content", ["[" * 100_000, "9" * 5000, "{}", '["x"]', b"\xff"])
 def test_damaged_list_of_tried_pictures_is_empty(tmp_path: Path, content: str | bytes) -> None:
     (tmp_path / "tried.json").write_bytes(content if isinstance(content, bytes) else content.encode())

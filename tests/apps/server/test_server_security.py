@@ -70,6 +70,13 @@ def test_address_with_the_token_sets_a_cookie_that_other_sites_cannot_use(tmp_pa
         assert client.get("/api/state").status_code == 200
 
 
+@pytest.mark.parametrize("given", ["old", "€", "x\r\nX-Injected: 1"])
+def test_cookie_is_never_set_to_another_value_than_the_token(client: TestClient, given: str) -> None:
+    answer = client.get("/", params={"token": given})  # the header has the right token
+    assert answer.status_code == 200
+    assert not {"set-cookie", "x-injected"} & set(answer.headers)
+
+
 @pytest.mark.parametrize(
     "host", ["evil.example", "evil.example:8484", "127.0.0.1", "127.0.0.1:80", "127.0.0.1.evil.example:8484", ""]
 )

@@ -97,7 +97,7 @@ class Guard:
                 for name, value in HEADERS.items():
                     out[name] = value
                 out.setdefault("Cache-Control", "no-store")
-                if refusal is None and given and not is_api:
+                if refusal is None and self.access.is_token(given) and not is_api:
                     out.append("Set-Cookie", f"{self.access.cookie}={given}; Path=/; HttpOnly; SameSite=Strict")
             await send(message)
 
