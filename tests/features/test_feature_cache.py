@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -191,10 +193,10 @@ def test_features_of_changed_code_are_not_reused(tmp_path: Path, monkeypatch: py
     import own_trunk  # type: ignore[import-not-found]
 
     trunk = nn.Sequential(own_trunk.Own())
-    before = extractor._source_files(trunk)
+    before = extractor._source_code(trunk)
     assert before == [(tmp_path / "own_trunk.py").read_bytes()]
     (tmp_path / "own_trunk.py").write_text("from torch import nn\nclass Own(nn.Module):\n    factor = 2\n")
-    assert extractor._source_files(trunk) != before
+    assert extractor._source_code(trunk) != before
 
 
 def test_features_of_another_trunk_or_preprocessing_have_another_name() -> None:
@@ -209,3 +211,22 @@ def test_features_of_another_trunk_or_preprocessing_have_another_name() -> None:
     others = [name(mean=0.4), name(std=0.2), name(size=16), name(weight=2.0), name(mirrored=False)]
     assert name() == name()
     assert len({name(), *others}) == 6
+
+
+NOTEBOOK = "from torch import nn\nclass Own(nn.Module):\n def forward(self, x): return (lambda y: y * {})(x)\n"
+
+
+def test_features_of_code_without_a_file_are_not_reused_if_it_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def found(factor: int, file: str | None) -> list[bytes]:
+        module = ModuleType("own_notebook")
+        monkeypatch.setitem(sys.modules, "own_notebook", module)
+        if file is not None:
+            module.__file__ = file
+        exec(NOTEBOOK.format(factor), vars(module))
+        return extractor._source_code(nn.Sequential(module.Own()))
+
+    for file in (None, str(tmp_path / "archive.zip" / "own.py"), "own.so"):
+        assert found(2, file) == found(2, file)
+        assert found(2, file) != found(3, file)

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import CodeType
 
 import numpy as np
 import torch
@@ -231,16 +232,34 @@ class FeatureExtractor:
         for tensor in (n.scale, n.shift, *self.trunk.state_dict().values()):
             digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
         digest.update(str(self.trunk).encode())
-        for code in _source_files(self.trunk):
+        for code in _source_code(self.trunk):
             digest.update(code)
         return digest.hexdigest()
 
 
-def _source_files(module: nn.Module) -> list[bytes]:
+def _source_code(module: nn.Module) -> list[bytes]:
     """Content of the files that define the classes of a module's parts, except PyTorch's.
 
-    A user may change what a module computes without changing its weights or its representation.
+    A user may change what a module computes without changing its weights or its representation. Of classes without a
+    file, such as those of a notebook or a zip archive, it is the bytecode.
     """
-    names = {type(part).__module__ for part in module.modules()}
-    files = {getattr(sys.modules.get(name), "__file__", None) for name in names if name.partition(".")[0] != "torch"}
-    return [Path(file).read_bytes() for file in sorted(file for file in files if file and file.endswith(".py"))]
+    classes = {type(part) for part in module.modules() if type(part).__module__.partition(".")[0] != "torch"}
+    files: dict[str, bytes] = {}
+    bytecodes = []
+    for one in sorted(classes, key=lambda one: (one.__module__, one.__qualname__)):
+        file = getattr(sys.modules.get(one.__module__), "__file__", None) or ""
+        try:
+            files[file] = files.get(file) or Path(file if file.endswith(".py") else "").read_bytes()
+        except OSError:
+            methods = {name: getattr(value, "__code__", None) for name, value in vars(one).items()}
+            bytecodes.append(repr([(name, _bytecode(code)) for name, code in methods.items() if code]).encode())
+    return [files[file] for file in sorted(files)] + bytecodes
+
+
+def _bytecode(code: CodeType) -> tuple[object, ...]:
+    """What a function computes."""
+    constants: list[object] = []
+    for part in code.co_consts:
+        known = _bytecode(part) if isinstance(part, CodeType) else part
+        constants.append(sorted(map(repr, known)) if isinstance(known, frozenset) else known)
+    return code.co_code, code.co_names, constants
