@@ -31,6 +31,9 @@ def needs_an_argument(size):
 def returns_a_word():
     return "resnet"
 
+def exits():
+    raise SystemExit(0)
+
 number = 3
 """
 NAME = "own_network:make"
@@ -112,10 +115,13 @@ def test_function_named_by_a_folder_is_not_imported_unasked(own_folder: Path, mo
         ("own_network:mak", "Unknown backbone 'own_network:mak': module 'own_network' has no attribute 'mak'"),
         ("own_network:number", "own_network:number is a int, not a function"),
         ("own_network:needs_an_argument", "cannot be built without arguments: needs_an_argument.. missing 1"),
+        ("own_network:exits", "cannot be built without arguments: 0; correct it"),
+        ("own_script:make", "Unknown backbone 'own_script:make': SystemExit; use"),
         ("own_network:returns_a_word", "own_network:returns_a_word returns a str, not a torch.nn.Module"),
     ],
 )
-def test_wrong_function_is_refused_in_one_line(name: str, message: str) -> None:
+def test_wrong_function_is_refused_in_one_line(own_folder: Path, name: str, message: str) -> None:
+    (own_folder / "own_script.py").write_text("import sys\nsys.path.remove(sys.path[0])\nsys.exit()\n")
     external.allow(name)
     with pytest.raises(UserError, match=message) as caught:
         nets.build(name, 2)

@@ -6,6 +6,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -152,14 +153,15 @@ def _find_function(name: str) -> Backbone:
     sys.path.insert(0, folder)  # as for `python FILE`: the module is usually in the current folder
     try:
         found = getattr(import_module(module_name), function)
-    except Exception as error:  # user code: any exception is possible
+    except (Exception, SystemExit) as error:  # user code: any exception is possible, and a script may exit
         reason = " ".join(str(error).split()) or type(error).__name__
         raise UserError(
             f"Unknown backbone '{name}': {reason}; use a name that `itl backbones` lists, timm:NAME, torchvision:NAME, "
             "or MODULE:FUNCTION of a Python module"
         ) from error
     finally:
-        sys.path.remove(folder)
+        with suppress(ValueError):  # the module has removed it
+            sys.path.remove(folder)
     if isinstance(found, Backbone):
         return found if found.name == name else Backbone(**{**vars(found), "name": name})
     if not callable(found):
@@ -173,7 +175,7 @@ def _build_function(
     """The module that a function returns, with a classifier of `classes` outputs."""
     try:
         module = function()
-    except Exception as error:  # user code: any exception is possible
+    except (Exception, SystemExit) as error:  # user code: any exception is possible, and a script may exit
         reason = " ".join(str(error).split()) or type(error).__name__
         raise UserError(f"the backbone {name} cannot be built without arguments: {reason}; correct it") from error
     if not isinstance(module, nn.Module):
