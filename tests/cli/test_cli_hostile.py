@@ -209,13 +209,13 @@ def test_undefined_normalization_is_refused(model: Path) -> None:
 
 def test_escape_sequences_and_formulas_are_not_printed(model: Path, tmp_path: Path) -> None:
     names = [ESCAPE + "cat", "=HYPERLINK(1)", "+1", "@x"]
-    history = [{"what": f"learn{ESCAPE}", "date": f"2026{ESCAPE}", "folders": [ESCAPE, "\u202egnp.exe"]}]
+    history = [{"what": f"learn{ESCAPE}", "date": f"2026{ESCAPE}", "folders": [ESCAPE, "\u202egnp.exe", "\u061c"]}]
     edit_state(model, names=names, history=history)
     Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
     for args in (("info", "m"), ("predict", "m", "a.png", "--top", "4"), ("undo", "m")):
         outcome = run_in_process(*args)
         assert outcome.code == 0
-        assert not set("\x1b\x07\u202e") & set(outcome.out + outcome.err)
+        assert not set("\x1b\x07\u202e\u061c") & set(outcome.out + outcome.err)
     edit_state(model, names=names[:2])
     cells = run_in_process("predict", "m", "a.png", "--top", "2", "--csv").out.splitlines()[1].split(",")
     assert not [cell for cell in cells if cell.startswith(("=", "+", "@"))]

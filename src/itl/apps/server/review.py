@@ -30,7 +30,7 @@ from itl.errors import UserError
 CHUNK = 256  # pictures in memory at a time
 MAX_CELL_PICTURES = 60
 MAX_UNCERTAIN = 300
-FORMULA_STARTS = ("=", "+", "-", "@")
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
 @dataclass(frozen=True)

@@ -163,7 +163,7 @@ def _print_csv(rows: list[dict[str, Any]], top: int) -> None:
 
 def _plain_cell(text: str) -> str:
     """A cell that a spreadsheet takes for text, even if it looks like a formula."""
-    return printable(f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text)
+    return printable(f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r", "\n")) else text)
 
 
 def _print_lines(rows: list[dict[str, Any]], top: int) -> None:
