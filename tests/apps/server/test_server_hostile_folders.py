@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -87,6 +88,24 @@ def test_full_disk_is_reported_in_one_line(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(pictures_module, "write_text_atomic", fail)
     with pytest.raises(UserError, match="No space left"):
         store.set_tried([])
+
+
+@pytest.mark.parametrize(("code", "status"), [(errno.ENOSPC, 507), (errno.EIO, 500)])
+def test_download_that_does_not_fit_on_the_disk_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, status: int
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    monkeypatch.setattr("zipfile.ZipFile.writestr", fail)
+    with client_for(tmp_path / "m") as client:
+        add(client, "circle", range(1))
+        answer = client.get("/api/export/pictures.zip")
+    assert answer.status_code == status
+    assert ("no space left" in answer.json()["error"]) == (status == 507)
+    assert not list((tmp_path / "temporary").iterdir())
 
 
 def test_failure_after_a_lesson_does_not_block_the_next(

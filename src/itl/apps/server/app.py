@@ -23,6 +23,7 @@ from itl.apps.server.lessons import LessonRunner
 from itl.apps.server.limits import Limits
 from itl.apps.server.security import Access, Guard
 from itl.apps.server.sessions import Sessions
+from itl.checkpoint import store
 from itl.errors import UserError
 
 STATIC = Path(__file__).parent / "static"
@@ -97,7 +98,12 @@ def create_app(options: ServerOptions) -> Starlette:
                 limits=options.limits,
             )
         ],
-        exception_handlers={UserError: _user_error, HTTPException: _http_error, Exception: _internal_error},
+        exception_handlers={
+            UserError: _user_error,
+            HTTPException: _http_error,
+            OSError: _system_error,
+            Exception: _internal_error,
+        },
         lifespan=lifespan,
     )
     app.state.options, app.state.sessions, app.state.runner = options, sessions, runner
@@ -115,6 +121,12 @@ def _user_error(request: Request, error: Exception) -> Response:
 def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     return JSONAnswer({"error": str(error.detail)}, error.status_code)
+
+
+def _system_error(request: Request, error: Exception) -> Response:
+    if not store.is_disk_full(error):
+        raise error
+    return JSONAnswer({"error": "There is no space left on the disk. Free some space, then try again."}, 507)
 
 
 def _internal_error(request: Request, error: Exception) -> Response:

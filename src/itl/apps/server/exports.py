@@ -77,9 +77,13 @@ def onnx_file(folder: Path) -> Path:
 
 def _write_zip(entries: Mapping[str, bytes | Path]) -> Path:
     target = Path(_temporary(".zip"))
-    with zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as archive:
-        for name, content in entries.items():
-            archive.writestr(name, content if isinstance(content, bytes) else read_regular(content))
+    try:
+        with zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as archive:
+            for name, content in entries.items():
+                archive.writestr(name, content if isinstance(content, bytes) else read_regular(content))
+    except BaseException:  # such as a full disk
+        target.unlink(missing_ok=True)
+        raise
     return target
 
 
