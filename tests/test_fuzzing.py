@@ -22,7 +22,12 @@ from PIL import Image
 from itl import UserError, nets
 from itl.apps.images import read_image
 from itl.apps.model import Model
+from itl.apps.model.generations import history_of
+from itl.apps.teaching.default_settings import user_settings
+from itl.apps.teaching.held_out_evaluation import HeldOutEvaluation, fallen_classes
+from itl.apps.teaching.options import TeachingOptions, check_options
 from itl.checkpoint import store
+from itl.cli.commands.info import describe_change
 from itl.cli.parsing import build_config, read_config_file
 from itl.experiments.search.grid import load_grid
 from itl.features.store import KEY_BYTES, FeatureStore
@@ -152,6 +157,48 @@ def test_malformed_model_states_do_not_crash(outside: Path, model: Path) -> None
         opened.predict_proba(np.zeros((1, opened.image["channels"], *[opened.image["size"]] * 2), np.uint8))
 
     fuzz(1000, 4, attempt, outside)
+
+
+LESSON = {
+    "what": "learn", "date": "2026-01-31", "folder": "../day", "name": "day", "classes": {"cat": 3, "dog": 2},
+    "test": {"cat": 1}, "tested": False, "beyond": {"cat": ["0" * 16]}, "fingerprint": "0",
+    "accuracy": {"all": 50.0, "task": None, "classes": {"cat": 50.0}}, "memory": {"images": 5, "size": 8},
+}  # fmt: skip
+CHANGES = [
+    LESSON, {"what": "rename", "date": "x", "old": "cat", "new": "lynx"}, {"what": "repair", "date": "x", "images": 1},
+    {"what": "resize", "date": "x", "before": 8, "size": 9}, {"what": "forget", "date": "x", "images": 1, "classes": 0},
+]  # fmt: skip
+PENDING = {
+    "fingerprint": "0", "replayed": None, "what": "day", "given": "day", "folder": "../day", "plan": ["../day"],
+    "at": 0, "new": ["cat"], "room": 8, "buffer": None, "tested": True, "replayed_rows": "ff",
+}  # fmt: skip
+NOTES = {"history": CHANGES, "pending": PENDING, "own settings": {"specialist.lr": 0.1}, "minutes": 5}
+
+
+def test_malformed_notes_of_models_do_not_crash(outside: Path, model: Path) -> None:
+    shutil.copytree(model, "m")
+    generation = Path("m") / store.current("m")
+    state = json.loads((generation / "state.json").read_text())
+
+    def attempt(rng: random.Random) -> None:
+        notes = mutated_json(NOTES if rng.random() < 0.5 else {**NOTES, "pending": None}, rng)
+        known = {key: notes.pop(key) for key in ("history", "pending") if key in notes}
+        metadata = {**state["notes"]["model"], **known}
+        text = json.dumps({**state, "notes": {**notes, "model": metadata}})
+        (generation / "state.json").write_text(text)
+        store.write_checksums(generation)
+        store.set_current(Path("m"), generation.name)
+        for command in (["info", "m"], ["report", "m", "--out", "report.html"], ["learn", "m", "missing"]):
+            outcome = run_in_process(*command)
+            assert is_one_line_error(outcome), f"{command}: {outcome.err[-300:]}"
+        for entry in history_of(generation):
+            describe_change(entry)
+        opened = Model.open("m", device="cpu", memory=False)
+        check_options(opened, TeachingOptions())
+        user_settings(opened)
+        fallen_classes(opened, HeldOutEvaluation().evaluate(opened))
+
+    fuzz(300, 11, attempt, outside)
 
 
 def test_malformed_records_do_not_crash(outside: Path) -> None:

@@ -9,12 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from itl import UserError
 from itl.apps.model import Model
 from itl.apps.teaching.held_out_evaluation import accuracies_by_lesson, accuracy_when_taught
 from itl.checkpoint import store
 from support.command_line import assert_refused, run_in_process
+from support.image_folders import write_images
 from support.tiny import TINY
 from support.tiny_model import trained_model
 
@@ -100,3 +102,43 @@ def test_temperature_that_makes_probabilities_undefined_is_refused(model: Path, 
     edit_metadata(model, calibration={"temperature": temperature})
     with pytest.raises(UserError, match=r"calibration\.temperature"):
         Model.open(model)
+
+
+PENDING: dict[str, Any] = {
+    "plan": 3,
+    "at": "1",
+    "new": None,
+    "room": [],
+    "buffer": "many",
+    "tested": "yes",
+    "what": ["x"],
+    "folder": {},
+    "replayed": 7,
+    "replayed_rows": "0g",
+}
+
+
+@pytest.mark.parametrize("key", PENDING)
+def test_malformed_unfinished_lesson_is_refused_and_can_be_undone(model: Path, key: str) -> None:
+    edit_metadata(model, pending={"fingerprint": "0", key: PENDING[key]})
+    with pytest.raises(UserError, match=f"not valid: pending: .*{key}: "):
+        Model.open(model)
+    assert run_in_process("undo", "m").code == 0
+
+
+def test_note_that_could_not_be_read_is_not_saved(model: Path) -> None:
+    with pytest.raises(UserError, match="cannot be saved: room: "):
+        Model.open(model).teach(torch.zeros(4, 3, 8, 8, dtype=torch.uint8), ["cat"] * 4, {"room": "large"})
+    assert run_in_process("info", "m").code == 0
+
+
+@pytest.mark.parametrize("notes", [{"minutes": "5"}, {"minutes": float("nan")}, {"minutes": -1}, {"own settings": [1]}])
+def test_malformed_notes_of_earlier_lessons_are_refused(model: Path, tmp_path: Path, notes: dict[str, Any]) -> None:
+    write_images(tmp_path / "day", "cat", "dog", each=2)
+    generation = model / store.current(model)
+    state = json.loads((generation / "state.json").read_text())
+    state["notes"].update(notes)
+    (generation / "state.json").write_text(json.dumps(state))
+    store.write_checksums(generation)
+    store.set_current(model, generation.name)
+    assert_refused("learn", "m", "day", "--epochs", "1", word="the model folder m is not valid")

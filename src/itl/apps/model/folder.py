@@ -29,6 +29,7 @@ from itl.apps.model.metadata import (
     NamedImages,
     check_unfinished,
     fingerprint,
+    new_pending,
     read_metadata,
 )
 from itl.apps.model.prediction import PredictionMixin, out_of_memory_as_user_error
@@ -368,7 +369,7 @@ class Model(PredictionMixin):
             check_unfinished(self.path, self.pending, digest, again)
         task = self.task(pixels, labels, validation)
         if self.pending is None:
-            self.pending = {**(notes or {}), "fingerprint": digest, "replayed": again}
+            self.pending = new_pending(notes, digest, again)
         elif threads is None:
             use_saved_threads(self.learner)
         if threads is not None:

@@ -44,7 +44,7 @@ class _Forgetting(_Entry):
 
 
 class _Accuracy(BaseModel):
-    model_config = ConfigDict(strict=True)
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
     all: float | None = None
     task: float | None = None

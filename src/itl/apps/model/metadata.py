@@ -33,6 +33,25 @@ class ImageSpec(TypedDict):
     policy: str | None
 
 
+class _Pending(BaseModel):
+    """Metadata of an unfinished lesson. Further keys are allowed, and outside `itl learn` those with a default miss."""
+
+    model_config = ConfigDict(strict=True)
+
+    fingerprint: str
+    replayed: str | None = None
+    what: str = ""
+    given: str = ""
+    folder: str = ""
+    plan: list[str] = []
+    at: int = Field(default=0, ge=0)
+    new: list[str] = []
+    room: int = Field(default=0, ge=0)
+    buffer: int | None = None
+    tested: bool = True
+    replayed_rows: str = Field(default="", pattern=r"^([0-9a-f]{2})*$")
+
+
 class ModelMetadata(BaseModel):
     """What a model folder stores in addition to the learner; see the attributes of `Model`."""
 
@@ -56,8 +75,8 @@ class ModelMetadata(BaseModel):
     @field_validator("pending")
     @classmethod
     def _check_pending(cls, pending: dict[str, Any] | None) -> dict[str, Any] | None:
-        if pending is not None and not isinstance(pending.get("fingerprint"), str):
-            raise ValueError("the unfinished lesson has no fingerprint")
+        if pending is not None:
+            _check_unfinished_lesson(pending)
         return pending
 
 
@@ -95,6 +114,34 @@ def read_metadata(path: Path, state: dict[str, Any]) -> ModelMetadata:
     except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
         reason = store.error_summary(error)
     raise UserError(f"the model folder {path} is not valid: {reason}")
+
+
+def new_pending(notes: Mapping[str, Any] | None, digest: str, replayed: str | None) -> dict[str, Any]:
+    """Return the metadata of a lesson that is started.
+
+    Args:
+        notes: JSON-serializable metadata.
+        digest: Fingerprint of the images.
+        replayed: Fingerprint of the images of earlier lessons that are learned again, or None.
+
+    Raises:
+        UserError: If a note has a name that `itl learn` uses, but another type.
+    """
+    pending = {**(notes or {}), "fingerprint": digest, "replayed": replayed}
+    try:
+        _check_unfinished_lesson(pending)
+    except ValueError as error:
+        raise UserError(f"the notes of a lesson cannot be saved: {error}; use another name") from None
+    return pending
+
+
+def _check_unfinished_lesson(pending: Mapping[str, Any]) -> None:
+    """Raise a `ValueError` if what `itl learn` reads has another type."""
+    try:
+        _Pending.model_validate(pending)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ValueError(f"{first['loc'][0]}: {first['msg']}") from None
 
 
 def fingerprint(pixels: Tensor, labels: Sequence[str]) -> str:

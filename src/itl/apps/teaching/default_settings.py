@@ -12,6 +12,7 @@ from itl.apps.model import Model
 from itl.apps.teaching.estimate import measure_speed
 from itl.apps.teaching.options import DEFAULT_MINUTES, TeachingOptions
 from itl.engine.device import choose_engine
+from itl.errors import UserError
 from itl.learner.stage_estimate import estimate_stages, images_per_epoch
 from itl.nets import backbone_settings, fixed_input_size
 from itl.presets import settings_for
@@ -153,9 +154,16 @@ def default_network(size: int, gpu: bool, pretrained: bool) -> dict[str, Any]:
 
 
 def user_settings(model: Model) -> dict[str, Any]:
-    """Return the settings that the user chose in earlier calls; after a `resize` the memory grows only if it must."""
+    """Return the settings that the user chose in earlier calls; after a `resize` the memory grows only if it must.
+
+    Raises:
+        UserError: If the folder contains something else.
+    """
     resized = {"memory.least": 1} if any(entry["what"] == "resize" for entry in model.history) else {}
-    return {**resized, **model.learner.notes.get(USER_SETTINGS_NOTE, {})}
+    saved = model.learner.notes.get(USER_SETTINGS_NOTE, {})
+    if not isinstance(saved, dict):
+        raise UserError(f"the model folder {model.path} is not valid: its settings are not a list of names and values")
+    return {**resized, **saved}
 
 
 def _epochs(steps: int, images: int, batch: int, bounds: tuple[int, int]) -> int:

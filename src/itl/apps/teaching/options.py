@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -198,12 +199,24 @@ def check_options(model: Model, options: TeachingOptions) -> None:
         _check_pending(model, model.pending, options)
 
 
+def saved_minutes(model: Model) -> float | None:
+    """Return the time for one lesson that the user chose in earlier calls.
+
+    Raises:
+        UserError: If the folder contains something else.
+    """
+    minutes = model.learner.notes.get(MINUTES_NOTE)
+    if minutes is None or (type(minutes) in (int, float) and 0 < minutes < math.inf):
+        return minutes
+    raise UserError(f"the model folder {model.path} is not valid: its time for one lesson is no number of minutes")
+
+
 def _check_pending(model: Model, pending: Mapping[str, Any], options: TeachingOptions) -> None:
     """Refuse options that differ from those with which an unfinished lesson was started."""
     buffer = model.learner.memory.size
     if options.buffer not in (None, pending.get("buffer"), buffer):
         raise _unfinished_error(model, f"with a memory of {buffer} images")
-    minutes = model.learner.notes.get(MINUTES_NOTE) or DEFAULT_MINUTES
+    minutes = saved_minutes(model) or DEFAULT_MINUTES
     if options.minutes not in (None, minutes):
         raise _unfinished_error(model, f"with --minutes {minutes:g}")
     if options.replay_folders and ROWS_NOTE not in pending:

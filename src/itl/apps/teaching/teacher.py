@@ -40,6 +40,7 @@ from itl.apps.teaching.options import (
     check_model_path,
     check_options,
     input_sizes,
+    saved_minutes,
 )
 from itl.callbacks.base import Callback, CallbackList
 from itl.checkpoint.store import current_unchecked
@@ -129,7 +130,7 @@ class Teacher:
         return self.options.minutes or self._saved_minutes(self.model) or DEFAULT_MINUTES
 
     def _saved_minutes(self, model: Model | None) -> float | None:
-        return None if model is None else model.learner.notes.get(MINUTES_NOTE)
+        return None if model is None else saved_minutes(model)
 
     def interpolation(self) -> str:
         """How images are resized: as the model's, or a new model's, pre-trained backbone expects."""
@@ -163,7 +164,7 @@ class Teacher:
             return results
         folders = [relative_folder(self.model, lesson.folder) for lesson in self.lessons]
         if _same_names(pending.get("plan"), folders):
-            for result in results[: pending["at"]]:
+            for result in results[: pending.get("at", 0)]:
                 result.skip_reason = "learned before the interruption"
         elif not _same_names([str(pending.get("folder"))], folders[:1]):
             raise self._unfinished_error(pending)
@@ -349,9 +350,10 @@ class Teacher:
     def _record_changes(self, model: Model, result: LessonResult) -> None:
         """Fill in what the lesson changed, once it is learned."""
         assert model.pending is not None
-        memory, previous_size = model.learner.memory, model.pending["room"]
+        memory, pending = model.learner.memory, model.pending
+        previous_size = pending.get("room", memory.size)
         in_memory = {model.output_names[label] for label in set(memory.labels.tolist())}
-        result.learned, result.new_classes = True, model.pending["new"]
+        result.learned, result.new_classes = True, pending.get("new", [])
         result.dropped_classes = [name for name in model.classes if name not in in_memory] if memory.size else []
         result.memory_growth = (previous_size, memory.size) if previous_size < memory.size else None
         for name in [name for name in result.test_counts if name not in model.output_names]:
