@@ -222,6 +222,17 @@ def test_copies_follow_no_links(itl: Itl, workspace: Path) -> None:
     assert list((workspace / "outside").iterdir()) == []
 
 
+def test_copies_are_not_written_into_a_state_of_the_model(itl: Itl, workspace: Path) -> None:
+    generation = workspace / "m" / sorted(os.listdir(workspace / "m"))[-1]
+    for folder in (generation, generation / "memory", generation / "new"):
+        done = itl("predict", "m", "pictures", "--sort-into", folder)
+        assert_user_error(done, f"{generation.name} is a state of a model")
+    assert sorted(path.name for path in generation.iterdir()) == [
+        "SHA256SUMS", "memory", "state.json", "tensors.safetensors",
+    ]  # fmt: skip
+    assert itl("predict", "m", "pictures", "--sort-into", workspace / "m" / "sorted").code == 0
+
+
 def test_info_shows_classes_memory_and_history(itl: Itl, workspace: Path) -> None:
     facts = itl("info", "m", "--json").json
     assert facts["memory"]["images"] == facts["memory"]["room"] == 8

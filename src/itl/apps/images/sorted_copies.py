@@ -11,6 +11,7 @@ from pathlib import Path
 from itl.apps.images.image_folder import is_model_folder
 from itl.apps.images.read import printable_path
 from itl.atomic import create_file, make_folder
+from itl.checkpoint.generation_list import GENERATION_NAME
 from itl.errors import UserError
 from itl.regular_files import open_regular
 
@@ -25,13 +26,17 @@ class SortedCopies:
         empty: Whether it must not contain anything yet.
 
     Raises:
-        UserError: If the folder is a link, a file or a model folder, or is not empty though it must be.
+        UserError: If the folder is a link, a file, a model folder or in a state of a model, or is not empty though it
+            must be.
     """
 
     def __init__(self, root: str | os.PathLike[str], empty: bool = False) -> None:
         self.root, self.count = Path(root), 0
         if not os.fspath(root):
             raise UserError("the name of the folder for the copies is empty; give a folder")
+        for path in (self.root.absolute(), *self.root.absolute().parents):
+            if GENERATION_NAME.fullmatch(path.name) and is_model_folder(path.parent):
+                raise UserError(f"{printable_path(path)} is a state of a model; give another folder for the copies")
         if _is_folder(self.root):
             if is_model_folder(self.root):
                 raise UserError(f"{printable_path(self.root)} is a model folder; give another folder for the copies")

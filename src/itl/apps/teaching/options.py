@@ -16,6 +16,7 @@ from itl.engine.device import MAX_THREADS
 from itl.errors import UserError
 from itl.nets import backbone_settings, find_named, fixed_input_size, weights_available
 from itl.nets import find as find_backbone
+from itl.regular_files import open_regular
 from itl.settings import flatten
 
 DEFAULT_IMAGE_SIZES = (32, 64, 128)  # pixels: one is chosen by the size of the first folder's images
@@ -129,8 +130,11 @@ class TeachingOptions:
             raise UserError(f"--threads must be 1 to {MAX_THREADS}, not {self.threads}")
         if self.minutes is not None and not 0 < self.minutes <= MAX_MINUTES:
             raise UserError(f"--minutes must be more than 0 and at most {MAX_MINUTES:.0f}, not {self.minutes:g}")
-        if self.weights is not None and not Path(self.weights).is_file():
-            raise UserError(f"cannot read --weights {self.weights}: No such file or directory")
+        if self.weights is not None:
+            try:
+                open_regular(self.weights).close()
+            except OSError as error:
+                raise UserError(f"cannot read --weights {self.weights}: {error.strerror}") from None
         if self.backbone is not None:
             find_named(self.backbone)  # raises if there is none
 
