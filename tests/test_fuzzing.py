@@ -198,7 +198,7 @@ def test_malformed_notes_of_models_do_not_crash(outside: Path, model: Path) -> N
         user_settings(opened)
         fallen_classes(opened, HeldOutEvaluation().evaluate(opened))
 
-    fuzz(300, 11, attempt, outside)
+    fuzz(150, 11, attempt, outside)
 
 
 def test_malformed_records_do_not_crash(outside: Path) -> None:
