@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from itl.apps.images import clear_cache
 from itl.engine.device import Engine
 from itl.engine.normalize import Normalize
 from itl.features import FeatureExtractor, extractor
@@ -54,6 +55,15 @@ def file_of(folder: Path, kind: str) -> Path:
 def test_features_are_found_on_disk(tmp_path: Path) -> None:
     assert torch.equal(stored(filled(tmp_path)), FEATURES)
     assert torch.equal(stored(reopened(tmp_path)), FEATURES)
+
+
+def test_clearing_the_cache_of_images_removes_their_features(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ITL_CACHE", str(tmp_path))
+    filled(tmp_path / "features")
+    other = tmp_path / "features" / "notes.json"
+    other.write_text("{}")
+    clear_cache()
+    assert list((tmp_path / "features").iterdir()) == [other]
 
 
 def test_flipped_bit_costs_the_features_of_one_image(tmp_path: Path) -> None:

@@ -40,9 +40,10 @@ def cache_key(paths: Sequence[Path], size: int, interpolation: str = "bilinear")
 
 
 def clear_cache() -> None:
-    """Remove all decoded images from the cache."""
-    folder = cache_folder()
-    if folder is not None:
+    """Remove all decoded images and all features of images from the caches."""
+    for folder in (cache_folder(), user_cache("features")):
+        if folder is None:
+            continue
         for file in [file for suffix in ("json", "npy", "tmp") for file in cache_files(folder, suffix)]:
             with suppress(OSError):  # a file of another user in a shared cache folder
                 file.unlink()

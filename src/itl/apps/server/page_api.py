@@ -345,7 +345,7 @@ async def forget(request: Request) -> Response:
             }
             count = edit.forget(model, classes=[name])
         session.pictures.forget_class(name, earlier)
-        clear_cache()  # decoded images are also cached outside the folder
+        clear_cache()  # decoded images and their features are also cached outside the folder
         return count
 
     return JSONAnswer({"images": await _edit(request, change)})

@@ -83,7 +83,7 @@ def forget(model: str, images: tuple[str, ...], classes: tuple[str, ...]) -> Non
     with lock(model):
         opened = _open(model)
         count = edit.forget(opened, classes=classes, images=_read_pixels(opened, images) if images else None)
-    clear_cache()  # decoded images are also cached outside the folder
+    clear_cache()  # decoded images and their features are also cached outside the folder
     named = f" and the {'class' if len(classes) == 1 else 'classes'} {', '.join(classes)}" if classes else ""
     echo(f"deleted: {plural(count, 'image')} of the memory{named}, and all earlier states of the model")
     echo(WEIGHTS_NOTE)
