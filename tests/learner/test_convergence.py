@@ -9,9 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from itl import Learner
 from itl.callbacks.base import Callback
+from itl.engine.stage import StepChunk
+from itl.engine.stepper import Stepper
 from itl.learner import convergence, load_learner
 from itl.learner.convergence import ConvergenceMonitor
 from itl.replay.plan import stratified_rows
@@ -74,6 +77,20 @@ def test_last_quarter_of_the_epochs_has_the_lower_rate() -> None:
     assert fake_monitor(falling[:5], epochs=8).rate == 1.0
     assert fake_monitor(falling[:6], epochs=8).rate == 0.1
     assert not fake_monitor(falling, epochs=8).stopped
+
+
+def test_lower_rate_reaches_the_optimizer(monkeypatch: pytest.MonkeyPatch) -> None:
+    rates: list[float] = []
+    load = Stepper.load
+
+    def recording_load(stepper: Stepper, chunk: StepChunk) -> None:
+        rates.extend(torch.cat([group["lr"] for group in chunk.groups]).tolist())
+        load(stepper, chunk)
+
+    monkeypatch.setattr(Stepper, "load", recording_load)
+    learner = tiny_learner("b", specialist__epochs=4, specialist__patience=9, specialist__lr=0.05)
+    learner.learn(tiny_stream(each=12).tasks[0])  # three steps per epoch
+    assert rates == pytest.approx([0.05] * 9 + [0.005] * 3)
 
 
 @pytest.mark.parametrize("validated", [True, False])
