@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,8 @@ from torch import Tensor, nn
 from itl import Learner
 from itl.replay.online_step import OnlineSelectionStep
 from itl.settings import SpecialistSettings
-from itl.specialists import Batch
+from itl.specialists import Batch, build
+from itl.specialists.base import LabeledImages
 from itl.specialists.gmed import GMED
 from itl.specialists.metasp import influences, min_norm_combination, step_weights
 from support.golden_net import GoldenNet, trained_learner, wave
@@ -140,6 +142,18 @@ def test_metasp_influence_is_zero_if_the_virtual_step_overflows() -> None:
     assert [t.tolist() for t in each] == [[0.0] * 6] * 2
     assert step_weights(min_norm_combination(*each)).tolist() == pytest.approx([1 / 6] * 6)
     assert any(t.abs().sum() > 0 for t in influences(net, batch, held_out, 0.1))
+
+
+def test_metasp_step_is_in_training_mode_after_the_influences() -> None:
+    net, ((x, y), ((old_x, old_y), (new_x, new_y))) = tiny_net(classes=3).train(), influence_batches(torch.float32)
+    method: Any = build(SpecialistSettings(name="metasp", lr=0.1))
+    method.context = SimpleNamespace(normalize=lambda images: images)
+    batch, replay, old = Batch(x[:4], y[:4]), Batch(x[4:], y[4:]), Batch(old_x, old_y)
+    batch.lookups = {"judge": LabeledImages(new_x, new_y)}
+    method.loss(net, batch, (replay, old))
+    assert net.training
+    assert batch.outputs is not None
+    torch.testing.assert_close(batch.outputs, net(x)[:4].detach())  # batch statistics of the step's images
 
 
 def test_min_norm_combination_has_the_smallest_norm() -> None:
