@@ -195,6 +195,15 @@ def test_cls_er_target_comes_from_the_average_with_the_higher_label_probability(
     assert method.loss(net, batch, (replay,)).item() == pytest.approx(expected, abs=1e-10)
 
 
+def test_cls_er_weights_replayed_samples_as_er_does(net: nets.ResNet) -> None:
+    method = specialist("cls-er", net, options={"reg": 0.0})
+    method.model_copies |= {name: frozen_copy(net) for name in ("stable", "plastic")}
+    batch, replay = make_batch(5, (2, 3), 0), make_batch(4, (0, 1), 1)
+    replay.weights = torch.tensor([3.0, 1.0, 0.0, 0.0], dtype=torch.float64)
+    expected = specialist("er", net).loss(net, batch, (replay,))
+    torch.testing.assert_close(method.loss(net, batch, (replay,)), expected)
+
+
 def test_cls_er_averages_are_updated_at_their_rate_with_warm_up(net: nets.ResNet) -> None:
     method = specialist("cls-er", net, options={"stable_rate": 0.25, "stable_alpha": 0.9, "plastic_rate": 1.0})
     decays = method.draw_inputs(np.random.default_rng(0), 4000, 0)

@@ -129,7 +129,9 @@ class CLSER(Specialist):
         consistency = self.options.reg * squared_error(net(replay.x), target, reduction, weights=weights)
         logits = net(torch.cat([batch.x, replay.x]))
         batch.outputs = logits[: len(batch.y)].detach()
-        return consistency + cross_entropy(logits, torch.cat([batch.y, replay.y]), reduction)
+        if weights is not None:
+            weights = torch.cat([torch.ones_like(batch.y, dtype=weights.dtype), weights])
+        return consistency + cross_entropy(logits, torch.cat([batch.y, replay.y]), reduction, weights)
 
     def after_step(self, net: nn.Module, batch: Batch, replay_batches: tuple[Batch, ...]) -> None:
         """θ_avg ← α θ_avg + (1 − α) θ."""
