@@ -195,6 +195,15 @@ def test_cls_er_target_comes_from_the_average_with_the_higher_label_probability(
     assert method.loss(net, batch, (replay,)).item() == pytest.approx(expected, abs=1e-10)
 
 
+def test_cls_er_evaluates_the_stable_average(net: nets.ResNet) -> None:
+    method = specialist("cls-er", net)
+    for name, seed in (("stable", 3), ("plastic", 4)):
+        method.model_copies[name] = frozen_copy(tiny_net(classes=C, seed=seed, dtype=torch.float64)).train()
+    x = make_batch(5, (2, 3), 0).x
+    expected = tiny_net(classes=C, seed=3, dtype=torch.float64)(x)
+    torch.testing.assert_close(method.evaluate_logits(net, x), expected.detach())
+
+
 def test_cls_er_weights_replayed_samples_as_er_does(net: nets.ResNet) -> None:
     method = specialist("cls-er", net, options={"reg": 0.0})
     method.model_copies |= {name: frozen_copy(net) for name in ("stable", "plastic")}
