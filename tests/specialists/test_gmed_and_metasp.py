@@ -156,6 +156,15 @@ def test_metasp_step_is_in_training_mode_after_the_influences() -> None:
     torch.testing.assert_close(batch.outputs, net(x)[:4].detach())  # batch statistics of the step's images
 
 
+def test_metasp_replays_after_the_plain_share_of_the_epochs() -> None:
+    method: Any = build(SpecialistSettings(name="metasp", epochs=4, options={"plain": 0.5}))
+    replaying = []
+    for index in range(4):
+        method.on_epoch_start(index)
+        replaying.append(method.replaying)
+    assert replaying == [False, False, True, True]
+
+
 def test_min_norm_combination_has_the_smallest_norm() -> None:
     draw = torch.Generator().manual_seed(0)
     for _ in range(20):
