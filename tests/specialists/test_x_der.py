@@ -118,6 +118,14 @@ def bounded(new: Tensor, own: Tensor) -> Tensor:
     return new * (0.85 * own / new.max() if new.max() > own else 1.0)
 
 
+def test_x_der_counts_the_replays_of_each_task_anew(net: nets.ResNet) -> None:
+    method: Any = specialist("x-der", net)
+    method.on_task_start()
+    method.count += 3
+    method.on_task_start()
+    assert not method.count.any()
+
+
 def test_x_der_stores_bounded_logits_at_task_end() -> None:
     stream, learner = tiny_stream(), baseline_learner("x-der")
     for task in stream:
