@@ -18,7 +18,7 @@ from itl import Learner, UserError
 from itl.augment import Augment
 from itl.engine.device import Engine
 from itl.gradients.grad_sample import gradient_gram
-from itl.memory import FeaturesAndLogits, ModelOutputs, OfferedBatch, PolicyOptions, Slots
+from itl.memory import FeaturesAndLogits, ModelOutputs, OfferedBatch, PolicyOptions, ReplayedBatch, Slots
 from itl.memory.online_selection import CHOOSE_ON_DEVICE
 from itl.memory.policies.gcr import GradientCoresetCandidates, select_and_weight
 from itl.memory.policies.gss import GradientSimilaritySelector
@@ -140,6 +140,17 @@ def test_loss_aware_memory_accepts_like_a_reservoir_and_evicts_by_score() -> Non
     assert abs(accepted / runs - 0.4) < 4 * math.sqrt(0.24 / runs)  # 4 of 10
     chances = eviction_probabilities(losses[:4], torch.zeros(4, dtype=torch.int64)).numpy()
     assert (abs(evicted / accepted - chances) <= 4 * np.sqrt(chances * (1 - chances) / accepted)).all()
+
+
+def test_loss_aware_scores_of_replayed_images_are_their_latest_losses() -> None:
+    slots, labels = Slots.empty(3), torch.tensor([0, 1])
+    slots.write(np.arange(3), np.array([0, 1, 0]), 0, np.arange(3), 2)
+    selector = LossAwareSelector(slots, torch.full((4,), 9.0, dtype=torch.float64), CPU)
+    logits, discarded = torch.tensor([[2.0, 0.0], [1.0, 4.0]]), {"slot": torch.tensor([3]), "slot_draw": torch.zeros(1)}
+    offered = OfferedBatch(torch.tensor([1]), torch.zeros(1, 2), discarded, {})
+    selector.choose_slots(offered, [ReplayedBatch(torch.tensor([2, 1]), labels, logits)])
+    losses = F.cross_entropy(logits.double(), labels, reduction="none").tolist()
+    assert selector.scores[:3].tolist() == pytest.approx([9.0, losses[1], losses[0]])
 
 
 # ------------------------------------------------------------------------------------------------------------ ER-T
