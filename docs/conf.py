@@ -28,8 +28,8 @@ extensions = [
     "sphinx.ext.viewcode",
     "sphinx_click",
 ]
-myst_enable_extensions = ["dollarmath", "colon_fence"]
 myst_heading_anchors = 4  # links such as page.md#heading, checked at build time
+highlight_language = "none"  # blocks without a language are output
 suppress_warnings = ["myst.header"]  # generated tables begin at the third level
 
 autodoc_member_order = "bysource"
@@ -40,12 +40,16 @@ napoleon_numpy_docstring = False
 
 html_theme = "furo"
 html_title = f"itl {release}"
-html_static_path = []
+html_static_path = ["static"]
+html_css_files = ["site.css"]
 html_extra_path = ["_static"]  # index.html of the site, which leads to docs/index.html
 
 
 def prepare_source(app: Any, docname: str, source: list[str]) -> None:
-    """Let links to folders lead to their README, or show them as text; records of experiments need no menu entry."""
+    """Adapt a page to the site: links to folders lead to a README or become text, numbers in tables do not break.
+
+    READMEs of experiments need no menu entry.
+    """
     folder = (ROOT / docname).parent
 
     def link(match: re.Match[str]) -> str:
@@ -55,6 +59,7 @@ def prepare_source(app: Any, docname: str, source: list[str]) -> None:
         return f"[{text}]({target.rstrip('/')}/README.md)" if (folder / target / "README.md").exists() else text
 
     source[0] = re.sub(r"\[([^\]]*)\]\(([^)#\s]+)\)", link, source[0])
+    source[0] = re.sub(r"^\|.*\|$", lambda row: row[0].replace(" ± ", "\u00a0±\u00a0"), source[0], flags=re.MULTILINE)
     if docname.endswith("/README") and docname not in ("results/README", "benchmarks/results/README"):
         source[0] = f"---\norphan: true\n---\n{source[0]}"
 
