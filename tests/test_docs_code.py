@@ -15,6 +15,7 @@ from torch import Tensor, nn
 import itl
 from itl.apps.model import Model
 from itl.cli.app import cli
+from itl.experiments.search.grid import load_grid
 from support.tiny import TINY, tiny_images
 from test_docs import PAGES, ROOT, code_blocks, use_tiny_learners
 
@@ -38,6 +39,18 @@ OTHER = {
     "{toctree}": None,
     "{eval-rst}": None,
     "{literalinclude}": None,
+}
+
+# Lines of shell blocks: those that tests/test_docs.py parses, and commands that are not the project's.
+PARSED = r"(itl|make|pip install|python benchmarks/\w+\.py)( |$)|$"
+OUTSIDE = {
+    "bash .ci/run",
+    "python digits.py",  # the Python block above it, which tests/apps/teaching/test_own_data_page.py runs
+    "python3 -m venv .venv",
+    "ray start --address 10.0.0.1:6379",
+    "ray start --head",
+    "source .venv/bin/activate",
+    "tensorboard --logdir runs",
 }
 
 SHORT = {name: value for name, value in TINY.items() if not name.startswith("net.")}
@@ -67,6 +80,22 @@ def test_included_examples_exist(page: Path) -> None:
         script = (page.parent / target).resolve()
         assert script.parent == ROOT / "examples"  # tests/test_examples.py runs them
         assert script.exists()
+
+
+def test_grid_of_the_scaling_page_has_the_stated_number_of_runs(tmp_path: Path) -> None:
+    pytest.importorskip("yaml")
+    (text,) = code_blocks(ROOT / "docs" / "scaling.md", "yaml")
+    (tmp_path / "mine.yaml").write_text(text)
+    stated = re.search(r"= (\d+) runs", text)
+    assert stated is not None
+    assert len(load_grid(str(tmp_path / "mine.yaml")).cells) == int(stated[1])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_shell_blocks_contain_only_commands_that_tests_parse(page: Path) -> None:
+    for block in code_blocks(page, "sh"):
+        for line in block.replace("\\\n", " ").splitlines():
+            assert re.match(PARSED, line) or line.split("  ")[0].strip() in OUTSIDE, f"{page.name}: {line}"
 
 
 def test_resume_page_continues_from_the_checkpoint(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
