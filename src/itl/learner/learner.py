@@ -48,10 +48,9 @@ from itl.streams.arrays import as_images
 class Learner:
     """Learns tasks one after another with one network and a memory of past images.
 
-    A learner is the training algorithm in memory: it takes uint8 images of one shape and integer labels, which are the
-    outputs of its classifier. `itl.Model` wraps a learner for applications: a folder on disk with class names, an image
-    size to which every picture is resized, a history and undo. Its learner is `Model.learner`. Use `Learner` for
-    experiments and `Model` for data with class names.
+    A learner is the training algorithm in memory: it takes images of one shape, and labels that are class names or the
+    numbers of the classifier's outputs. `itl.Model` wraps a learner for applications: a folder on disk with class
+    names, an image size to which every picture is resized, a history and undo. Its learner is `Model.learner`.
 
     Every random draw is determined by `seed` and the position in the stream.
 
