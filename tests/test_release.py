@@ -74,3 +74,4 @@ def test_wheel_and_sdist_build_and_pass_twine(tmp_path: Path) -> None:
     assert packed == {name.removeprefix("src/") for name in tracked.stdout.splitlines()}
     with tarfile.open(sdist) as archive:
         assert any(name.endswith("/LICENSE") for name in archive.getnames())
+        assert not any("/tests/" in name for name in archive.getnames())  # they need tests/support
