@@ -57,7 +57,15 @@ def ablation_sentence() -> list[str]:
     model = paired_values(before["itl"], before["b+hp+lf"])
     return [
         "",
-        f"**Ablation**, 200 images, {len(expert['itl'])} seeds, Class-IL: `itl` minus a linear classifier "
-        f"{gain_text(linear)} ({paper[0]:+.1f} in the paper; {gain_text(model)}",
-        f"before projection), minus full fine-tuning {gain_text(full)} ({paper[1]:+.1f} in the paper).",
+        f"**Ablation** at 200 images ({len(expert['itl'])} seeds, Class-IL): `itl` is {position(linear)} a linear "
+        f"classifier ({gain_text(linear)} points; {paper[0]:+.1f}",
+        f"in the paper; {gain_text(model)} before projection) and {position(full)} full fine-tuning "
+        f"({gain_text(full)}; {paper[1]:+.1f} in the paper).",
     ]
+
+
+def position(gained: MeanStd) -> str:
+    """Which side of zero the interval of a difference lies on, in words."""
+    if gained.mean is None or gained.interval is None or abs(gained.mean) <= gained.interval:
+        return "level with"
+    return "above" if gained.mean > 0 else "below"

@@ -124,8 +124,8 @@ def test_ablation_from_the_same_specialists_is_paired_by_seed(tmp_path: Path, mo
     text = " ".join(NAMES["ablation_sentence"]())
     # differences 5, 5.2, 5.5: mean 5.233, standard deviation 0.2517, t(0.975, 2) = 4.3027
     assert "3 seeds" in text
-    assert "`itl` minus a linear classifier +5.2 ± 0.6 (+6.1 in the paper; +2.2 ± 0.6 before projection)" in text
-    assert "minus full fine-tuning -0.8 ± 0.6 (+4.5 in the paper)" in text
+    linear = "`itl` is above a linear classifier (+5.2 ± 0.6 points; +6.1 in the paper; +2.2 ± 0.6 before projection)"
+    assert f"{linear} and below full fine-tuning (-0.8 ± 0.6; +4.5 in the paper)" in text
     rows = [[word.strip() for word in row.split("|")[2:-1]] for row in NAMES["same_specialists"]()[2:]]
     assert [row[0] for row in rows] == ["`b`", "`b+hp+lf`", "`b+hp+ff+pd`", "`itl`"]
     assert rows[1][1:] == ["65.17 ± 1.26", "65.17 ± 1.26", "+2.2 ± 0.6", "+5.2 ± 0.6"]
