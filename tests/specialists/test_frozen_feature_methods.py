@@ -197,3 +197,39 @@ def test_class_can_be_forgotten_and_learned_again(method, tmp_path):
     model = itl.Model.open(tmp_path / "model", device="cpu")
     model.teach(pixels[labels == 1], ["class 1"] * 15)
     assert set(model.predict(pixels)) == {f"class {label}" for label in range(CLASSES)}
+
+
+@pytest.mark.parametrize("method", ["ridge", "ranpac"])
+def test_held_out_scores_are_those_of_a_regression_without_the_sample(method):
+    learner, (_, labels) = learned(method, (tuple(range(CLASSES)),), **OPTIONS.get(method, {})), data()
+    phi, y = features(learner), np.eye(CLASSES)[labels]
+    ridge = fitted(phi, labels)  # on features that are expanded already
+    found = ridge.held_out_scores(torch.from_numpy(phi).float(), torch.from_numpy(labels)).numpy()
+    z, penalty = phi - phi.mean(0), DEFAULT_RIDGE * phi.var(0).mean()
+    for row in (0, 17, 59):
+        others = np.arange(len(labels)) != row
+        gram = z[others].T @ z[others] + penalty * np.eye(z.shape[1])
+        weight = np.linalg.solve(gram, z[others].T @ (y - y.mean(0))[others])
+        np.testing.assert_allclose(found[row], y.mean(0) + z[row] @ weight, atol=1e-5)
+
+
+def test_probabilities_of_few_images_are_about_right_without_calibration():
+    rng, per_class = np.random.default_rng(0), 8
+    means, labels = rng.normal(size=(5, 400)), np.repeat(np.arange(5), per_class + 200)
+    phi, truth = means[labels] + 5.0 * rng.normal(size=(len(labels), 400)), torch.from_numpy(labels)
+    rows = np.arange(len(labels)) % (per_class + 200) < per_class
+    ridge = fitted(phi[rows], labels[rows])
+    x = torch.from_numpy(phi).float()
+    scale = ridge._best_scale(x[rows], truth[rows])
+    probabilities = (scale * ridge._scores(x[~rows])).softmax(1)
+    accuracy = (probabilities.argmax(1) == truth[~rows]).float().mean()
+    assert abs(probabilities.max(1).values.mean() - accuracy) < 0.08  # 0.15 if the scale suits the images learned
+
+
+def fitted(features: np.ndarray, labels: np.ndarray) -> Ridge:
+    """A ridge regression that was solved, with unscaled logits."""
+    ridge = Ridge(SpecialistSettings(name="ridge", options={"ridge": DEFAULT_RIDGE}))
+    ridge.accumulate(torch.from_numpy(features).float(), torch.eye(labels.max() + 1)[labels])
+    weight, bias = ridge.solve()
+    ridge.weight, ridge.bias = weight.float(), bias.float()
+    return ridge

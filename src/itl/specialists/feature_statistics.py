@@ -5,6 +5,7 @@ The sums do not depend on the order of the samples or tasks, so these methods fo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -17,7 +18,8 @@ from itl.nets import Net
 from itl.settings import SpecialistSettings
 from itl.specialists.base import Specialist
 
-SCALES = tuple(2.0**k for k in range(-2, 9))  # candidates for the scale of the logits
+SCALES = tuple(math.pow(2.0, k / 2) for k in range(-4, 17))  # candidates for the scale of the logits
+MAX_SCALE_SAMPLES = 2000  # that the scale is fitted to; of more, some are chosen
 BATCH_SIZE = 2048  # samples whose sums are added at once: an addition in double precision takes long
 
 
@@ -107,9 +109,21 @@ class FeatureStatistics(Specialist):
 
     def _best_scale(self, features: Tensor, labels: Tensor) -> float:
         """The scale of the scores with the smallest cross-entropy, over all classes equally."""
-        scores = torch.cat([self._scores(part) for part in features.split(BATCH_SIZE)])
+        rows = torch.linspace(0, len(labels) - 1, min(len(labels), MAX_SCALE_SAMPLES)).long().to(labels.device)
+        features, labels = features[rows], labels[rows]
+        parts = zip(features.split(BATCH_SIZE), labels.split(BATCH_SIZE), strict=True)
+        scores = torch.cat([self.held_out_scores(*part) for part in parts])
         weights = 1.0 / torch.bincount(labels, minlength=scores.shape[1]).clamp(min=1).float()
         return min(SCALES, key=lambda scale: float(F.cross_entropy(scale * scores, labels, weights)))
+
+    def held_out_scores(self, features: Tensor, labels: Tensor) -> Tensor:
+        """Scores `[n, outputs]` of samples that are in the sums, computed without them if the method can do that.
+
+        Args:
+            features: `network_features` of the samples `[n, d]`.
+            labels: Their outputs `[n]`.
+        """
+        return self._scores(features)
 
     def _scores(self, features: Tensor) -> Tensor:
         assert self.weight is not None

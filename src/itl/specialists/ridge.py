@@ -7,6 +7,7 @@ from functools import cache
 from typing import ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from itl.nets import Net
@@ -18,6 +19,7 @@ GRAM, UPPER_GRAM = "sum.gram", "sum.gram_upper"  # names of saved tensors
 DEFAULT_RIDGE = 3000.0
 MAX_DEGREES_OF_FREEDOM = 0.5  # per sample, of a λ that cross-validation may choose
 RIDGES = (30.0, 100.0, 300.0, 1000.0, DEFAULT_RIDGE, 10000.0)  # candidates for λ
+MAX_LEVERAGE = 0.999  # of a sample: without it there may be nothing to regress on
 SHRINKAGE = 10.0  # added to the covariance of `familiarity`, in units of its mean variance
 
 
@@ -55,6 +57,12 @@ class Ridge(FeatureStatistics):
     def __init__(self, settings: SpecialistSettings) -> None:
         super().__init__(settings)
         self._distance: tuple[Tensor, tuple[Tensor, Tensor]] | None = None
+        self._factor: Tensor | None = None  # Cholesky factor `[e, e]` of the matrix that was solved last
+
+    def on_task_end(self) -> None:
+        """Accumulate the task's images and solve for the classifier."""
+        super().on_task_end()
+        self._factor = None
 
     def accumulate(self, features: Tensor, labels: Tensor) -> None:
         """Gram matrix, products with the labels, sums and counts."""
@@ -77,8 +85,28 @@ class Ridge(FeatureStatistics):
             label_variation = (count - count.square() / n).sum()
             ridge = _choose_ridge(gram, products, label_variation, n, variance)
         gram.diagonal().add_(ridge * variance)
-        weight = _solve(gram, products).T
+        factor, failed = torch.linalg.cholesky_ex(gram)  # several times as fast as the general solver
+        singular = bool(failed)  # to rounding: few images and hardly any regularization
+        self._factor = None if singular else factor
+        weight = (torch.linalg.solve(gram, products) if singular else torch.cholesky_solve(products, factor)).T
         return weight, torch.where(count > 0, label_mean - weight @ mean, -1e4)
+
+    def held_out_scores(self, features: Tensor, labels: Tensor) -> Tensor:
+        """Scores of each sample by the regression on all others: (ŷ − h y) / (1 − h) with the sample's leverage h.
+
+        With few images, the scores of images that were learned are much nearer to the labels than those of others. The
+        means of features and labels remain those of all samples: without a sample its class would be less frequent, and
+        so less probable, which hides what weak scores tell.
+        """
+        scores = super().held_out_scores(features, labels)
+        if self._factor is None:
+            return scores
+        n = self.sums["samples"]
+        centered = self.expand(features).double() - self.sums["features"] / n
+        leverage = _whiten(self._factor, centered).square().sum(1).clamp(max=MAX_LEVERAGE)[:, None]
+        frequency = self.sums["count"] / n
+        truth = F.one_hot(labels, scores.shape[1]) - frequency
+        return (frequency + (scores - frequency - leverage * truth) / (1 - leverage)).to(scores.dtype)
 
     def familiarity(self, net: Net, x: Tensor) -> Tensor | None:
         """The negative Mahalanobis distance to the nearest class, relative to the distance from the mean of all images.
@@ -168,15 +196,6 @@ def _cross_validation(gram: Tensor, products: Tensor, label_variation: Tensor, n
     inverse_trace = torch.linalg.solve_triangular(factor, identity, upper=False).square().sum()
     share = float((len(gram) - penalty * inverse_trace + 1) / n)
     return float(residuals / n) / (1 - share) ** 2 if share <= MAX_DEGREES_OF_FREEDOM else math.inf
-
-
-def _solve(matrix: Tensor, right: Tensor) -> Tensor:
-    """The solution of a positive definite system; Cholesky is several times as fast as the general solver."""
-    factor, failed = torch.linalg.cholesky_ex(matrix)
-    if int(failed):  # singular to rounding: few images and hardly any regularization
-        solution: Tensor = torch.linalg.solve(matrix, right)
-        return solution
-    return torch.cholesky_solve(right, factor)
 
 
 def _whiten(factor: Tensor, centered: Tensor) -> Tensor:
