@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
+from rich.cells import cell_len
 
 from itl.apps.model import Model
 from itl.checkpoint.lock import lock
@@ -58,6 +59,22 @@ def test_learn_prints_a_row_for_every_task_and_class(itl):
     assert ["task", "test", "images", "accuracy", "when", "learned", "forgotten"] in rows
     assert {"monday", "tuesday", "ant", "bee", "cat"} <= {row[0] for row in rows}
     assert all(len(line) <= 80 for line in done.out.splitlines())
+
+
+def test_long_class_names_take_one_line_that_shows_how_they_differ(itl, tmp_path):
+    start = "a hummingbird hawk-moth of the southern mountains, wings"
+    for old, new in (("ant", f"{start} open"), ("bee", f"{start} closed"), ("cat", "蛾" * 30)):
+        write_images(tmp_path / "moths", old)
+        (tmp_path / "moths" / old).rename(tmp_path / "moths" / new)
+    learned = itl("learn", "m", "moths", *NEW).out
+    tables = {"learn": learned.partition("\nclass ")[2].partition("\naccuracy")[0]}
+    tables["eval"] = itl("eval", "m", "moths").out.partition("\nconfusion")[0]
+    tables["dry run"] = itl("learn", "new", "moths", "--dry-run", *NEW).out
+    for name, table in tables.items():
+        for end in ("open", "closed", "蛾蛾"):
+            rows = [line for line in table.splitlines() if re.search(rf"^\S.*{end} .* [\d.]+", line)]
+            assert len(rows) == 1, (name, end, table)
+            assert cell_len(rows[0]) <= 80
 
 
 def test_learn_quiet_prints_only_the_folder(itl):

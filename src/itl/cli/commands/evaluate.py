@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from itl.apps.model.evaluation import EvaluationResult
 
 MAX_MATRIX_CLASSES = 12  # the confusion matrix of more classes is not printed
+NUMBER_COLUMNS = 30  # width of the columns beside the two names of a class and its most frequent mistake
 
 
 @click.command("eval")
@@ -202,31 +203,34 @@ def _print_rejection(rejection: dict[str, Any]) -> None:
 def _print_result(result: EvaluationResult) -> None:
     from rich.text import Text
 
-    from itl.cli.display.formatting import format_percent
+    from itl.cli.display.formatting import MIN_NAME_WIDTH, format_percent, shorten
     from itl.cli.display.tables import open_console, plain_table
 
     console = open_console()
     table = plain_table()
+    width = max((console.width - NUMBER_COLUMNS) // 2, MIN_NAME_WIDTH)
     table.add_column("class", overflow="fold")
     for heading in ("images", "accuracy"):
         table.add_column(heading, justify="right")
     table.add_column("most often confused with", overflow="fold")
     for row in result.per_class():
         other = row["taken_for"]
-        confusion = f"{other['class']} ({other['images']})" if other else "–"
-        table.add_row(Text(row["class"]), str(row["images"]), format_percent(row["accuracy"]), Text(confusion))
+        confusion = f"{shorten(other['class'], width)} ({other['images']})" if other else "–"
+        table.add_row(
+            Text(shorten(row["class"], width)), str(row["images"]), format_percent(row["accuracy"]), Text(confusion)
+        )
     console.print(table)
     if 1 < len(result.classes) <= MAX_MATRIX_CLASSES:
         console.print("\nconfusion matrix (rows: true class, columns: predicted class)")
-        console.print(_confusion_matrix(result))
+        console.print(_confusion_matrix(result, width))
     correct = int(result.confusion.trace())
     console.print(f"\naccuracy {format_percent(result.accuracy)} % ({correct} of {result.images} images)")
     confidence, error = format_percent(result.confidence), format_percent(result.calibration_error)
     console.print(f"mean confidence {confidence} %, expected calibration error {error}")
 
 
-def _confusion_matrix(result: EvaluationResult) -> RenderableType:
-    """Rows are true classes, columns are predicted classes by number: names would not fit 80 columns."""
+def _confusion_matrix(result: EvaluationResult, width: int) -> RenderableType:
+    """Rows are true classes, columns are predicted classes by number; a name takes at most `width` columns."""
     from rich.text import Text
 
     from itl.cli.display.formatting import shorten
@@ -238,5 +242,5 @@ def _confusion_matrix(result: EvaluationResult) -> RenderableType:
         table.add_column(str(k + 1), justify="right", no_wrap=True)
     for k, name in enumerate(result.classes):
         if result.confusion[k].any():
-            table.add_row(Text(f"{k + 1} {shorten(name)}"), *(str(n) if n else "·" for n in result.confusion[k]))
+            table.add_row(Text(f"{k + 1} {shorten(name, width)}"), *(str(n) if n else "·" for n in result.confusion[k]))
     return table

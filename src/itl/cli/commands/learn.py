@@ -157,7 +157,8 @@ def _print_results(teacher: Teacher, results: list[LessonResult], given: dict[st
     from itl.cli.display.learn_tables import learn_summary
     from itl.cli.display.tables import open_console
 
-    open_console().print(learn_summary(teacher, results, report))
+    console = open_console()
+    console.print(learn_summary(teacher, results, report, console.width))
 
 
 def _print_files(folders: Sequence[str], silent: bool) -> None:

@@ -8,7 +8,8 @@ if TYPE_CHECKING:
     from itl.engine.stage import Stage
     from itl.experiments.config import Config
 
-MAX_NAME_LENGTH = 40  # characters
+MAX_NAME_LENGTH = 40  # columns
+MIN_NAME_WIDTH = 12  # columns of a name in a narrow terminal
 
 
 def format_percent(value: float | None) -> str:
@@ -37,9 +38,19 @@ def plural(count: int, noun: str) -> str:
     return f"{count} {noun}{ending}"
 
 
-def shorten(name: str) -> str:
-    """A name cut to a length that fits a table."""
-    return name if len(name) <= MAX_NAME_LENGTH else name[: MAX_NAME_LENGTH - 1] + "…"
+def shorten(name: str, width: int = MAX_NAME_LENGTH) -> str:
+    """A name that takes at most `width` columns; a longer one loses its middle, because many differ at the end."""
+    if name.isascii() and len(name) <= width:
+        return name
+    from rich.cells import cell_len, chop_cells, set_cell_size
+
+    if cell_len(name) <= width:
+        return name
+    end = name[len(name) - width // 3 :]
+    while cell_len(end) > width // 3:
+        end = end[1:]
+    start = width - 1 - cell_len(end)
+    return set_cell_size(chop_cells(name, start)[0], start) + "…" + end
 
 
 def run_label(config: Config, with_buffer: bool = False) -> str:

@@ -9,7 +9,14 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from itl.cli.display.formatting import format_bytes, format_duration, format_percent, plural, shorten
+from itl.cli.display.formatting import (
+    MIN_NAME_WIDTH,
+    format_bytes,
+    format_duration,
+    format_percent,
+    plural,
+    shorten,
+)
 from itl.cli.display.run_tables import next_step
 from itl.cli.display.tables import plain_table
 
@@ -19,6 +26,7 @@ if TYPE_CHECKING:
     from itl.apps.teaching.held_out_evaluation import GroupAccuracy, HeldOutScores
 
 MAX_LISTED = 10  # problems or classes; --json lists all
+ACCURACY_COLUMNS = 49  # width of the columns beside the names in a table of accuracies
 MIN_IMBALANCE = 1.5  # ratio of the largest to the smallest class that is worth a remark
 
 
@@ -34,13 +42,15 @@ def lesson_line(result: LessonResult) -> Text:
     return line.append(f", {format_duration(result.seconds)}")
 
 
-def learn_summary(teacher: Teacher, results: Sequence[LessonResult], report: HeldOutScores) -> RenderableType:
-    """The end of `itl learn`: remarks, test accuracies, forgetting, and what was written."""
+def learn_summary(
+    teacher: Teacher, results: Sequence[LessonResult], report: HeldOutScores, width: int = 80
+) -> RenderableType:
+    """The end of `itl learn`: remarks, test accuracies, forgetting, and what was written, `width` columns wide."""
     parts: list[RenderableType] = []
     for result in results:
         parts += _remarks(result, str(teacher.path))
     if report.accuracy is not None:
-        parts += ["", _grades("task", report.tasks), "", _grades("class", report.classes), ""]
+        parts += ["", _grades("task", report.tasks, width), "", _grades("class", report.classes, width), ""]
         accuracy = f"{format_percent(report.accuracy)} %"
         parts.append(Text.assemble("accuracy ", (accuracy, "bold green"), _mean_forgetting(report)))
         if any(grade.accuracy is None and grade.accuracy_when_taught is not None for grade in report.tasks):
@@ -93,7 +103,7 @@ def _remarks(result: LessonResult, model: str) -> list[RenderableType]:
     return remarks
 
 
-def _grades(kind: str, grades: Sequence[GroupAccuracy]) -> Table:
+def _grades(kind: str, grades: Sequence[GroupAccuracy], width: int) -> Table:
     """One row per task or class: accuracy now, accuracy when it was last taught, and the difference."""
     table = plain_table()
     table.add_column(kind, overflow="fold")
@@ -102,7 +112,7 @@ def _grades(kind: str, grades: Sequence[GroupAccuracy]) -> Table:
     for grade in grades:
         images = str(grade.images) if grade.images else "–"
         percents = map(format_percent, (grade.accuracy, grade.accuracy_when_taught, grade.forgotten))
-        table.add_row(Text(shorten(grade.name)), images, *percents)
+        table.add_row(Text(shorten(grade.name, max(width - ACCURACY_COLUMNS, MIN_NAME_WIDTH))), images, *percents)
     return table
 
 
