@@ -88,6 +88,13 @@ def test_heic_and_avif_are_read_where_pillow_supports_them(tmp_path: Path, kind:
     assert np.abs(pixels - expected(image, 32)).mean() < 4
 
 
+def test_heic_without_its_plugin_names_the_package_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("itl.apps.images.read.format_names", lambda: ("JPEG", "PNG"))
+    (tmp_path / "a.heic").write_bytes(b"\0\0\0\x18ftypheic\0\0\0\0mif1heic")
+    with pytest.raises(UnreadableImage, match=r"a HEIC image; to read it: pip install 'itl\[heic\]'"):
+        read_image(tmp_path / "a.heic", 32)
+
+
 def test_file_suffix_does_not_matter(tmp_path: Path) -> None:
     image = photo(32, 32)
     image.save(tmp_path / "right.png")
