@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 import itl
 from itl import Learner, UserError
@@ -137,3 +137,28 @@ def test_data_loader_is_learned_like_arrays(kind: str) -> None:
         from_loader.learn(DataLoader([torch.zeros(1, 8, 8)]))  # type: ignore[arg-type]
     with pytest.raises(UserError, match=r"batch 0 of the DataLoader: images of floats must be in 0..1"):
         from_loader.learn(DataLoader([(torch.full((1, 8, 8), 7.0), 0)]))  # type: ignore[arg-type]
+
+
+def test_dataset_and_loader_are_predicted_like_arrays_with_or_without_labels() -> None:
+    images, labels = tiny_images(classes=2)
+    names = np.array(["ant", "bee"])[labels]
+    learner = Learner("er", 20, settings=TINY, device="cpu")
+    learner.learn(images, names)
+    expected = learner.predict(images).tolist()
+    tensors = [torch.from_numpy(image) for image in images]
+    pairs = list(zip(tensors, names.tolist(), strict=True))
+    for data in (DataLoader(tensors, batch_size=5), DataLoader(pairs, batch_size=5), Pairs(pairs)):  # type: ignore[arg-type]
+        assert learner.predict(data).tolist() == expected
+
+
+class Pairs(Dataset):  # type: ignore[type-arg]
+    """A dataset of the given pairs."""
+
+    def __init__(self, pairs: list[tuple[torch.Tensor, str]]) -> None:
+        self.pairs = pairs
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def __getitem__(self, k: int) -> tuple[torch.Tensor, str]:
+        return self.pairs[k]

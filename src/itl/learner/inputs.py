@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from itl.errors import UserError, unknown
-from itl.streams import Task, Traits
-from itl.streams.arrays import as_images, collect, collect_batches, statistics
+from itl.streams import Images, Task, Traits
+from itl.streams.arrays import as_images, as_pixels, collect, collect_batches, statistics
 
 if TYPE_CHECKING:
     from itl.learner.learner import Learner
@@ -44,6 +44,19 @@ def read_data(images: ImageData, labels: LabelData | None, verb: str = "learn") 
             f"there are images but no labels; call {verb}(images, labels), or pass a Dataset or DataLoader of both"
         )
     return collect(images)
+
+
+def images_to_predict(images: Images | ImageData) -> Images:
+    """Images with label 0. The labels of a `Dataset` or `DataLoader` are ignored; a loader need not have any."""
+    if isinstance(images, Images):
+        return images
+    if isinstance(images, DataLoader):
+        pixels = collect_batches(images, labeled=False)[0]
+    elif isinstance(images, np.ndarray | Tensor | list | tuple) or not hasattr(images, "__getitem__"):
+        pixels = as_pixels(images)
+    else:
+        pixels = collect(images)[0]
+    return Images(pixels, torch.zeros(len(pixels), dtype=torch.int64))
 
 
 def encode_labels(labels: Any, names: Sequence[str] | None, first: bool, grow: bool) -> tuple[Any, list[str] | None]:

@@ -23,7 +23,7 @@ from itl.generalists import Generalist
 from itl.learner import validation
 from itl.learner.builder import Configuration, SavedNetwork, backbone_overrides, build_components
 from itl.learner.inference import class_il_choices, compute_logits, label_outputs
-from itl.learner.inputs import ImageData, LabelData, task_for
+from itl.learner.inputs import ImageData, LabelData, images_to_predict, task_for
 from itl.learner.stage_state import StageState
 from itl.learner.stages import (
     grow_for_task,
@@ -42,7 +42,6 @@ from itl.learner.timer import SectionTimer
 from itl.replay import LabeledSource
 from itl.settings import Settings, flatten
 from itl.streams import Images, Stream, Task, Traits
-from itl.streams.arrays import as_images
 
 
 class Learner:
@@ -254,7 +253,7 @@ class Learner:
         """Most probable label of each image.
 
         Args:
-            images: uint8 images in any layout that `learn` takes.
+            images: Images in any form that `learn` takes; labels of a `Dataset` or `DataLoader` are ignored.
 
         Returns:
             Labels int64 `[n]`, or class names if the labels were names.
@@ -265,13 +264,12 @@ class Learner:
         """Probability of each class for each image.
 
         Args:
-            images: uint8 images in any layout that `learn` takes.
+            images: Images in any form that `learn` takes; labels of a `Dataset` or `DataLoader` are ignored.
 
         Returns:
             Probabilities float32 `[n, outputs]`.
         """
-        pixels = images if isinstance(images, Images) else as_images(images)
-        return np.asarray(self.logits(pixels).softmax(1).cpu().numpy())
+        return np.asarray(self.logits(images_to_predict(images)).softmax(1).cpu().numpy())
 
     def logits(self, images: Images, remember: bool = False) -> Tensor:
         """Logits `[n, outputs]`, on the CPU, of the model of the current stage: specialist, tangent model or expert.

@@ -249,8 +249,12 @@ def statistics(
     return tuple(mean or means), tuple(std or stds)
 
 
-def collect_batches(loader: Any) -> tuple[Tensor, Any]:
+def collect_batches(loader: Any, labeled: bool = True) -> tuple[Tensor, Any]:
     """All batches of a torch `DataLoader`: uint8 `[N, C, H, W]`, and labels, which are integers or strings.
+
+    Args:
+        loader: The loader.
+        labeled: Whether a batch must be a pair. Otherwise it may also be images only, and there are no labels.
 
     Raises:
         UserError: A batch is not a pair of raw images and labels, or the images differ in shape.
@@ -258,6 +262,8 @@ def collect_batches(loader: Any) -> tuple[Tensor, Any]:
     images: list[Tensor] = []
     labels: list[Any] = []
     for k, batch in enumerate(loader):
+        if not labeled:
+            batch = (batch[0] if isinstance(batch, list | tuple) else batch, ())
         if not isinstance(batch, list | tuple) or len(batch) != 2:
             raise UserError(f"batch {k} of the DataLoader is not a pair (images, labels); give a dataset of pairs")
         try:

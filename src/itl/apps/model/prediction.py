@@ -23,6 +23,7 @@ from itl.apps.model.metadata import ImageSpec
 from itl.errors import UserError
 from itl.learner import Learner
 from itl.learner.inference import compute_outputs
+from itl.learner.inputs import images_to_predict
 from itl.streams import Images
 from itl.streams.arrays import as_pixels
 
@@ -104,8 +105,8 @@ class PredictionMixin:
         self.calibration = fitted or self.calibration.without_threshold()
 
     def _as_images(self, images: Images | Tensor | np.ndarray | Sequence[Image.Image]) -> Images:
-        if isinstance(images, Images):
-            return images
+        if not isinstance(images, np.ndarray | Tensor | list | tuple):
+            return images_to_predict(images)
         shape = tuple(getattr(images, "shape", ()))
         channels_first = len(shape) == 4 and shape[1] == self.image["channels"]
         pixels = as_pixels(images, "NCHW" if channels_first else None)
