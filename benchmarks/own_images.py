@@ -192,7 +192,7 @@ def backbone_features(model: Path) -> Features:
 
     def compute(files: list[Path]) -> np.ndarray:
         from itl.apps.model import Model
-        from itl.apps.model.channels import read_model_images
+        from itl.apps.model.input_format import read_model_images
 
         opened = Model.open(model, device="cpu")
         extractor = opened.learner.extractor

@@ -16,7 +16,7 @@ from itl.experiments.search.progress import DONE, FAILED, ProgressTracker
 from itl.experiments.search.sweep import Backend, sweep
 from itl.experiments.search.sweep_jobs import SweepJobs
 from itl.results import Run, find_runs, read_run
-from itl.results.packed import experiment_at, is_packed
+from itl.results.packed_runs import experiment_at, is_packed
 
 Key = tuple[str, str | None, int, int]
 

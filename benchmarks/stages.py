@@ -34,7 +34,7 @@ from itl.bench import Workload, engine_timing  # noqa: E402
 from itl.engine import concurrency, loop  # noqa: E402
 from itl.engine.device import Engine, choose_engine  # noqa: E402
 from itl.engine.stage import StepChunk  # noqa: E402
-from itl.generalists import epochs  # noqa: E402
+from itl.generalists import round_planner  # noqa: E402
 from itl.learner import builder  # noqa: E402
 from itl.results import environment  # noqa: E402
 from itl.streams import Stream  # noqa: E402
@@ -113,7 +113,7 @@ def prefetch_on(count: int) -> Iterator[None]:
 @contextmanager
 def inputs_once() -> Iterator[None]:
     """Reuse the inputs of the first chunk of each shape: times the steps alone, and is no valid training."""
-    make_chunk, cache = epochs.SampleRoundPlanner._chunk, {}
+    make_chunk, cache = round_planner.SampleRoundPlanner._chunk, {}
 
     def cached_chunk(self: Any, rows: Any, draws: Any, sizes: Any) -> StepChunk:
         shape = (self.key[-1], sizes.tobytes())
@@ -121,7 +121,7 @@ def inputs_once() -> Iterator[None]:
             cache[shape] = make_chunk(self, rows, draws, sizes)
         return cache[shape]
 
-    with patch.object(epochs.SampleRoundPlanner, "_chunk", cached_chunk):
+    with patch.object(round_planner.SampleRoundPlanner, "_chunk", cached_chunk):
         yield
 
 
@@ -147,12 +147,12 @@ def variants() -> dict[str, Variant]:
         "ahead-on-all": partial(prefetch_on, 0),
         **{f"ahead-on-{count}": partial(prefetch_on, count) for count in (16, 32, 48, 64)},
         "small-budget": small_budget,
-        "long-first-span": lambda: patch.object(epochs, "FIRST_CHUNK_EPOCHS", ()),
-        "first-spans-1-3": lambda: patch.object(epochs, "FIRST_CHUNK_EPOCHS", (1, 3)),
-        "three-rounds": lambda: patch.object(epochs, "MIN_ROUNDS", 3),
-        "parts-of-2048": lambda: patch.object(epochs, "INFERENCE_BATCH", 2048),
-        "parts-of-512": lambda: patch.object(epochs, "INFERENCE_BATCH", 512),
-        "parts-of-256": lambda: patch.object(epochs, "INFERENCE_BATCH", 256),
+        "long-first-span": lambda: patch.object(round_planner, "FIRST_CHUNK_EPOCHS", ()),
+        "first-spans-1-3": lambda: patch.object(round_planner, "FIRST_CHUNK_EPOCHS", (1, 3)),
+        "three-rounds": lambda: patch.object(round_planner, "MIN_ROUNDS", 3),
+        "parts-of-2048": lambda: patch.object(round_planner, "INFERENCE_BATCH", 2048),
+        "parts-of-512": lambda: patch.object(round_planner, "INFERENCE_BATCH", 512),
+        "parts-of-256": lambda: patch.object(round_planner, "INFERENCE_BATCH", 256),
         "trunk-by-our-kernel": lambda: patch.object(nets.folded_trunk, "USE_CUDNN_FUSION", False),
         "trunk-layer-by-layer": lambda: patch.object(nets.folded_trunk, "supports", lambda _: False),
         "views-by-pytorch": lambda: patch.object(fused, "fits", lambda *_: False),

@@ -31,8 +31,8 @@ import torch
 from PIL import Image
 
 from itl.apps.images import find_images
-from itl.apps.model.channels import read_model_images
 from itl.apps.model.evaluation import EvaluationResult, evaluate_predictions, rejection_curve
+from itl.apps.model.input_format import read_model_images
 from itl.apps.teaching import Teacher, TeachingOptions
 from itl.results.environment import environment
 from itl.streams import Images

@@ -110,7 +110,8 @@ def test_imports_have_no_cycle() -> None:
 def test_imports_are_found_in_functions_and_type_checking_blocks() -> None:
     code = (
         "from typing import TYPE_CHECKING\nimport itl.experiments.run\nfrom itl import streams, UserError\n"
-        "if TYPE_CHECKING:\n    from itl.learner import Learner\n\ndef f():\n    from itl.replay.plan import plan\n"
+        "if TYPE_CHECKING:\n    from itl.learner import Learner\n\n"
+        "def f():\n    from itl.replay.epoch_plan import plan\n"
     )
     assert list(find_imports(ast.parse(code))) == [
         Import("experiments", False, 2),

@@ -19,7 +19,7 @@ from itl.cli.commands import run as run_command
 from itl.cli.parsing import expand_settings
 from itl.experiments.refine import check_settings
 from itl.memory import policy_names
-from itl.results.packed import experiment_at, is_packed
+from itl.results.packed_runs import experiment_at, is_packed
 from itl.settings import Settings, flatten
 from support.tiny import TINY, tiny_images
 

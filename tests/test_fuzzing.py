@@ -32,12 +32,12 @@ from itl.cli.parsing import build_config, read_config_file
 from itl.experiments.search.grid import load_grid
 from itl.features.store import KEY_BYTES, FeatureStore
 from itl.nets.weights import load_backbone_weights
-from itl.results.packed import pack
+from itl.results.packed_runs import pack
 from itl.results.record import load_arrays
 from itl.results.runs import find_runs
 from itl.results.table import build
-from itl.streams import idx
-from itl.streams.file_tree import ZipTree
+from itl.streams import mnist
+from itl.streams.folder_or_zip import ZipTree
 from itl.streams.unpickle import load_dict
 from support.command_line import is_one_line_error, run_in_process
 from support.fuzzing import NASTY, fuzz, json_bytes, mutated_bytes, mutated_json
@@ -257,7 +257,7 @@ def test_malformed_archives_do_not_crash(outside: Path) -> None:
             load_dict(mutated_bytes(batch, rng), "batch")
         elif kind == 1:
             Path("train-labels-idx1-ubyte.gz").write_bytes(mutated_bytes(labels, rng))
-            idx.load(Path("train-labels-idx1-ubyte.gz"), "0" * 32)
+            mnist.load(Path("train-labels-idx1-ubyte.gz"), "0" * 32)
         else:
             Path("a.npz").write_bytes(mutated_bytes(file.getvalue(), rng))
             if kind == 2:

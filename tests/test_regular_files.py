@@ -13,8 +13,8 @@ import pytest
 from itl import UserError
 from itl.apps.images.picture_list import read_list
 from itl.regular_files import open_regular, read_regular
-from itl.results import RunFolder, find_runs, packed, record
-from itl.results.packed import METRICS, PackedExperiment, pack, unpack
+from itl.results import RunFolder, find_runs, packed_runs, record
+from itl.results.packed_runs import METRICS, PackedExperiment, pack, unpack
 from support.command_line import assert_refused
 from support.run_records import fake_run
 
@@ -106,7 +106,7 @@ def test_packed_run_cannot_be_unpacked_elsewhere(tmp_path: Path, name: object) -
 def test_packed_lines_are_not_inflated_beyond_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_run(tmp_path / "run")
     pack(tmp_path)
-    monkeypatch.setattr(packed, "MAX_BYTES", 1000)
+    monkeypatch.setattr(packed_runs, "MAX_BYTES", 1000)
     with pytest.raises(UserError, match="of lines"):
         _ = PackedExperiment(tmp_path).lines
 

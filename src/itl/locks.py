@@ -14,7 +14,7 @@ from typing import Self
 import filelock
 
 from itl.atomic import write_text_atomic
-from itl.json_text import read_json
+from itl.strict_json import read_json
 
 _UNSUPPORTED = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
 

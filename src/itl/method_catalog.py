@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from itl import plugins
-from itl.class_source import classes_in, inherited, with_bases
 from itl.errors import UserError, unknown
+from itl.static_attributes import classes_in, inherited, with_bases
 
 ENTRY_POINT_GROUP = "itl.methods"
 PACKAGE = "itl.specialists"

@@ -1,4 +1,4 @@
-"""Read files from folders that may come from anybody: regular files only, because a pipe or a device may never end."""
+"""Read files from untrusted folders: regular files only, because a pipe or a device may never end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The folder for files that can be made again: decoded images, converted weights, features."""
+"""The folder for files that can be regenerated: decoded images, converted weights, features."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import torch
 from itl import UserError
 from itl.bench import Workload, baseline_loop, engine_timing, full_run
 from itl.bench import method_steps as bench_methods
-from itl.bench.measure import with_current_keys
+from itl.bench.measurements import with_current_keys
 from itl.bench.plot import draw
 from itl.engine.concurrency import run_concurrently
 from itl.presets import settings_for

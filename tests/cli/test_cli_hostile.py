@@ -27,8 +27,8 @@ from itl.apps.images import decoded_cache
 from itl.apps.model import classify_onnx
 from itl.checkpoint import store
 from itl.results import RunFolder
-from itl.streams import idx, tinyimagenet
-from itl.streams.file_tree import DirectoryTree, ZipTree
+from itl.streams import mnist, tinyimagenet
+from itl.streams.folder_or_zip import DirectoryTree, ZipTree
 from itl.streams.unpickle import load_dict
 from support.command_line import assert_refused, is_one_line_error, run_in_process
 from support.run_records import fake_run
@@ -332,7 +332,7 @@ def test_compressed_file_is_not_inflated_beyond_the_official_size(tmp_path: Path
             file.write(bytes(1 << 20))
     os.truncate(path, path.stat().st_size - 5000)  # inflating all of it would fail
     with pytest.raises(UserError, match="more than 47,040,016 bytes"):
-        idx.load(path, "0" * 32)
+        mnist.load(path, "0" * 32)
 
 
 def test_decompression_bomb_in_a_dataset_is_refused(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from itl.callbacks.base import Callback
 from itl.cli.display.accuracy_plot import accuracy_plot, downsample
 from itl.cli.display.formatting import format_duration
-from itl.learner.eta import EtaEstimator, estimate_run
+from itl.learner.remaining_time import EtaEstimator, estimate_run
 from itl.learner.stage_estimate import StageEstimate
 from support.cli_process import ForkServer, tiny
 from support.image_folders import IMAGE_SETTINGS, as_options, write_images

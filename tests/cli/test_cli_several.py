@@ -6,7 +6,7 @@ import io
 
 from rich.console import Console
 
-from itl.cli.display.runs import RunsDisplay
+from itl.cli.display.concurrent_runs import RunsDisplay
 from itl.experiments.config import Config
 from support.cli_process import tiny
 

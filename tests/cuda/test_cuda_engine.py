@@ -17,9 +17,9 @@ from itl.engine.stepper import Stepper
 from itl.errors import UserError
 from itl.experiments.config import Config
 from itl.experiments.run import run
-from itl.generalists.epochs import SampleRoundPlanner
+from itl.generalists.round_planner import SampleRoundPlanner
 from itl.learner import inference
-from itl.nets import conv
+from itl.nets import overlapped_conv
 from itl.streams import Stream, from_arrays
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
@@ -215,7 +215,7 @@ def test_side_stream_weight_gradients_are_correct(uses: int) -> None:
         expected = torch.autograd.grad(sum(layer(x).square().sum() for x in images), leaves)
         side.wait_stream(torch.cuda.current_stream())
         layer.side_stream, layer.trained_weight, layer.forward_count = side, layer.weight, 0  # type: ignore[assignment]
-        found = torch.autograd.grad(sum(conv.convolve(layer, x).square().sum() for x in images), leaves)
+        found = torch.autograd.grad(sum(overlapped_conv.convolve(layer, x).square().sum() for x in images), leaves)
         torch.cuda.current_stream().wait_stream(side)
         layer.side_stream = layer.trained_weight = None  # type: ignore[assignment]
         for ours, theirs in zip(found, expected, strict=True):

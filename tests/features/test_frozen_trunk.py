@@ -13,7 +13,7 @@ import itl
 from itl import nets
 from itl.errors import UserError
 from itl.features.extractor import FeatureExtractor
-from itl.features.references import VIEW
+from itl.features.feature_references import VIEW
 from itl.learner.state import memory_images
 from itl.nets import packaged_weights, registry
 from itl.streams import Images

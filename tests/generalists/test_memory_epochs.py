@@ -10,7 +10,7 @@ from itl.augment import Augment
 from itl.engine.device import Engine
 from itl.engine.keyed_random import generator
 from itl.engine.stage import StepInputs
-from itl.generalists.epochs import SampleRoundPlanner
+from itl.generalists.round_planner import SampleRoundPlanner
 from support.tiny import tiny_stream
 
 

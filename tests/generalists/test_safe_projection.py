@@ -14,7 +14,7 @@ from itl import Learner
 from itl.callbacks.base import Callback
 from itl.errors import UserError
 from itl.generalists import projection_stage
-from itl.generalists.monitor import ProjectionMonitor
+from itl.generalists.projection_monitor import ProjectionMonitor
 from itl.learner import load_learner
 from itl.learner.stages import make_projection_stage, memory_context
 from support.tiny import differing_keys, learner_snapshot, tiny_learner, tiny_stream

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from itl.augment import fused
 from itl.engine import fused_sgd
-from itl.generalists import epochs
-from itl.nets import conv, folded_trunk, jvp_rules, norm, pooled_classifier
+from itl.generalists import round_planner
+from itl.nets import folded_trunk, jvp_rules, norm, overlapped_conv, pooled_classifier
 from support.tiny import count_calls, differing_keys, learner_snapshot, tiny_learner, tiny_stream
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="tests/cuda covers this on a GPU")
@@ -49,7 +49,7 @@ GPU_FUNCTIONS = [
         (function, "apply")
         for function in (norm.FusedBatchNorm, jvp_rules.NormJVP, pooled_classifier.PooledClassifierJVP)
     ),
-    *((function, "apply") for function in (conv.SplitBackwardConv, conv.SideStreamConv, conv.WaitForStream)),
+    *((getattr(overlapped_conv, name), "apply") for name in ("SplitBackwardConv", "SideStreamConv", "WaitForStream")),
     *((fused, "views"), (fused_sgd.FusedSGD, "_update"), (folded_trunk.FoldedTrunk, "__call__")),
 ]
 # Block sizes that give few large programs, because an interpreter runs them one by one.
@@ -76,9 +76,9 @@ def test_short_first_chunks_reuse_the_stage_graphs(captures: list[int], monkeypa
     """A graph has capacity for the longest chunk of its stage from the beginning."""
     made, outcomes = [], []
     for first_chunks in ((), (1, 1)):
-        monkeypatch.setattr(epochs, "FIRST_CHUNK_EPOCHS", first_chunks)
+        monkeypatch.setattr(round_planner, "FIRST_CHUNK_EPOCHS", first_chunks)
         captures.clear()
-        chunks = count_calls(epochs.SampleRoundPlanner, "_chunk", monkeypatch)
+        chunks = count_calls(round_planner.SampleRoundPlanner, "_chunk", monkeypatch)
         outcomes.append(taught("itl", capture=True, **{"tangent.epochs": 24, "projection.epochs": 24}))
         made.append((len(captures), len(chunks)))
     assert made[0][0] == made[1][0]

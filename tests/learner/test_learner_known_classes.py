@@ -12,7 +12,7 @@ from itl import Learner, UserError, presets
 from itl.engine.keyed_random import generator
 from itl.memory import Slots
 from itl.memory.policies.reservoir import Reservoir, reservoir
-from itl.replay.plan import plan_epoch
+from itl.replay.epoch_plan import plan_epoch
 from support.tiny import LambdaCallback, differing_keys, images_of, learner_snapshot, tiny_learner
 
 NEEDS_NEW_CLASSES = {"co2l", "icarl", "lwf"}  # their papers define them for tasks of new classes only

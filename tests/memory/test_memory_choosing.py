@@ -18,7 +18,7 @@ from itl.learner.stages import memory_context
 from itl.memory import Slots
 from itl.memory.greedy_selection import herding
 from itl.memory.policies.stratified import Stratified
-from itl.replay.epochs import ReplayRoundPlanner
+from itl.replay.round_planner import ReplayRoundPlanner
 from itl.specialists import Batch
 from itl.specialists.er import ER
 from support.tiny import (

@@ -13,7 +13,7 @@ from itl.memory.class_balance import class_quotas
 from itl.memory.policies.reservoir import Reservoir, reservoir
 from itl.memory.policies.stratified import Stratified
 from itl.memory.slots import last_write_per_slot
-from itl.replay.plan import plan_epoch
+from itl.replay.epoch_plan import plan_epoch
 from support.uniformity import chi_square
 
 # ---------------------------------------------------------------------- stratified

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, jvp
 
-from itl.nets.conv import convolve
+from itl.nets.overlapped_conv import convolve
 
 
 class Layer(nn.Module):

@@ -9,7 +9,7 @@ from torch import nn
 
 from itl import nets
 from itl.errors import UserError
-from itl.nets.pooled_features import PooledFeatures, pool
+from itl.nets.multi_layer_features import PooledFeatures, pool
 
 SHAPE = (3, 32, 32)
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from itl import UserError, class_source, method_catalog, presets, specialists
+from itl import UserError, method_catalog, presets, specialists, static_attributes
 from itl.method_catalog import MethodInfo
 from itl.specialists.er import ER
 
@@ -64,7 +64,7 @@ def test_attributes_and_options_read_from_the_source_are_those_of_the_class(name
 def test_attributes_are_inherited_in_the_order_of_python(tmp_path: Path) -> None:
     code = "class Base:\n    a = 1\n    b = 2\n    c: int\nclass Child(Other, Base):\n    b = 3\n"
     (tmp_path / "file.py").write_text(code)
-    values = {name: class_source.inherited(tmp_path, "Child", name) for name in "abc"}
+    values = {name: static_attributes.inherited(tmp_path, "Child", name) for name in "abc"}
     assert {name: value and ast.literal_eval(value) for name, value in values.items()} == {"a": 1, "b": 3, "c": None}
 
 

@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from itl import Learner
+from itl.engine.image_pool import ImagePool
 from itl.engine.keyed_random import generator, sample_without_replacement
-from itl.engine.pool import ImagePool
 from itl.learner.builder import build_augment
 from itl.streams import Task
 from support.tiny import differing_keys, learner_snapshot, tiny_learner, tiny_stream

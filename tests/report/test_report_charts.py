@@ -324,7 +324,7 @@ def test_error_bars_lie_within_the_axes(tmp_path: Path) -> None:
 
 
 def test_methods_selected_at_first_are_itl_and_its_baselines(tmp_path: Path) -> None:
-    from itl.report.selection import MAX_SELECTED, default_methods
+    from itl.report.selectors import MAX_SELECTED, default_methods
 
     names = [
         "agem",

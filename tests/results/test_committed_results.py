@@ -15,7 +15,7 @@ import pytest
 from itl._deprecated import SETTING_VALUES
 from itl.experiments.config import Config
 from itl.results import find_runs, scores_from_predictions
-from itl.results.packed import MAX_ARCHIVE_BYTES, experiment_at
+from itl.results.packed_runs import MAX_ARCHIVE_BYTES, experiment_at
 from itl.results.runs import Run
 from itl.results.seed_groups import group_by_seed
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from itl import Learner
-from itl.replay.online_step import OnlineSelectionStep
+from itl.replay.online_memory import OnlineSelectionStep
 from itl.settings import SpecialistSettings
 from itl.specialists import Batch, build
 from itl.specialists.base import LabeledImages

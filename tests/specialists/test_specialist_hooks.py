@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 import itl
 from itl import Learner, UserError, method_catalog
-from itl.engine.pool import ConcatImageSource
-from itl.replay.plan import balanced_rows
+from itl.engine.image_pool import ConcatImageSource
+from itl.replay.epoch_plan import balanced_rows
 from itl.settings import Rate
 from itl.specialists import Batch, Options, Phase, Specialist
 from itl.specialists.losses import cross_entropy

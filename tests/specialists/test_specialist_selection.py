@@ -23,7 +23,7 @@ from itl.memory.online_selection import CHOOSE_ON_DEVICE
 from itl.memory.policies.gcr import GradientCoresetCandidates, select_and_weight
 from itl.memory.policies.gss import GradientSimilaritySelector
 from itl.memory.policies.loss_aware import LossAwareSelector, eviction_probabilities
-from itl.replay.online_step import OnlineSelectionStep
+from itl.replay.online_memory import OnlineSelectionStep
 from itl.replay.step_inputs import ReplayInputs
 from itl.settings import SpecialistSettings
 from itl.specialists import Batch

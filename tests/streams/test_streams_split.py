@@ -6,8 +6,8 @@ import torch
 from itl import streams
 from itl.errors import UserError
 from itl.streams.base import Images
-from itl.streams.permutations import HELD_OUT_KEY, VALIDATION_KEY, derive_key, hash_permutation, stratified_split
 from itl.streams.split import build, task_sizes, validation_split
+from itl.streams.stable_permutation import HELD_OUT_KEY, VALIDATION_KEY, derive_key, hash_permutation, stratified_split
 
 
 def splitmix64(index: int, key: int) -> int:

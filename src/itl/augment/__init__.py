@@ -8,8 +8,8 @@ All randomness is in the draws. Applying them is integer arithmetic, so neither 
 the result.
 """
 
+from itl.augment.draws import Augment, Draws
 from itl.augment.ops import OPS
 from itl.augment.policy import policies
-from itl.augment.view import Augment, Draws
 
 __all__ = ["OPS", "Augment", "Draws", "policies"]

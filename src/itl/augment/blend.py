@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from itl.augment.device import send, send_constant
+from itl.augment.host_to_device import send, send_constant
 from itl.augment.policy import signed
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from itl.augment import lookup_tables
 from itl.augment.blend import blend_tables
-from itl.augment.device import send, send_constant
+from itl.augment.host_to_device import send, send_constant
 from itl.augment.ops import geometric_coefficients
 from itl.augment.policy import BINS, OPERATION_NAMES, signed
 from itl.triton_support import device_guard, kernels_for, load_kernels

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from itl.augment.device import send
+from itl.augment.host_to_device import send
 
 ONE = 1 << 16
 HALF = ONE // 2

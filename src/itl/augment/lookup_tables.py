@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from itl.augment.blend import blend_tables, gray
-from itl.augment.device import send
+from itl.augment.host_to_device import send
 
 
 def look_up(images: Tensor, tables: Tensor) -> Tensor:

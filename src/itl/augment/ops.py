@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from itl.augment import blend, lookup_tables
-from itl.augment.device import select
 from itl.augment.geometry import GEOMETRY, affine, coefficients
+from itl.augment.host_to_device import select
 from itl.augment.policy import BINS, OPERATION_NAMES, signed
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from itl.atomic import atomic_write
-from itl.bench.measure import with_current_keys
+from itl.bench.measurements import with_current_keys
 from itl.errors import UserError
 
 

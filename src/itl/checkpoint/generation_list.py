@@ -19,7 +19,7 @@ from typing import Any
 from itl.atomic import remove_leftovers
 from itl.checkpoint.checksums import CHECKSUMS, STATE, TENSORS, read_checksums, read_regular_text, verify_file
 from itl.errors import UserError
-from itl.json_text import parse_json
+from itl.strict_json import parse_json
 
 CURRENT = "CURRENT"
 GENERATION_NAME = re.compile(r"generation-([0-9]{6,12})")

@@ -47,7 +47,7 @@ from itl.checkpoint.generation_list import (
     remove_generations,
 )
 from itl.errors import UserError
-from itl.json_text import parse_json
+from itl.strict_json import parse_json
 
 __all__ = [
     "BUSY",

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from itl.cli.options import exclusive
 from itl.errors import UserError, unknown
-from itl.json_text import read_json
 from itl.settings import flatten, parse
+from itl.strict_json import read_json
 
 if TYPE_CHECKING:
     from itl.experiments.config import Config

@@ -7,6 +7,6 @@ the inputs of the network's head.
 """
 
 from itl.features.extractor import FeatureExtractor, MirrorAugment
-from itl.features.references import REFERENCE_SHAPE
+from itl.features.feature_references import REFERENCE_SHAPE
 
 __all__ = ["REFERENCE_SHAPE", "FeatureExtractor", "MirrorAugment"]

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 
 from itl.augment import Augment, Draws
 from itl.engine.device import Engine
+from itl.engine.image_pool import available
 from itl.engine.normalize import Normalize
-from itl.engine.pool import available
+from itl.features.feature_references import VIEW, is_reference, make_references, split_references
 from itl.features.onnx_trunk import load_onnx_trunk
-from itl.features.references import VIEW, is_reference, make_references, split_references
 from itl.features.resident import ResidentFeatures
 from itl.features.store import FeatureStore, image_key
 from itl.streams import Images, Progress

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from itl.engine.device import Engine
-from itl.features.references import split_references
+from itl.features.feature_references import split_references
 
 
 class ResidentFeatures:

@@ -3,8 +3,8 @@
 from itl.generalists.batch_norm import estimate_statistics, statistics_layers
 from itl.generalists.context import MemoryContext
 from itl.generalists.learning import FineTuning, Generalist, TangentLearning, build, half_pipe, prepare, restore
+from itl.generalists.linearized_specialist import TangentSpecialist
 from itl.generalists.projection import projection_stage, teacher_scale
-from itl.generalists.reverse import TangentSpecialist
 from itl.generalists.tangent_model import TangentModel
 
 __all__ = [

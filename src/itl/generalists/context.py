@@ -1,4 +1,4 @@
-"""What a generalist learns from, and its loss on the memory."""
+"""The inputs of a generalist stage (memory, settings, augmentation) and its loss on the memory."""
 
 from __future__ import annotations
 

@@ -14,8 +14,8 @@ from itl.engine.keyed_random import torch_generator
 from itl.engine.stage import OptimizerConfig, Stage, StepInputs
 from itl.generalists.batch_norm import estimate_statistics
 from itl.generalists.context import MemoryContext, MemoryTargets, memory_loss
-from itl.generalists.epochs import SampleRoundPlanner, concatenate, forward_in_chunks, split_in_chunks
 from itl.generalists.fixed_views import solve, solver_stage
+from itl.generalists.round_planner import SampleRoundPlanner, concatenate, forward_in_chunks, split_in_chunks
 from itl.generalists.tangent_model import TangentModel
 from itl.nets import Net
 from itl.settings import GeneralistStageSettings

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from itl.augment import Augment
-from itl.engine.pool import ImageSource
+from itl.engine.image_pool import ImageSource
 from itl.engine.stage import Stage, StepInputs
 from itl.generalists.context import MemoryContext
-from itl.generalists.epochs import SampleRoundPlanner, forward_in_chunks
 from itl.generalists.learning import optimizer_config
-from itl.generalists.monitor import ProjectionMonitor
+from itl.generalists.projection_monitor import ProjectionMonitor
+from itl.generalists.round_planner import SampleRoundPlanner, forward_in_chunks
 from itl.nets import Net
 from itl.specialists.losses import EPSILON, distillation, squared_error
 

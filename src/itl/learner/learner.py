@@ -13,8 +13,8 @@ from itl import generalists, metrics, nets, presets
 from itl.callbacks.base import Callback
 from itl.checkpoint.learner_state import LearnerState
 from itl.engine.concurrency import CAPTURE_GATE
+from itl.engine.image_pool import ImagePool
 from itl.engine.keyed_random import torch_generator
-from itl.engine.pool import ImagePool
 from itl.engine.stage import Diverged
 from itl.engine.stepper import Stepper
 from itl.errors import UserError

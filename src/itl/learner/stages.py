@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from itl.engine.concurrency import CAPTURE_GATE
+from itl.engine.image_pool import ImagePool, ImageSource
 from itl.engine.keyed_random import generator, torch_generator
 from itl.engine.loop import train
-from itl.engine.pool import ImagePool, ImageSource
 from itl.engine.stage import Stage
 from itl.errors import UserError
 from itl.generalists import Generalist, MemoryContext, projection_stage, statistics_layers, teacher_scale
 from itl.learner.builder import build_augment
-from itl.learner.convergence import ConvergenceMonitor
+from itl.learner.early_stopping import ConvergenceMonitor
 from itl.replay import ReplayRoundPlanner, phase_data, specialist_stage
 from itl.specialists import Phase, TaskContext
 from itl.streams import Images, Task, Traits

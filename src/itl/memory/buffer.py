@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from itl.engine.device import Engine
-from itl.engine.pool import ImageSource
+from itl.engine.image_pool import ImageSource
 from itl.memory.candidates import Candidates, PolicyOptions
 from itl.memory.model_outputs import ModelOutputs
 from itl.memory.online_selection import OnlineSelector

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from itl.engine.pool import ImageSource
+from itl.engine.image_pool import ImageSource
 
 BATCH_SIZE = 512
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from itl import plugins
-from itl.class_source import inherited
 from itl.errors import unknown
+from itl.static_attributes import inherited
 
 if TYPE_CHECKING:
     from itl.memory.policies.base import MemoryPolicy

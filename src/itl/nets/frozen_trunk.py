@@ -13,7 +13,7 @@ from itl.nets.base import Net
 from itl.nets.init import initialize
 from itl.nets.module_cut import cut_module
 from itl.nets.module_layers import find_layers
-from itl.nets.pooled_features import PooledFeatures
+from itl.nets.multi_layer_features import PooledFeatures
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 

@@ -15,7 +15,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from itl.nets import pooled_classifier
-from itl.nets.conv import SideStreamConv, WaitForStream
 from itl.nets.norm import (
     elementwise_launch,
     fused_kernels_for,
@@ -24,6 +23,7 @@ from itl.nets.norm import (
     running_stats,
     single_pass_launch,
 )
+from itl.nets.overlapped_conv import SideStreamConv, WaitForStream
 from itl.nets.resnet import BasicBlock, Bottleneck, GlobalAvgPool, Shortcut, Stem
 
 Vector = dict[str, Tensor]

@@ -1,4 +1,4 @@
-"""Backbones by name. A new one is a module with `BACKBONES` and one line here, or another package's entry point."""
+"""Backbones by name: those of the modules listed here, and those that other packages offer by an entry point."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Backbone:
         weights_file: A safetensors file of pre-trained weights, in place of `load_weights`. It is refused if its hash
             is not `weights_sha256`, unless that is "".
         feature_layers: Number of layers whose pooled outputs are the features of the frozen network, see
-            `itl.nets.pooled_features`. It suits its pre-trained weights; 1: the classifier's usual input.
+            `itl.nets.multi_layer_features`. It suits its pre-trained weights; 1: the classifier's usual input.
         fixed_size: Whether images must have the size that `preprocessing` names, as for most vision transformers.
     """
 

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from itl.nets.base import Net
-from itl.nets.conv import convolve
 from itl.nets.norm import fork, norm
+from itl.nets.overlapped_conv import convolve
 from itl.nets.registry import Backbone
 
 

@@ -1,4 +1,4 @@
-"""What a method is to its users: a name and the default settings that belong to it."""
+"""A method preset: a name and the default settings that belong to it."""
 
 from __future__ import annotations
 

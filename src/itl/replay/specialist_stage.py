@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from itl.engine.stage import Stage, StepInputs
-from itl.replay.epochs import ReplayRoundPlanner
-from itl.replay.online_step import OnlineSelectionStep, logits_to_store
+from itl.replay.online_memory import OnlineSelectionStep, logits_to_store
+from itl.replay.round_planner import ReplayRoundPlanner
 from itl.replay.step_inputs import ReplayInputs, ReplayStepInputs, TaskInputs, unflatten
 from itl.specialists.base import Batch
 

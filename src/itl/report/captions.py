@@ -7,7 +7,7 @@ import statistics
 from typing import Any
 
 from itl.report.run_selection import ReportData, ReportGroup, ReportRun
-from itl.report.selection import preference
+from itl.report.selectors import preference
 from itl.results.render import difference, mark
 from itl.results.seed_groups import SeedGroup, run_settings
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from itl.report.chart import ROLES, Axis, Chart, Series, value_range
 from itl.report.run_selection import ReportData, ReportGroup
-from itl.report.selection import preference
+from itl.report.selectors import preference
 from itl.results.published import SOURCES, published
 from itl.results.render import MEASURE_NAMES
 from itl.results.seed_groups import MeanStd

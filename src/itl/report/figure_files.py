@@ -16,7 +16,7 @@ from itl.report.chart import Chart
 from itl.report.matplotlib_figures import STYLE, draw, pyplot_for_files
 from itl.report.policies import policies
 from itl.report.run_selection import ReportData, ReportGroup, ReportRun, report_data
-from itl.report.selection import preference
+from itl.report.selectors import preference
 from itl.report.tabs import MEASURE_CHOICES, charts_of, mean_charts
 from itl.results import Run
 

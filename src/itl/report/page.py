@@ -14,7 +14,7 @@ from itl.errors import UserError
 from itl.report import captions
 from itl.report.chart import compact_json
 from itl.report.run_selection import ReportData, report_data
-from itl.report.selection import preference
+from itl.report.selectors import preference
 from itl.report.tabs import PageContents, contents
 from itl.results import Run
 

@@ -11,7 +11,7 @@ from itl.report.chart import Chart, SharedLists, compact_json, encode, plain
 from itl.report.image_sheets import ImageLoader, memory_gallery, mistake_gallery
 from itl.report.policies import policies
 from itl.report.run_selection import ReportData, ReportGroup, ReportRun
-from itl.report.selection import preference, selection
+from itl.report.selectors import preference, selection
 from itl.results.render import MEASURE_NAMES
 
 MEASURE_CHOICES = [[measure, name] for measure, name in MEASURE_NAMES.items()]
@@ -51,7 +51,7 @@ class PageContents:
     lead: list[FigureSpec] = field(default_factory=list)  # figures at the top of the first tab
     first: dict[str, str] = field(default_factory=dict)  # initial values of the selectors
     pool: SharedLists = field(default_factory=SharedLists)  # lists that several charts refer to
-    selection: dict[str, Any] = field(default_factory=dict)  # see `itl.report.selection`
+    selection: dict[str, Any] = field(default_factory=dict)  # see `itl.report.selectors`
 
 
 def contents(report: ReportData, data: str | None) -> PageContents:

@@ -1,7 +1,7 @@
 """Run records on disk, published numbers, and the tables that compare them."""
 
 from itl.results.environment import environment
-from itl.results.packed import PackedRun, pack, unpack
+from itl.results.packed_runs import PackedRun, pack, unpack
 from itl.results.record import RECORD_FORMAT, RunFolder, scores_from_predictions, stage_scores
 from itl.results.runs import Run, find_runs, read_run
 from itl.results.validation import read_config

@@ -1,4 +1,4 @@
-"""A run folder: config.json, metrics.jsonl, result.json, predictions.npz, pictures.npz, model/."""
+"""Reads and writes a run folder: config.json, metrics.jsonl, result.json, predictions.npz, pictures.npz, model/."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ import numpy as np
 
 from itl.atomic import append, atomic_write, make_folder, remove_leftovers, write_text_atomic
 from itl.errors import UserError
-from itl.json_text import parse_json, read_json
 from itl.locks import FileLock, acquire_lock
 from itl.regular_files import MAX_BYTES, open_regular, read_regular
+from itl.strict_json import parse_json, read_json
 
 # 2 added lines of kind `start` and pictures.npz. Records of format 1 stay readable.
 RECORD_FORMAT = 2

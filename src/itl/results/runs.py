@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from itl.errors import UserError
-from itl.results.packed import PackedRun, experiment_at, is_packed
+from itl.results.packed_runs import PackedRun, experiment_at, is_packed
 from itl.results.record import RunFolder, is_run
 from itl.results.validation import check_config, check_lines, check_predictions, check_result
 

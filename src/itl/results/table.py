@@ -1,4 +1,4 @@
-"""Published and our numbers side by side, as data for `itl table` and the report. Every omission is noted."""
+"""Published results beside our own, as data for `itl table` and the report. Every omission is noted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of records: tables and figures rely on every field that is checked here. One line per damaged file."""
+"""Checks of records: every field that tables and figures rely on. An error has one line per damaged file."""
 
 from __future__ import annotations
 

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from itl.augment import Augment
 from itl.engine.concurrency import CAPTURE_GATE
 from itl.engine.device import Engine
+from itl.engine.image_pool import ImageSource
 from itl.engine.keyed_random import Key
-from itl.engine.pool import ImageSource
 from itl.engine.stage import OptimizerConfig
 from itl.memory import Memory, ModelOutputs
 from itl.method_catalog import Defaults, StreamDefaults

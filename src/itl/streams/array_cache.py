@@ -25,8 +25,8 @@ import numpy.typing as npt
 
 from itl.atomic import atomic_write, write_text_atomic
 from itl.errors import UserError
-from itl.json_text import read_json
 from itl.regular_files import open_regular
+from itl.strict_json import read_json
 
 if TYPE_CHECKING:
     from torch import Tensor

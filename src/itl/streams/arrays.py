@@ -13,9 +13,9 @@ from torch import Tensor
 
 from itl.errors import UserError, unknown
 from itl.streams.base import Dataset, Images, Stream, Traits
-from itl.streams.permutations import stratified_split
 from itl.streams.pillow_images import as_rgb
 from itl.streams.split import build
+from itl.streams.stable_permutation import stratified_split
 
 Array = npt.NDArray[Any] | Tensor
 _LAYOUTS = ("NHW", "NHWC", "NCHW")

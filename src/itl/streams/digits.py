@@ -16,7 +16,7 @@ def read(root: Path, download: bool, progress: Progress | None) -> Dataset:
     # scikit-learn and torch are slow to import, and streams are listed without them.
     from sklearn.datasets import load_digits  # type: ignore[import-untyped]
 
-    from itl.streams.permutations import stratified_split
+    from itl.streams.stable_permutation import stratified_split
 
     digits = load_digits()
     gray = np.rint(digits.images * (255 / 16)).astype(np.uint8)  # 17 gray levels, 0..16, scaled to 0..255

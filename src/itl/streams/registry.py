@@ -20,8 +20,8 @@ BUILT_IN = {
     "seq-cifar10": "itl.streams.cifar:CIFAR10",
     "seq-cifar100": "itl.streams.cifar:CIFAR100",
     "seq-tinyimagenet": "itl.streams.tinyimagenet:SOURCE",
-    "seq-mnist": "itl.streams.idx:MNIST",
-    "seq-fmnist": "itl.streams.idx:FASHION",
+    "seq-mnist": "itl.streams.mnist:MNIST",
+    "seq-fmnist": "itl.streams.mnist:FASHION",
 }
 
 

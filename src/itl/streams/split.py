@@ -10,7 +10,7 @@ from torch import Tensor
 
 from itl.errors import UserError, unknown
 from itl.streams.base import Dataset, Images, Stream, Task
-from itl.streams.permutations import CLASS_ORDER_KEY, VALIDATION_KEY, derive_key, hash_permutation
+from itl.streams.stable_permutation import CLASS_ORDER_KEY, VALIDATION_KEY, derive_key, hash_permutation
 
 SPLITS = ("test", "validation")
 

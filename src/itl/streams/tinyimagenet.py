@@ -26,7 +26,7 @@ from itl.streams import array_cache
 from itl.streams import download as downloads
 from itl.streams.base import Dataset, DatasetSource, Images, Progress, Traits
 from itl.streams.checked_files import check_md5, md5_of_file, missing_error
-from itl.streams.file_tree import DirectoryTree, FileTree, ZipTree, fingerprint
+from itl.streams.folder_or_zip import DirectoryTree, FileTree, ZipTree, fingerprint
 
 NAME = "seq-tinyimagenet"
 FOLDER = "tiny-imagenet-200"

@@ -20,9 +20,9 @@ from PIL import Image
 from itl import UserError
 from itl.apps.model import Model
 from itl.apps.model.calibration import Calibration
-from itl.apps.model.channels import read_model_images
 from itl.apps.model.edit import rename
 from itl.apps.model.export import to_onnx, to_torch, write_script
+from itl.apps.model.input_format import read_model_images
 from support.tiny import TINY
 from support.tiny_model import tiny_model, tiny_task, trained_model
 

@@ -11,7 +11,7 @@ from sklearn.linear_model import RidgeClassifierCV
 from sklearn.preprocessing import StandardScaler
 
 from itl.apps.model import Model
-from itl.apps.model.retraining import STRENGTHS, estimate_retraining, evaluated_rows
+from itl.apps.model.joint_training_estimate import STRENGTHS, estimate_retraining, evaluated_rows
 from support.tiny_model import NAMES, tiny_task, trained_model
 
 

@@ -21,8 +21,8 @@ from itl.apps.model import Model
 from itl.apps.model.calibration import Calibration
 from itl.apps.model.memory_images import MemoryImageFiles
 from itl.apps.server.backbones import AUTOMATIC, SCRATCH, backbone_choices, new_model_options
-from itl.apps.server.predictor import Predictor
-from itl.apps.server.sessions import Sessions
+from itl.apps.server.batched_prediction import Predictor
+from itl.apps.server.offered_models import Sessions
 from itl.apps.teaching import TeachingOptions, options
 from itl.errors import UserError
 from support.server_client import LIMITS, add, client_for, draft, draft_sizes, zipped

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from itl import UserError
-from itl.apps.server import pictures as pictures_module
+from itl.apps.server import added_pictures as pictures_module
 from itl.apps.server import worker
-from itl.apps.server.answers import JSONAnswer
+from itl.apps.server.added_pictures import PictureStore
 from itl.apps.server.lessons import LessonRunner
 from itl.apps.server.limits import Limits
-from itl.apps.server.pictures import PictureStore
-from itl.apps.server.sessions import Session, Sessions
+from itl.apps.server.offered_models import Session, Sessions
+from itl.apps.server.responses import SafeJSONResponse
 from support.server_client import add, client_for, draft
 
 
@@ -54,11 +54,11 @@ def test_names_that_are_not_text_are_skipped_or_escaped(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         (tmp_path / name / "CURRENT").touch()
     assert Sessions(tmp_path, "cpu", Limits(), several=True).names() == ["fine"]
-    assert json.loads(bytes(JSONAnswer({"error": "\udcff \u00e9"}).body)) == {"error": "\udcff \u00e9"}
+    assert json.loads(bytes(SafeJSONResponse({"error": "\udcff \u00e9"}).body)) == {"error": "\udcff \u00e9"}
 
 
 def test_numbers_that_json_does_not_have_are_sent_as_null() -> None:
-    answer = JSONAnswer({"a": [float("nan"), (float("inf"), 1.5)]})
+    answer = SafeJSONResponse({"a": [float("nan"), (float("inf"), 1.5)]})
     assert json.loads(bytes(answer.body)) == {"a": [None, [None, 1.5]]}
 
 

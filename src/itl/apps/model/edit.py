@@ -1,4 +1,4 @@
-"""Change a model after the fact: undo, rename and merge classes, resize the memory, forget. Each is one save."""
+"""Edit a saved model: undo, rename and merge classes, resize the memory, forget. Each edit is saved atomically."""
 
 from __future__ import annotations
 

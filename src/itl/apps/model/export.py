@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from itl import __version__
 from itl.apps.model import classify_onnx
-from itl.apps.model.channels import interpolation
 from itl.apps.model.folder import Model
+from itl.apps.model.input_format import interpolation
 from itl.atomic import atomic_write
 from itl.checkpoint.store import error_summary
 from itl.errors import UserError

@@ -33,7 +33,7 @@ from itl.apps.model.metadata import (
     read_metadata,
 )
 from itl.apps.model.prediction import PredictionMixin, out_of_memory_as_user_error
-from itl.apps.next_task import next_task
+from itl.apps.task_builder import next_task
 from itl.callbacks.base import Callback, CallbackList
 from itl.callbacks.checkpointing import CheckpointCallback
 from itl.checkpoint import store

@@ -1,4 +1,4 @@
-"""Prediction and calibration of a model."""
+"""Predict with a model, in batches, with calibrated probabilities; fit its calibration."""
 
 from __future__ import annotations
 

@@ -18,11 +18,11 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from itl.apps.server import page_api, service_api
-from itl.apps.server.answers import JSONAnswer
 from itl.apps.server.lessons import LessonRunner
 from itl.apps.server.limits import Limits
+from itl.apps.server.offered_models import Sessions
+from itl.apps.server.responses import SafeJSONResponse
 from itl.apps.server.security import Access, Guard
-from itl.apps.server.sessions import Sessions
 from itl.checkpoint import store
 from itl.errors import UserError
 
@@ -115,19 +115,19 @@ async def _page(request: Request) -> Response:
 
 
 def _user_error(request: Request, error: Exception) -> Response:
-    return JSONAnswer({"error": str(error)}, 400)
+    return SafeJSONResponse({"error": str(error)}, 400)
 
 
 def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return JSONAnswer({"error": str(error.detail)}, error.status_code)
+    return SafeJSONResponse({"error": str(error.detail)}, error.status_code)
 
 
 def _system_error(request: Request, error: Exception) -> Response:
     if not store.is_disk_full(error):
         raise error
-    return JSONAnswer({"error": "There is no space left on the disk. Free some space, then try again."}, 507)
+    return SafeJSONResponse({"error": "There is no space left on the disk. Free some space, then try again."}, 507)
 
 
 def _internal_error(request: Request, error: Exception) -> Response:
-    return JSONAnswer({"error": f"Internal error ({type(error).__name__}); the terminal shows details."}, 500)
+    return SafeJSONResponse({"error": f"Internal error ({type(error).__name__}); the terminal shows details."}, 500)

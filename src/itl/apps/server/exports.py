@@ -14,8 +14,8 @@ from PIL import Image
 from itl.apps.model import Model
 from itl.apps.model.export import to_onnx
 from itl.apps.model.memory_images import class_folder_names
-from itl.apps.server.pictures import DRAFT
-from itl.apps.server.sessions import Session
+from itl.apps.server.added_pictures import DRAFT
+from itl.apps.server.offered_models import Session
 from itl.regular_files import read_regular
 
 

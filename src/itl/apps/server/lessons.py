@@ -1,4 +1,4 @@
-"""Runs lessons in a worker process, one at a time, and keeps what is known about the current one."""
+"""Runs lessons in a worker process, one at a time, and tracks the state of the current one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import time
 import traceback
 from typing import Any
 
-from itl.apps.server.sessions import Session
+from itl.apps.server.offered_models import Session
 from itl.errors import UserError
 
 STOP_SECONDS = 20.0  # to finish the current round and save, when the server ends

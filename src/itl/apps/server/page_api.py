@@ -1,4 +1,4 @@
-"""What the page can do besides predicting: collect pictures, teach, review, correct, and change models."""
+"""The API of the page, except for prediction: collect pictures, teach, evaluate, correct, and change models."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from itl.apps.images import UnreadableImage, clear_cache
 from itl.apps.images.picture_list import check_class_name
 from itl.apps.model import Model, edit, lock
 from itl.apps.server import exports
-from itl.apps.server.answers import JSONAnswer
+from itl.apps.server.added_pictures import thumbnail
 from itl.apps.server.backbones import backbone_choices, new_model_options
+from itl.apps.server.evaluation import Review, memory_slots, review_model
 from itl.apps.server.lessons import LessonRunner
 from itl.apps.server.limits import parse_number
-from itl.apps.server.pictures import thumbnail
-from itl.apps.server.review import Review, memory_slots, review_model
+from itl.apps.server.offered_models import Session
+from itl.apps.server.responses import SafeJSONResponse
 from itl.apps.server.service_api import describe_session, predict_files, session_of
-from itl.apps.server.sessions import Session
 from itl.apps.server.uploads import UploadedFile, read_uploads
 from itl.apps.teaching.held_out_evaluation import current_names, last_entries
 from itl.errors import UserError
-from itl.json_text import parse_json
+from itl.strict_json import parse_json
 
 MAX_JSON_BYTES = 1 << 20
 THUMBNAIL_SIDE = 160  # pixels
@@ -110,7 +110,7 @@ async def state(request: Request) -> Response:
     model = await describe_session(session)
     draft = [{"name": name, "pictures": pictures} for name, pictures in session.pictures.draft().items()]
     known = set(model["classes"])
-    return JSONAnswer(
+    return SafeJSONResponse(
         {
             "models": request.app.state.sessions.names(),
             "several": request.app.state.sessions.several,
@@ -129,7 +129,7 @@ async def create_model(request: Request) -> Response:
     """Create a model."""
     values = await _json(request, "name")
     session = request.app.state.sessions.create(values["name"])
-    return JSONAnswer({"name": session.name}, 201)
+    return SafeJSONResponse({"name": session.name}, 201)
 
 
 # ---------------------------------------------------------------------- pictures of the next lesson
@@ -139,14 +139,14 @@ async def rename_draft_class(request: Request) -> Response:
     """Rename a class of the next lesson."""
     values = await _json(request, "old", "new")
     session_of(request).pictures.rename_class(values["old"], values["new"])
-    return JSONAnswer({})
+    return SafeJSONResponse({})
 
 
 async def remove_draft_class(request: Request) -> Response:
     """Remove a class with its pictures from the next lesson."""
     values = await _json(request, "name")
     session_of(request).pictures.remove_class(values["name"])
-    return JSONAnswer({})
+    return SafeJSONResponse({})
 
 
 async def add_pictures(request: Request) -> Response:
@@ -154,7 +154,7 @@ async def add_pictures(request: Request) -> Response:
     session = session_of(request)
     files, fields = await read_uploads(request, request.app.state.options.limits)
     given = check_class_name(fields["class"]) if fields.get("class", "").strip() else None
-    return JSONAnswer(await asyncio.to_thread(_store, session, files, given))
+    return SafeJSONResponse(await asyncio.to_thread(_store, session, files, given))
 
 
 def _store(session: Session, files: list[UploadedFile], given: str | None) -> dict[str, Any]:
@@ -177,13 +177,13 @@ async def move_pictures(request: Request) -> Response:
     """Move pictures into another class of the next lesson."""
     values = await _json(request, "class")
     session_of(request).pictures.add(_texts(values, "pictures"), values["class"])
-    return JSONAnswer({})
+    return SafeJSONResponse({})
 
 
 async def remove_pictures(request: Request) -> Response:
     """Remove pictures from the next lesson."""
     session_of(request).pictures.remove(_texts(await _json(request), "pictures"))
-    return JSONAnswer({})
+    return SafeJSONResponse({})
 
 
 async def show_picture(request: Request) -> Response:
@@ -227,14 +227,14 @@ async def start_lesson(request: Request) -> Response:
     options = {} if session.exists else new_model_options(values.get("backbone"), request.app.state.options.new_model)
     lesson = await asyncio.to_thread(session.pictures.start_lesson)
     runner.start(session, lesson, options)
-    return JSONAnswer({"lesson": lesson}, 202)
+    return SafeJSONResponse({"lesson": lesson}, 202)
 
 
 async def cancel_lesson(request: Request) -> Response:
     """Cancel the lesson that is being taught."""
     await _json(request)
     _runner(request).cancel()
-    return JSONAnswer({}, 202)
+    return SafeJSONResponse({}, 202)
 
 
 async def continue_lesson(request: Request) -> Response:
@@ -245,7 +245,7 @@ async def continue_lesson(request: Request) -> Response:
         raise UserError("there is no unfinished lesson")
     options = {} if session.exists else new_model_options(values.get("backbone"), request.app.state.options.new_model)
     _runner(request).start(session, lesson, options)
-    return JSONAnswer({"lesson": lesson}, 202)
+    return SafeJSONResponse({"lesson": lesson}, 202)
 
 
 async def discard_lesson(request: Request) -> Response:
@@ -259,7 +259,7 @@ async def discard_lesson(request: Request) -> Response:
         session.discard(lesson)
 
     await _edit(request, change)
-    return JSONAnswer({})
+    return SafeJSONResponse({})
 
 
 # ---------------------------------------------------------------------- trying, reviewing, correcting
@@ -277,7 +277,7 @@ async def try_pictures(request: Request) -> Response:
             picture = await asyncio.to_thread(session.pictures.save, file.data)
             session.pictures.set_tried([*session.pictures.tried(), picture])
             predictions.append({**prediction, "picture": picture})
-    return JSONAnswer({"predictions": predictions, "problems": problems})
+    return SafeJSONResponse({"predictions": predictions, "problems": problems})
 
 
 async def _review(session: Session) -> tuple[Review, dict[str, list[int]]]:
@@ -297,14 +297,14 @@ async def _review(session: Session) -> tuple[Review, dict[str, list[int]]]:
 async def review(request: Request) -> Response:
     """Return accuracies, the confusion matrix, the memory and the least certain pictures."""
     result, memory = await _review(session_of(request))
-    return JSONAnswer(result.to_dict(memory))
+    return SafeJSONResponse(result.to_dict(memory))
 
 
 async def correct(request: Request) -> Response:
     """Move a held-out or tried picture into a class of the next lesson."""
     values = await _json(request, "picture", "class")
     await _edit(request, lambda session: session.pictures.correct(values["picture"], values["class"]))
-    return JSONAnswer({})
+    return SafeJSONResponse({})
 
 
 # ---------------------------------------------------------------------- changes of the model
@@ -314,7 +314,7 @@ async def undo(request: Request) -> Response:
     """Undo the last change."""
     await _json(request)
     entries = await _edit(request, lambda session: session.undo())
-    return JSONAnswer({"undone": [entry["what"] for entry in entries]})
+    return SafeJSONResponse({"undone": [entry["what"] for entry in entries]})
 
 
 async def rename(request: Request) -> Response:
@@ -328,7 +328,7 @@ async def rename(request: Request) -> Response:
         session.pictures.rename_class(old, new)
 
     await _edit(request, change)
-    return JSONAnswer({})
+    return SafeJSONResponse({})
 
 
 async def forget(request: Request) -> Response:
@@ -348,7 +348,7 @@ async def forget(request: Request) -> Response:
         clear_cache()  # decoded images and their features are also cached outside the folder
         return count
 
-    return JSONAnswer({"images": await _edit(request, change)})
+    return SafeJSONResponse({"images": await _edit(request, change)})
 
 
 async def export(request: Request) -> Response:

@@ -19,8 +19,8 @@ from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from itl.apps.server.answers import JSONAnswer
 from itl.apps.server.limits import Limits, parse_number
+from itl.apps.server.responses import SafeJSONResponse
 
 SAFE_METHODS = ("GET", "HEAD")
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
@@ -103,7 +103,7 @@ class Guard:
 
         if refusal is not None:
             status, text = refusal
-            answer: Response = JSONAnswer({"error": text}, status) if is_api else PlainTextResponse(text, status)
+            answer: Response = SafeJSONResponse({"error": text}, status) if is_api else PlainTextResponse(text, status)
             await answer(scope, receive, send_with_headers)
             return
         await self.app(scope, self._limited(receive), send_with_headers)

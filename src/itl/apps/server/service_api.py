@@ -1,4 +1,4 @@
-"""The prediction service: facts about models, and predictions. Nothing here changes anything."""
+"""The read-only prediction service: facts about models, and predictions."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from starlette.routing import Route
 
 from itl.apps.model import Model
 from itl.apps.model.calibration import Calibration
-from itl.apps.server.answers import JSONAnswer
+from itl.apps.server.offered_models import Session
 from itl.apps.server.openapi import openapi_document
-from itl.apps.server.sessions import Session
+from itl.apps.server.responses import SafeJSONResponse
 from itl.apps.server.uploads import UploadedFile, read_uploads
 from itl.errors import UserError
 
@@ -38,17 +38,17 @@ def session_of(request: Request) -> Session:
 
 async def openapi(request: Request) -> Response:
     """Return the OpenAPI document."""
-    return JSONAnswer(openapi_document(request.app.state.options.limits))
+    return SafeJSONResponse(openapi_document(request.app.state.options.limits))
 
 
 async def models(request: Request) -> Response:
     """Return the names of all models."""
-    return JSONAnswer({"models": request.app.state.sessions.names()})
+    return SafeJSONResponse({"models": request.app.state.sessions.names()})
 
 
 async def model_facts(request: Request) -> Response:
     """Return facts about a model."""
-    return JSONAnswer(await describe_session(session_of(request)))
+    return SafeJSONResponse(await describe_session(session_of(request)))
 
 
 async def describe_session(session: Session) -> dict[str, Any]:
@@ -87,8 +87,8 @@ async def predict(request: Request) -> Response:
         raise UserError("there is no image in the request; send a form with files, or the content of an image file")
     predictions, problems = await predict_files(session, files)
     if not predictions:
-        return JSONAnswer({"error": problems[0]["why"], "problems": problems}, 400)
-    return JSONAnswer({"model": session.name, "predictions": predictions, "problems": problems})
+        return SafeJSONResponse({"error": problems[0]["why"], "problems": problems}, 400)
+    return SafeJSONResponse({"model": session.name, "predictions": predictions, "problems": problems})
 
 
 async def predict_files(

@@ -23,7 +23,7 @@ from itl.errors import UserError
 if TYPE_CHECKING:
     from itl.engine.stage import Stage
     from itl.learner import Learner
-    from itl.learner.eta import EtaEstimator
+    from itl.learner.remaining_time import EtaEstimator
 
 EVENT_INTERVAL = 0.15  # seconds between two events of a stage
 
@@ -63,7 +63,7 @@ class ProgressCallback(Callback):
 
     def on_stage_start(self, learner: Learner, stage: Stage) -> None:
         """Report the stage that starts or resumes."""
-        from itl.learner.eta import EtaEstimator, estimate_run
+        from itl.learner.remaining_time import EtaEstimator, estimate_run
 
         if self.eta is None:
             earlier = [learner.memory.size] * (len(learner.tasks) - 1)

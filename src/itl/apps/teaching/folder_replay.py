@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from itl.apps.model import Model
-from itl.apps.model.channels import interpolation
+from itl.apps.model.input_format import interpolation
 from itl.apps.teaching.held_out_evaluation import current_names, last_entries, recorded_train_only_hashes
 from itl.apps.teaching.lesson import DecodedImages, Lesson
 from itl.apps.teaching.options import ROWS_NOTE

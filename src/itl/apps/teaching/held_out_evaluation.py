@@ -12,8 +12,8 @@ import torch
 
 from itl.apps.model import Model
 from itl.apps.model.calibration import Outputs
-from itl.apps.model.channels import interpolation
 from itl.apps.model.history import is_lesson
+from itl.apps.model.input_format import interpolation
 from itl.apps.teaching.lesson import DecodedImages, Lesson
 from itl.errors import UserError
 

@@ -12,7 +12,7 @@ import torch
 
 from itl.apps.images import SkippedPath, printable_path
 from itl.apps.model import Model
-from itl.apps.model.channels import interpolation
+from itl.apps.model.input_format import interpolation
 from itl.apps.model.metadata import fingerprint
 from itl.apps.teaching.default_settings import (
     USER_SETTINGS_NOTE,

@@ -90,7 +90,7 @@ def forget(model: str, images: tuple[str, ...], classes: tuple[str, ...]) -> Non
 
 
 def _read_pixels(model: Model, paths: tuple[str, ...]) -> Tensor:
-    from itl.apps.model.channels import read_model_images
+    from itl.apps.model.input_format import read_model_images
     from itl.errors import UserError
 
     images = read_model_images(model, paths)

@@ -99,8 +99,8 @@ def _estimate_retraining(
     """What a classifier trained on the memory would reach on some of the images; None without such a memory."""
     from dataclasses import asdict
 
-    from itl.apps.model.channels import read_model_images
-    from itl.apps.model.retraining import estimate_retraining, evaluated_rows
+    from itl.apps.model.input_format import read_model_images
+    from itl.apps.model.joint_training_estimate import estimate_retraining, evaluated_rows
 
     if not len(model.learner.memory):
         return None

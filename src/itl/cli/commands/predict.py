@@ -111,7 +111,7 @@ def predict_batches(
     Yields:
         Indices into `files` and predictions for the images that can be read.
     """
-    from itl.apps.model.channels import read_model_images
+    from itl.apps.model.input_format import read_model_images
 
     for start in range(0, len(files), BATCH_SIZE):
         pixels, readable, unreadable = read_model_images(model, files[start : start + BATCH_SIZE])

@@ -158,7 +158,7 @@ class _Session:
 
     def _run_concurrently(self, configs: list[Config], folders: list[Path], concurrent: int) -> list[dict[str, Any]]:
         import itl.experiments.run
-        from itl.cli.display.runs import RunsDisplay
+        from itl.cli.display.concurrent_runs import RunsDisplay
 
         display = None if self.console is None else RunsDisplay(self.console, configs, concurrent)
         try:

@@ -1,4 +1,4 @@
-"""Live progress of `itl learn`, and Ctrl-C without loss."""
+"""Live progress of `itl learn`, and safe interruption by Ctrl-C."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from itl.callbacks.base import Callback
 from itl.cli.display.formatting import format_duration, plural, shorten, total_epochs
 from itl.cli.display.progress import TrainingDisplay
 from itl.cli.output import echo
-from itl.learner.eta import estimate_run
+from itl.learner.remaining_time import estimate_run
 from itl.learner.stage_estimate import StageEstimate
 from itl.learner.validation import STAGE_PHRASES
 

@@ -15,7 +15,7 @@ from itl.cli.display.accuracy_plot import PLOT_HEIGHT, Point, accuracy_plot
 from itl.cli.display.formatting import format_duration, format_percent, total_epochs
 from itl.cli.display.live import LiveDisplay
 from itl.cli.display.run_tables import Stages, run_title, stage_table
-from itl.learner.eta import EtaEstimator, estimate_run
+from itl.learner.remaining_time import EtaEstimator, estimate_run
 from itl.learner.stage_estimate import StageEstimate
 
 if TYPE_CHECKING:

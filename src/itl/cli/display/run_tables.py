@@ -1,4 +1,4 @@
-"""Tables of what one run or several runs reached, at most 80 columns wide."""
+"""Result tables of one or several runs, at most 80 columns wide."""
 
 from __future__ import annotations
 

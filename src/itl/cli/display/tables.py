@@ -1,4 +1,4 @@
-"""Consoles and the common look of all tables."""
+"""Consoles, and the shared style of all tables."""
 
 from __future__ import annotations
 

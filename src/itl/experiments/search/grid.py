@@ -17,12 +17,12 @@ from pydantic import TypeAdapter, ValidationError
 from itl.errors import UserError, unknown
 from itl.experiments.config import Config
 from itl.experiments.search.optional_imports import import_optional
-from itl.json_text import MAX_DEPTH, parse_json
 from itl.presets import METHODS, settings_for
 from itl.regular_files import read_regular
 from itl.results.published import SOURCES, published
 from itl.settings import flatten
 from itl.streams import check
+from itl.strict_json import MAX_DEPTH, parse_json
 
 AXES = ("stream", "method", "buffer", "seed")  # one value; several values under the plural
 FIXED_KEYS = ("tasks", "order", "order_seed", "split", "variant", "keep_specialists", "curves")

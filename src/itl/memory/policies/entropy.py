@@ -1,4 +1,4 @@
-"""Entropy-based sampling (the ITL paper's appendix)."""
+"""Select samples with probability proportional to the entropy of their predictions (the ITL paper's appendix)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""References to cached features: eight bytes for the row in the cache, one for the view of the image."""
+"""References to cached features, which take the place of pixels: row in the cache (eight bytes) and view (one)."""
 
 from __future__ import annotations
 

@@ -15,9 +15,9 @@ from itl import Learner
 from itl.callbacks.base import Callback
 from itl.engine.stage import StepChunk
 from itl.engine.stepper import Stepper
-from itl.learner import convergence, load_learner
-from itl.learner.convergence import ConvergenceMonitor
-from itl.replay.plan import stratified_rows
+from itl.learner import early_stopping, load_learner
+from itl.learner.early_stopping import ConvergenceMonitor
+from itl.replay.epoch_plan import stratified_rows
 from itl.streams import Task
 from support.tiny import differing_keys, learner_snapshot, tiny_learner, tiny_stream
 
@@ -97,7 +97,7 @@ def test_lower_rate_reaches_the_optimizer(monkeypatch: pytest.MonkeyPatch) -> No
 def test_stopped_training_resumes_bit_identically(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, validated: bool
 ) -> None:
-    monkeypatch.setattr(convergence, "MIN_VALIDATION_IMAGES", 4)
+    monkeypatch.setattr(early_stopping, "MIN_VALIDATION_IMAGES", 4)
     tasks = validated_tasks() if validated else tiny_stream(each=12).tasks
     watch = Watch()
     whole = tiny_learner(callback=watch, **SETTINGS)

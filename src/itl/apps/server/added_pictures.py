@@ -36,8 +36,8 @@ from itl.apps.images.read import ignore_warnings, open_bytes, upright
 from itl.apps.server.limits import Limits
 from itl.atomic import atomic_write, make_folder, write_text_atomic
 from itl.errors import UserError
-from itl.json_text import read_json
 from itl.regular_files import read_regular
+from itl.strict_json import read_json
 
 DRAFT, LESSON, TRIED = "draft", "lesson-", "tried.json"
 LESSON_NAME = re.compile(r"lesson-[0-9]{4,}")

@@ -1,4 +1,4 @@
-"""Estimate what training on all remembered images together would reach, without training the network."""
+"""Estimate the accuracy of joint training on the images in memory, without training the network."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from itl.apps.model.channels import read_model_images
 from itl.apps.model.folder import Model
+from itl.apps.model.input_format import read_model_images
 from itl.apps.model.memory_images import class_folder_names, image_path
 from itl.learner.inference import compute_features
 from itl.streams import Images

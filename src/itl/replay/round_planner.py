@@ -1,4 +1,4 @@
-"""Epoch planning for a specialist: every random choice is made on the CPU, then the inputs are built on the device."""
+"""Rounds of a specialist's training: plans its epochs on the CPU and builds the inputs of their steps on the device."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from torch import Tensor
 
 from itl.augment import Augment, Draws
 from itl.engine.batches import num_batches
+from itl.engine.image_pool import ConcatImageSource, ImageSource
 from itl.engine.keyed_random import Key, generator
-from itl.engine.pool import ConcatImageSource, ImageSource
 from itl.engine.stage import StepChunk, StepInputs
-from itl.replay.plan import ReplayPlan, balanced_rows, plan_epoch, stratified_rows
+from itl.replay.epoch_plan import ReplayPlan, balanced_rows, plan_epoch, stratified_rows
 from itl.replay.step_inputs import ReplayInputs, ReplayStepInputs, TaskInputs, flatten
 from itl.specialists.base import LabeledImages, Phase, Specialist
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from itl.augment import Draws
 from itl.engine.keyed_random import generator
 from itl.generalists.context import MemoryContext
-from itl.generalists.epochs import forward_in_chunks
+from itl.generalists.round_planner import forward_in_chunks
 from itl.nets import Net
 
 HELD_OUT, MAX_VIEWS = 1024, 8  # held-out views in all, and of one image

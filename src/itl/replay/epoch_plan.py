@@ -1,4 +1,4 @@
-"""Planning of an epoch with replay: which samples each step takes, which slots it replays, and what it writes."""
+"""The index arrays of one epoch with replay: which samples each step takes, which slots it replays and writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Epochs over the memory (or a task) alone; the inputs of several epochs are prepared at once.
+"""Rounds of training on the memory (or a task) alone; the inputs of several epochs are prepared at once.
 
 An epoch over a memory of 200 images has seven steps, and preparing epochs one by one would take longer than training
 them. The outputs of models that are frozen during a stage (features of the trunk, logits of the teacher) are computed
@@ -18,8 +18,8 @@ from torch import Tensor
 from itl.augment import Augment, Draws
 from itl.engine.batches import batch_sizes, num_batches, num_samples
 from itl.engine.device import INFERENCE_BATCH, Engine
+from itl.engine.image_pool import ImageSource
 from itl.engine.keyed_random import Key, generator
-from itl.engine.pool import ImageSource
 from itl.engine.stage import StepChunk, StepInputs
 
 # Numbers of epochs in the first chunks of a stage. Training waits for the first chunk, so it is small.

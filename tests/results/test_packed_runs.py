@@ -11,7 +11,7 @@ import pytest
 from itl import UserError
 from itl.report.run_selection import report_data
 from itl.results import RunFolder, find_runs, pack, read_run, render, unpack
-from itl.results import packed as packed_module
+from itl.results import packed_runs as packed_module
 from itl.results.table import build
 from support.run_records import fake_run
 

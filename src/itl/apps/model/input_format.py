@@ -1,4 +1,4 @@
-"""Read image files as a model takes them: its image size, interpolation and number of channels."""
+"""Read image files in a model's input format: its image size, interpolation and number of channels."""
 
 from __future__ import annotations
 

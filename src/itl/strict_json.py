@@ -1,4 +1,4 @@
-"""Read JSON that may have been written by anybody: everything that is wrong with it is a `ValueError`."""
+"""Read untrusted JSON: everything that is wrong with it is a `ValueError`."""
 
 from __future__ import annotations
 

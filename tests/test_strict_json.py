@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from itl.json_text import MAX_DEPTH, parse_json
+from itl.strict_json import MAX_DEPTH, parse_json
 
 
 @pytest.mark.parametrize(("left", "right"), [("[", "]"), ('{"a":', "}")])

@@ -12,9 +12,9 @@ import torch
 
 from itl import streams
 from itl.errors import UserError
-from itl.streams import idx
+from itl.streams import mnist
 
-NAMES = idx._FILE_NAMES
+NAMES = mnist._FILE_NAMES
 
 
 def contents() -> dict[str, bytes]:
@@ -33,7 +33,7 @@ def files(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
     made = contents()
     md5 = tuple(hashlib.md5(made[name]).hexdigest() for name in NAMES)
     for stream in ("seq-mnist", "seq-fmnist"):
-        monkeypatch.setitem(idx.FILES, stream, replace(idx.FILES[stream], content_md5=md5))
+        monkeypatch.setitem(mnist.FILES, stream, replace(mnist.FILES[stream], content_md5=md5))
     return made
 
 
@@ -116,7 +116,7 @@ def test_missing_files_are_named_with_the_remedy(files, tmp_path):
 def test_different_numbers_of_images_and_labels_are_rejected(files, tmp_path, monkeypatch):
     files["train-labels-idx1-ubyte"] = files["t10k-labels-idx1-ubyte"]
     md5 = tuple(hashlib.md5(files[name]).hexdigest() for name in NAMES)
-    monkeypatch.setitem(idx.FILES, "seq-mnist", replace(idx.FILES["seq-mnist"], content_md5=md5))
+    monkeypatch.setitem(mnist.FILES, "seq-mnist", replace(mnist.FILES["seq-mnist"], content_md5=md5))
     put(tmp_path, files, False)
     with pytest.raises(UserError, match="40 images but 20 labels"):
         streams.load("seq-mnist", tmp_path)

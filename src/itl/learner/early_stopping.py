@@ -1,4 +1,4 @@
-"""Ends the training on a task when it makes no progress any more (`specialist.patience`)."""
+"""Ends the training on a task when it stops improving (`specialist.patience`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Permutations that never change, whatever the versions of NumPy and PyTorch.
+"""Permutations that are identical across versions of NumPy and PyTorch.
 
 A split that everyone shares must not depend on a library's random generator, because NumPy and PyTorch may change
 theirs from one version to the next. Samples are therefore sorted by a hash of (key, index), SplitMix64. It is a

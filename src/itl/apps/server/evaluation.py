@@ -1,4 +1,4 @@
-"""What a model does with the pictures that it was not trained on: accuracy, confusion, and the least certain ones."""
+"""Evaluate a model on pictures that it was not trained on: accuracy, confusion, and the least certain ones."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from itl.apps.model import Model, evaluate_predictions
-from itl.apps.model.channels import read_model_images
-from itl.apps.server.sessions import Session
+from itl.apps.model.input_format import read_model_images
+from itl.apps.server.offered_models import Session
 from itl.apps.teaching.held_out_evaluation import (
     GroupAccuracy,
     accuracy_when_taught,

@@ -1,4 +1,4 @@
-"""JSON answers for texts that may come from anybody."""
+"""JSON responses of texts that need not be valid UTF-8 and of numbers that need not be finite."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from starlette.responses import JSONResponse
 
 
-class JSONAnswer(JSONResponse):
+class SafeJSONResponse(JSONResponse):
     """A JSON response in ASCII: class and file names need not be valid UTF-8."""
 
     def render(self, content: Any) -> bytes:

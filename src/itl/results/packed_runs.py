@@ -31,9 +31,9 @@ import numpy as np
 
 from itl.atomic import atomic_write, flush_to_disk, make_folder, write_text_atomic
 from itl.errors import UserError
-from itl.json_text import parse_json
 from itl.regular_files import MAX_BYTES, open_regular, read_regular
 from itl.results.record import LOCK_FILE, RunFolder, damage_as_user_error, is_run, open_arrays
+from itl.strict_json import parse_json
 
 RECORDS = "records.jsonl"
 METRICS = "metrics.jsonl.gz"

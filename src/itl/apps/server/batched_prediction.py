@@ -15,7 +15,7 @@ import torch
 from itl.apps.images.read import Pixels, decode_bytes, ignore_warnings
 from itl.apps.model import Model
 from itl.apps.model.calibration import Predictions
-from itl.apps.model.channels import interpolation, match_channels
+from itl.apps.model.input_format import interpolation, match_channels
 from itl.apps.server.limits import Limits
 from itl.checkpoint import store
 from itl.cpu import available_cores

@@ -9,9 +9,9 @@ from typing import Any
 
 from itl.apps.model import edit
 from itl.apps.model.generations import pending_lesson, saved_history
+from itl.apps.server.added_pictures import PictureStore
+from itl.apps.server.batched_prediction import Predictor
 from itl.apps.server.limits import Limits
-from itl.apps.server.pictures import PictureStore
-from itl.apps.server.predictor import Predictor
 from itl.apps.teaching.options import PICTURES_FOLDER
 from itl.atomic import make_folder
 from itl.checkpoint import store
