@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,17 @@ def source_files(package: str) -> list[Path]:
     return sorted((SOURCE / package).rglob("*.py")) or [SOURCE / f"{package}.py"]
 
 
+@cache
+def parse(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@cache
+def imports_of(package: str) -> list[tuple[Path, Import]]:
+    """The imports of itl's packages in each file of a package."""
+    return [(path, found) for path in source_files(package) for found in find_imports(parse(path))]
+
+
 def find_imports(tree: ast.AST, type_checking: bool = False) -> Iterator[Import]:
     """Imports of itl's packages anywhere in a module, including those inside functions."""
     for node in ast.iter_child_nodes(tree):
@@ -83,8 +95,7 @@ def test_package_imports_only_what_the_table_allows(package: str) -> None:
     rule = RULES[package]
     violations = [
         f"{path.relative_to(SOURCE)}:{found.line} imports itl.{found.package}"
-        for path in source_files(package)
-        for found in find_imports(ast.parse(path.read_text()))
+        for path, found in imports_of(package)
         if found.package not in rule.allowed | {package} and not (found.type_checking and rule.any_annotation)
     ]
     assert not violations, f"not allowed by docs/architecture.md: {'; '.join(violations)}"
@@ -93,9 +104,7 @@ def test_package_imports_only_what_the_table_allows(package: str) -> None:
 def test_table_lists_no_unused_import() -> None:
     for package, rule in RULES.items():
         if rule.allowed != set(PACKAGES):
-            used = {
-                found.package for path in source_files(package) for found in find_imports(ast.parse(path.read_text()))
-            }
+            used = {found.package for _, found in imports_of(package)}
             assert rule.allowed - {"errors"} <= used, f"{package} does not import {rule.allowed - used}"
 
 
@@ -150,7 +159,7 @@ def private_uses(tree: ast.AST, other_packages: set[str]) -> Iterator[str]:
 
 
 def test_no_private_member_of_another_package_is_used() -> None:
-    trees = {package: {path: ast.parse(path.read_text()) for path in source_files(package)} for package in RULES}
+    trees = {package: {path: parse(path) for path in source_files(package)} for package in RULES}
     own = {package: set().union(*map(private_definitions, files.values())) for package, files in trees.items()}
     found = []
     for package, files in trees.items():
