@@ -142,7 +142,7 @@ GRIDS = {
     "a timestamp that does not exist": "seeds: [2026-13-45]\n",
     "a date": "seeds: [2026-01-01]\n",
     "a long number": f"seeds: [{'9' * 5000}]\n",
-    "deep nesting": f"seeds: {'[' * 2000}{']' * 2000}\n",
+    "deep nesting": f"seeds: {'[' * 600}{']' * 600}\n",  # exceeds the recursion limit
     "binary": "seeds: !!binary x\n",
     "a merge of nothing": "<<: 3\n",
     "a set": "seeds: !!set {1, 2}\n",
@@ -282,10 +282,13 @@ def test_damaged_list_of_checksums_is_searched_with_little_memory(model: Path) -
     tracemalloc.stop()
 
 
-def test_reader_that_closes_the_pipe_is_not_an_error(model: Path) -> None:
-    command = f"{sys.executable} -m itl info m | head -1; exit ${{PIPESTATUS[0]}}"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env={**os.environ, "COLUMNS": "80"})
-    assert (done.returncode, done.stdout, done.stderr) == (0, "model    m\n", "")
+def test_reader_that_closes_the_pipe_is_not_an_error() -> None:
+    """The list of methods is printed without importing torch, which takes seconds."""
+    command = f"{sys.executable} -m itl methods | head -1; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    first, *others = run_in_process("methods").out.splitlines(keepends=True)
+    assert others
+    assert (done.returncode, done.stdout, done.stderr) == (0, first, "")
 
 
 def test_few_file_descriptors_are_reported_in_one_line(model: Path) -> None:
