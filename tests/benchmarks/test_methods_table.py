@@ -102,7 +102,7 @@ def run_shortened(
     """Run on a stand-in for Seq-CIFAR-10 (8x8, network of width 4, two steps per task)."""
     stand_in = tiny_stream(classes=2 * tasks, tasks=tasks, each=8, channels=3, name="seq-cifar10", policy="cifar10")
     monkeypatch.setattr(Config, "load_stream", lambda self, data, download=False: stand_in)
-    small = {"net.name": "resnet8", "net.width": 4, "tangent.steps": 2, "projection.steps": 2}
+    small = {"net.name": "resnet8", "net.width": 4, "tangent.iterations": 2, "projection.steps": 2}
     options = ["--stream", "seq-cifar10", "--steps", "2", "--seeds", "0", "--methods", ",".join(names)]
     options += ["--buffer", "20", "--device", "cpu", "--lanes", "3"]
     args = script["parse"]([*options, *(w for key, value in small.items() for w in ("--set", f"{key}={value}"))])
