@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 import subprocess
 import sys
 import warnings
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 
 from itl import _deprecated
+from support.fresh_import import run_fresh
 
 
 def with_warnings(action: Any) -> tuple[Any, list[str]]:
@@ -78,44 +78,20 @@ PUBLIC_IMPORTS = {
     "from itl.images import read_images, scan": "itl.apps.images.scan_folder",
     "from itl.teach import Options, Teacher; Teacher.due": "itl.apps.teaching.TeachingOptions",
 }
-# Runs each statement in a forked process that has imported torch and scikit-learn, which takes seconds, but not itl.
-FORKING_PROGRAM = """
-import json, os, sys, traceback
-import sklearn.base, torch
-for number, statement in enumerate(json.load(sys.stdin)):
-    child = os.fork()
-    if child == 0:
-        with open(f"{sys.argv[1]}/{number}", "w") as sys.stderr:
-            try:
-                exec(compile(statement, "<string>", "exec"), {})
-            except BaseException:
-                traceback.print_exc()
-        os._exit(0)
-    os.waitpid(child, 0)
-assert not any(name.partition(".")[0] == "itl" for name in sys.modules)
-"""
-
-
-@pytest.fixture(scope="module")
-def import_messages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What each of the `PUBLIC_IMPORTS` prints on standard error in a process that has not imported itl."""
-    folder = tmp_path_factory.mktemp("imports")
-    command = [sys.executable, "-W", "always", "-c", FORKING_PROGRAM, str(folder)]
-    subprocess.run(command, input=json.dumps(list(PUBLIC_IMPORTS)), text=True, check=True)
-    return {statement: (folder / str(number)).read_text() for number, statement in enumerate(PUBLIC_IMPORTS)}
 
 
 @pytest.mark.parametrize("statement", PUBLIC_IMPORTS)
-def test_old_public_import_works_in_a_new_process(statement: str, import_messages: dict[str, str]) -> None:
-    messages = import_messages[statement]
-    assert "Traceback" not in messages
-    assert "<string>:1: DeprecationWarning" in messages, "the warning points at the line that uses the old name"
-    assert f"use {PUBLIC_IMPORTS[statement]}" in messages
+def test_old_public_import_works_in_a_new_process(statement: str) -> None:
+    done = run_fresh(statement, on_warning="always")
+    assert done.code == 0, done.err
+    assert "<string>:1: DeprecationWarning" in done.err, "the warning points at the line that uses the old name"
+    assert f"use {PUBLIC_IMPORTS[statement]}" in done.err
 
 
 def test_current_names_do_not_warn() -> None:
     code = "import itl, itl.learner, itl.apps.model, itl.cli.app, itl.experiments.run, itl.callbacks.base"
-    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
+    done = run_fresh(code, on_warning="error")
+    assert done.code == 0, done.err
 
 
 def test_import_itl_does_not_import_torch() -> None:

@@ -138,7 +138,7 @@ def interrupt_when(process: StartedProcess, ready: Callable[[], bool], seconds: 
     raise TimeoutError(f"not ready to be interrupted after {seconds} s")
 
 
-def _run_and_exit(main: Callable[[list[str]], Any], args: list[str]) -> NoReturn:
+def run_and_exit(main: Callable[[list[str]], Any], args: list[str]) -> NoReturn:
     """Run `main` and exit with its code, skipping the second that torch takes to shut down."""
     try:
         main(args)
@@ -197,7 +197,7 @@ class ForkedWorker:
             _disconnect_files()
             kept = sys.stdin, sys.stdout  # their finalizers would close the new files
             sys.stdin, sys.stdout = open(0), open(1, "w")  # noqa: SIM115
-            _run_and_exit(lambda _: sys.exit(worker.main()), [])
+            run_and_exit(lambda _: sys.exit(worker.main()), [])
             del kept
         os.close(read_in)
         os.close(write_out)
@@ -234,7 +234,7 @@ def _fork(request: dict[str, Any], main: Callable[[list[str]], Any], out: Any, e
     if request.get("terminal"):
         os.dup2(os.open(request["terminal"], os.O_RDWR | os.O_NOCTTY), 1)
         sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115
-    _run_and_exit(main, request["args"])
+    run_and_exit(main, request["args"])
 
 
 def _outcome(status: int, out: Any, err: Any) -> dict[str, Any]:
