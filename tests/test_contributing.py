@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from itl.memory import Slots
+from support.fresh_import import run_fresh
 from support.tiny import TINY, tiny_images
 
 HOME = Path(__file__).parents[1]
@@ -26,7 +27,7 @@ EXAMPLES = dict(re.findall(r"`(src/itl/[\w/]+\.py)`:\n\n```python\n(.*?)^```$", 
 LINES = re.findall(r"Add the line\s`([^`]+)`\sto\s`(\w+)`\sin\s+`([^`]+)`", PAGE)
 ENTRY_POINTS = [tomllib.loads(block) for block in re.findall(r"^```toml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)]
 
-PROGRAM = """
+DESCRIBE = """
 import json, sys
 from itl import presets
 from itl.settings import flatten
@@ -35,14 +36,14 @@ differs = {}
 for where in ((None, 8), ("seq-tinyimagenet", 500), ("seq-cifar10", 200)):
     er, heavy = (flatten(presets.settings_for(name, *where).model_dump()) for name in ("er", "er-heavy"))
     differs |= {key: [er[key], heavy[key]] for key in er if er[key] != heavy[key]}
-summary = presets.get("er-heavy").summary
-assert sys.argv[3] == "plug_in" or "torch" not in sys.modules
-
+out = {"differs_from_er": differs, "summary": presets.get("er-heavy").summary}
+"""
+TRAIN = """
 import itl
 from itl import nets, streams
 
 stream = streams.load("seq-stripes", sys.argv[1])
-out = {"differs_from_er": differs, "summary": summary, "backbones": [row["name"] for row in nets.describe()]}
+out["backbones"] = [row["name"] for row in nets.describe()]
 for policy in ("uniform", "loss-aware"):
     settings = json.loads(sys.argv[2]) | {"memory.policy": policy}
     learner = itl.Learner("er-heavy", 8, settings=settings, device="cpu", classes=4)
@@ -54,14 +55,14 @@ for policy in ("uniform", "loss-aware"):
         "held": len(learner.memory),
         "class_il": learner.evaluate(stream).class_il,
     }
-print(json.dumps(out))
 """
+WITHOUT_TORCH = "assert 'torch' not in sys.modules\n"
+PRINT = "print(json.dumps(out))\n"
 
 
 def in_tree(folder: Path) -> list[Path]:
     """Copy the package, add the examples' files and lines to it, and return the import path."""
-    ignored = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(HOME / "src" / "itl", folder / "src" / "itl", ignore=ignored)
+    shutil.copytree(HOME / "src" / "itl", folder / "src" / "itl")
     for path, code in EXAMPLES.items():
         (folder / path).write_text(code)
     for line, target, path in LINES:
@@ -89,12 +90,9 @@ def plug_in(folder: Path) -> list[Path]:
     return [folder, HOME / "src"]
 
 
-def run(paths: list[Path], *args: str, program: str = PROGRAM) -> Any:
-    """The JSON that a program prints, run with these folders on the import path."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths)), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, "-c", program, *args], capture_output=True, text=True, env=environment)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+def assert_describes_the_method(out: dict[str, Any]) -> None:
+    assert out["differs_from_er"] == {"specialist.name": ["er", "er-heavy"]}
+    assert out["summary"] == "experience replay, the memory counts twice"
 
 
 def test_page_has_one_example_of_each_kind() -> None:
@@ -118,13 +116,23 @@ def test_examples_train_together(install: Any, tmp_path: Path) -> None:
     )
     (tmp_path / "code").mkdir()
     settings = {**TINY, "net.name": "small-cnn"}
-    out = run(install(tmp_path / "code"), str(data), json.dumps(settings), install.__name__)
-    assert out["differs_from_er"] == {"specialist.name": ["er", "er-heavy"]}
-    assert out["summary"] == "experience replay, the memory counts twice"
+    program = DESCRIBE + TRAIN + PRINT
+    done = run_fresh(program, str(data), json.dumps(settings), path=install(tmp_path / "code"))
+    assert done.code == 0, done.err
+    out = done.json
+    assert_describes_the_method(out)
     assert "small-cnn" in out["backbones"]
     for policy in ("uniform", "loss-aware"):
         assert (out[policy]["specialist"], out[policy]["net"], out[policy]["held"]) == ("HeavyER", "SmallCNN", 8)
         assert 0 <= out[policy]["class_il"] <= 100
+
+
+def test_method_in_the_tree_is_described_without_importing_torch(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, in_tree(tmp_path)))}
+    command = [sys.executable, "-c", DESCRIBE + WITHOUT_TORCH + PRINT]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert_describes_the_method(json.loads(done.stdout))
 
 
 def test_policy_example_keeps_the_memory_full_and_samples_uniformly() -> None:
