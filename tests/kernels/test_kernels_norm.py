@@ -13,7 +13,7 @@ from support.tiny import count_calls
 
 LAST = torch.channels_last
 BIG = [(1, 64, 64, 32, True), (3, 128, 96, 16, True), (2, 256, 64, 8, True), (1, 512, 16, 4, False)]
-SMALL = [(2, 16, 10, 7, True), (1, 8, 3, 5, False), (3, 32, 9, 4, True), (1, 64, 2, 3, False)]
+SMALL = [(2, 16, 4, 7, True), (1, 8, 3, 5, False), (3, 32, 9, 4, True), (1, 64, 2, 3, False)]
 
 
 def random(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -137,7 +137,7 @@ def test_kept_activations_give_the_same_products(device: torch.device) -> None:
 
 
 @pytest.mark.parametrize(
-    ("images", "channels", "height", "width", "classes"), [(3, 32, 4, 4, 10), (40, 64, 3, 2, 130), (2, 64, 12, 9, 5)]
+    ("images", "channels", "height", "width", "classes"), [(3, 32, 4, 4, 10), (33, 32, 3, 2, 130), (2, 64, 12, 9, 5)]
 )
 def test_fused_head_equals_pooling_and_classifier(
     images: int, channels: int, height: int, width: int, classes: int, device: torch.device
