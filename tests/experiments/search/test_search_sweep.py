@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import subprocess
 from dataclasses import replace
-from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,6 +19,7 @@ from itl.experiments.search.job_locks import acquire_job_lock
 from itl.experiments.search.progress import ProgressTracker
 from itl.experiments.search.sweep_jobs import FAILED_FILE, SweepJobs
 from itl.experiments.search.time_limit import TimeLimit
+from support.cli_process import ForkedWorker
 from support.tiny_sweeps import BASE, RecordingRunner, fingerprint, grid
 
 pytest.importorskip("psutil")
@@ -377,16 +379,32 @@ def test_free_memory_respects_the_container_limit(monkeypatch, tmp_path):
 # ----------------------------------------------------------------------------------------------------- real processes
 
 
-def test_two_processes_give_the_same_results_and_record_their_threads(done, tmp_path):
-    cells = SweepJobs(tmp_path / "two", CONFIGS)
+def sweep_in_processes(configs, workers, done, out):
+    """Run a sweep in worker processes; its results must be those in `done`."""
+    cells = SweepJobs(out, configs)
     tracker = load_progress(cells)
-    sweep(
-        cells,
-        local_backend.LocalBackend(workers=2 if resources.available_cores() > 1 else 1, threads=1, device="cpu"),
-        tracker,
-    )
-    assert len(tracker.in_state("done")) == len(CONFIGS)
-    for config in CONFIGS:
-        mine = fingerprint(Path(cells.out / config.name))
+    sweep(cells, local_backend.LocalBackend(workers=workers, threads=1, device="cpu"), tracker)
+    assert len(tracker.in_state("done")) == len(configs)
+    for config in configs:
+        mine = fingerprint(cells.out / config.name)
         assert mine == fingerprint(done / config.name)
         assert mine["result"]["hardware"]["threads"] == 1
+
+
+def test_new_process_gives_the_same_results_and_records_its_threads(done, tmp_path):
+    sweep_in_processes(CONFIGS[2:], 1, done, tmp_path)
+
+
+def test_two_processes_give_the_same_results(done, tmp_path, monkeypatch):
+    """The processes are forks, because two new ones would import torch for seconds each."""
+    started = []
+
+    def popen(*args, **options):
+        started.append(ForkedWorker(*args, **options))
+        return started[-1]
+
+    monkeypatch.setattr(local_backend, "subprocess", SimpleNamespace(Popen=popen, PIPE=subprocess.PIPE))
+    monkeypatch.setattr(local_backend, "free_memory", lambda: 1 << 40)
+    workers = 2 if resources.available_cores() > 1 else 1
+    sweep_in_processes(CONFIGS, workers, done, tmp_path)
+    assert len(started) == workers
