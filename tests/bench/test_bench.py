@@ -16,7 +16,8 @@ from itl.bench.plot import draw
 from itl.engine.concurrency import run_concurrently
 from itl.presets import settings_for
 
-TINY = Workload("cpu", 64, 8, {"net.name": "resnet8", "net.width": 4}, 2, 2, 0, (8, 16), (1,), {"tangent.epochs": 2})
+QUICK = {"tangent.epochs": 2, "tangent.iterations": 2}
+TINY = Workload("cpu", 64, 8, {"net.name": "resnet8", "net.width": 4}, 2, 2, 0, (50, 100), (1,), QUICK)
 SHORT = {"specialist.epochs": 1, "tangent.epochs": 1, "projection.epochs": 1, "projection.lr": 1e-4}
 STEPS = {"er", "derpp", "itl specialist", "itl tangent", "itl projection"}
 
@@ -41,7 +42,7 @@ def test_engine_and_baseline_time_the_same_steps(record: dict[str, dict[str, dic
 
 
 def test_growth_and_concurrency_have_a_row_for_each_size(record: dict[str, list[dict[str, float]]]) -> None:
-    assert [row["buffer"] for row in record["growth"]] == [8, 16]
+    assert [row["buffer"] for row in record["growth"]] == [50, 100]
     assert all(row["tangent"] > 0 and row["projection"] > 0 for row in record["growth"])
     assert [row["runs"] for row in record["concurrent_runs"]] == [1]
     assert record["concurrent_runs"][0]["ms_per_run_step"] > 0
