@@ -54,6 +54,13 @@ def test_record_can_be_plotted(record: dict[str, object], tmp_path: Path) -> Non
     assert (tmp_path / "bench.png").stat().st_size > 5_000
 
 
+def test_engine_that_is_slower_than_the_baseline_fits_into_the_figure(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    growth = [{"buffer": 8, "tangent": 0.1, "projection": 0.1}]
+    record = {"engine": {"er": {"ms": 500.0}}, "baseline": {"er": {"ms": 1.0}}, "growth": growth, "concurrent_runs": []}
+    draw(record, str(tmp_path / "bench.png"))  # matplotlib warns of labels outside of the figure
+
+
 @pytest.mark.parametrize("name", ["cpu-bench", "h200-bench"])
 def test_record_of_an_earlier_version_is_read(name: str, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")

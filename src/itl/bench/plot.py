@@ -35,7 +35,7 @@ def draw(record: dict[str, Any], path: str) -> None:
     for r, mine, theirs in zip(rows, engine, baseline, strict=True):
         left.text(theirs, r + 0.2, f" {theirs:.1f}", va="center", fontsize=8)
         left.text(mine, r - 0.2, f" {mine:.2f}  ({theirs / mine:.1f}x)", va="center", fontsize=8)
-    left.set(yticks=list(rows), yticklabels=names, xlabel="ms per step", xlim=(0, 1.25 * max(baseline)))
+    left.set(yticks=list(rows), yticklabels=names, xlabel="ms per step", xlim=(0, 1.25 * max(*engine, *baseline)))
     left.invert_yaxis()
     left.legend(frameon=False, fontsize=8)
     sizes = [row["buffer"] for row in record["growth"]]
