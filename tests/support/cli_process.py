@@ -56,10 +56,25 @@ class ForkServer:
         return Outcome(**self._ask({"args": args, "folder": str(folder), "kill_after": kill_after, "env": env or {}}))
 
     def start(
-        self, args: list[str], folder: Path, *, env: dict[str, str] | None = None, terminal: str | None = None
+        self,
+        args: list[str],
+        folder: Path,
+        *,
+        env: dict[str, str] | None = None,
+        terminal: str | None = None,
+        new_session: bool = False,
     ) -> StartedProcess:
-        """Start `itl` with `args` in `folder`; its standard output is the device `terminal`, if given."""
+        """Start `itl` with `args` in `folder`.
+
+        Args:
+            args: The command line.
+            folder: The current folder.
+            env: Changes of the environment.
+            terminal: The device of the standard output.
+            new_session: Whether the process and its children form a group of processes, numbered by its `pid`.
+        """
         request = {"args": args, "folder": str(folder), "env": env or {}, "terminal": terminal, "start": True}
+        request["new_session"] = new_session
         return StartedProcess(self, self._ask(request)["pid"])
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -224,6 +239,8 @@ def _fork(request: dict[str, Any], main: Callable[[list[str]], Any], out: Any, e
     child = os.fork()
     if child:
         return child
+    if request.get("new_session"):
+        os.setsid()
     os.chdir(request["folder"])
     os.environ.update(request["env"])
     for file, number in ((out, 1), (err, 2)):

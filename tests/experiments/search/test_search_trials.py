@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -14,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from support.cli_process import ForkServer, StartedProcess
 from support.tiny_sweeps import BASE, RecordingRunner
 
 pytest.importorskip("optuna")
@@ -336,31 +335,39 @@ def test_test_images_are_used_for_one_choice_of_settings_only(finished, tmp_path
         study.final_configs(finished, [1])
 
 
+@pytest.fixture
+def fork_server():
+    """Starts commands in forks of a process that has imported everything."""
+    server = ForkServer()
+    yield server
+    server.close()
+
+
 @pytest.mark.slow
-def test_search_killed_repeatedly_equals_an_uninterrupted_search(tmp_path):
+def test_search_killed_repeatedly_equals_an_uninterrupted_search(fork_server, tmp_path):
     words = (
         "search --method b --tasks 2 --set net.width=2 --set specialist.steps=40 --over specialist.lr=0.001..0.2:log"
     )
     words += " --trials 4 --device cpu --workers 1 --threads 1 --quiet --out"
-    env = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "ITL_SAVE_EVERY": "0"}
 
-    def begin(out: str) -> subprocess.Popen:
-        args = [sys.executable, "-m", "itl.cli", *words.split(), out]
-        return subprocess.Popen(args, cwd=tmp_path, env=env, start_new_session=True, stdout=subprocess.DEVNULL)
+    def begin(out: str) -> StartedProcess:
+        return fork_server.start([*words.split(), out], tmp_path, env={"ITL_SAVE_EVERY": "0"}, new_session=True)
 
-    assert begin("whole").wait(1800) == 0
+    done = begin("whole").wait()
+    assert done.code == 0, done.err
     kills = 0
     for number in (0, 1, 2):  # as soon as something of this trial is saved
         process = begin("killed")
         saved = tmp_path / "killed/trials" / f"trial-{number:04d}" / "seed0/model/CURRENT"
-        while process.poll() is None and not saved.exists():
+        while not process.has_ended() and not saved.exists():
             time.sleep(0.02)
-        if process.poll() is None:
+        if not process.has_ended():
             os.killpg(process.pid, signal.SIGKILL)
             kills += 1
         process.wait()
     assert kills >= 2
-    assert begin("killed").wait(1800) == 0
+    done = begin("killed").wait()
+    assert done.code == 0, done.err
     from itl.experiments.search.trials import open_study
 
     both = [
