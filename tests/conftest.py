@@ -1,6 +1,7 @@
 """Configuration of all tests: one thread, a fixed random seed, no flushing to disk, no warnings from inside torch.
 
-Without a GPU, Triton kernels run in Triton's interpreter.
+Without a GPU, Triton kernels run in Triton's interpreter. A process that only distributes tests to workers does not
+import torch, which takes seconds: the workers start after it has been configured.
 """
 
 from __future__ import annotations
@@ -8,10 +9,6 @@ from __future__ import annotations
 import os
 
 import pytest
-import torch
-
-if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported
 
 # Tests with large networks or images. On the tiny ones of other tests, oneDNN is slower than PyTorch's convolutions.
 WITH_ONEDNN = {
@@ -73,19 +70,29 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    torch.set_num_threads(1)  # threads only add overhead to tensors this small
-    os.fsync = lambda handle: None  # slow, and needed only if the machine loses power
     # The first call of jvp makes torch use its own deprecated torch.jit.script.
     config.addinivalue_line("filterwarnings", "ignore:`torch.jit:DeprecationWarning")
+    os.fsync = lambda handle: None  # slow, and needed only if the machine loses power
+    if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
+        return  # this process runs no tests
+    import torch
+
+    if not torch.cuda.is_available():
+        os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported
+    torch.set_num_threads(1)  # threads only add overhead to tensors this small
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Choose the implementation of convolutions before the fixtures of a test are set up."""
+    import torch
+
     torch.backends.mkldnn.enabled = not WITH_ONEDNN.isdisjoint(item.path.parts[-2:])
 
 
 @pytest.fixture(autouse=True)
 def fixed_random_seed() -> None:
     """Seed torch's global generator before every test."""
+    import torch
+
     torch.manual_seed(0)
