@@ -16,8 +16,7 @@ from itl.bench.plot import draw
 from itl.engine.concurrency import run_concurrently
 from itl.presets import settings_for
 
-QUICK = {"tangent.epochs": 2, "tangent.iterations": 2}
-TINY = Workload("cpu", 64, 8, {"net.name": "resnet8", "net.width": 4}, 2, 2, 0, (50, 100), (1,), QUICK)
+TINY = Workload("cpu", 64, 8, {"net.name": "resnet8", "net.width": 4}, 2, 2, 0, (50, 100), (1,), {"tangent.epochs": 2})
 SHORT = {"specialist.epochs": 1, "tangent.epochs": 1, "projection.epochs": 1, "projection.lr": 1e-4}
 STEPS = {"er", "derpp", "itl specialist", "itl tangent", "itl projection"}
 
@@ -39,6 +38,13 @@ def test_engine_and_baseline_time_the_same_steps(record: dict[str, dict[str, dic
     assert set(record["engine"]) == set(record["baseline"]) == STEPS
     for side in ("engine", "baseline"):
         assert all(times["ms"] > 0 for times in record[side].values())
+
+
+def test_generalist_is_trained_by_sgd_like_the_baseline() -> None:
+    """The defaults of itl on the stream solve tangent learning instead."""
+    timer = engine_timing.train_learner(TINY, TINY.stream(), "itl", 200, {}, tasks=1)
+    steps_per_epoch = 2  # 64 images in memory, batches of 32
+    assert timer.count("tangent") == 2 * steps_per_epoch
 
 
 def test_growth_and_concurrency_have_a_row_for_each_size(record: dict[str, list[dict[str, float]]]) -> None:

@@ -19,6 +19,14 @@ from itl.learner import Learner
 from itl.streams import Stream
 
 LOW_LEARNING_RATES = {"tangent.lr": 1e-4, "projection.lr": 1e-5}  # training on noise must not diverge
+# The baseline loop takes steps of SGD; the stream's defaults solve tangent learning and monitor the projection.
+SGD_STAGES = {
+    "half_pipe_scale": 1.0,
+    "tangent.solver": "sgd",
+    "projection.loss": "mse",
+    "projection.teacher_rms": None,
+    "projection.monitor": False,
+}
 WARM_UP_EPOCHS = 2  # before concurrent runs are timed: graphs are captured, the memory is full
 
 
@@ -65,6 +73,7 @@ def train_learner(
     given = {
         **workload.net,
         **LOW_LEARNING_RATES,
+        **SGD_STAGES,
         "specialist.epochs": workload.epochs,
         **workload.settings,
         **settings,
