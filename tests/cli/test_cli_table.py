@@ -47,6 +47,15 @@ def test_table_reads_runs_if_results_contains_none(itl, tmp_path):
     assert "66.05±0.64 66.00 -0.05" in " ".join(itl("table").out.split())
 
 
+def test_damaged_records_in_results_are_reported_and_not_replaced_by_other_runs(itl, tmp_path):
+    fake_run(tmp_path / "runs/one", level=65.0)
+    (tmp_path / "results/test").mkdir(parents=True)
+    (tmp_path / "results/test/records.jsonl").write_text("{}\n")
+    done = itl("table")
+    assert done.code == 2
+    assert "records.jsonl, line 1, is not a run's record" in done.err
+
+
 def test_table_can_be_printed_as_json_and_written_to_a_file(itl, tmp_path):
     fake_run(tmp_path / "run")
     done = itl("table", "run", "--json", "--hide-missing")

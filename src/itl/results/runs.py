@@ -114,6 +114,11 @@ def find_runs(paths: Sequence[str | os.PathLike[str]]) -> tuple[list[Run], list[
     return list(runs.values()), damaged
 
 
+def contains_runs(path: str | os.PathLike[str]) -> bool:
+    """Whether there is a run in or below a folder; no record is read."""
+    return any(is_run(Path(root)) or is_packed(Path(root)) for root, _, _ in os.walk(path))
+
+
 def _below(path: Path) -> Iterator[RunFolder | PackedRun]:
     """The runs below a folder. A run folder takes the place of a packed run of the same name.
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -91,11 +89,10 @@ def table(
 
 def _default_runs() -> tuple[list[Run], list[str]]:
     """The runs of the first default folder that contains any, and one line for each problem."""
-    from itl.results.runs import find_runs
+    from itl.results.runs import contains_runs, find_runs
 
-    for folder in filter(os.path.isdir, DEFAULT_FOLDERS):
-        with suppress(UserError):  # it contains no run
-            return find_runs((folder,))
+    for folder in filter(contains_runs, DEFAULT_FOLDERS):
+        return find_runs((folder,))
     return [], ["there are no runs in results/ or runs/, so only published results are shown; `itl run` makes a run"]
 
 
