@@ -49,6 +49,22 @@ def test_same_call_resumes_bit_identically(
     assert actual == expected
 
 
+def test_same_teacher_resumes_after_an_interruption_within_a_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ITL_SAVE_EVERY", "0")
+    folder = write_images(tmp_path / "ant", "ant", "bee")
+    with pytest.raises(Interrupted):
+        teach(tmp_path / "m", folder, callback=interrupt_at((1, "specialist", 1)))
+    teacher = Teacher(tmp_path / "m", [folder], replace(TINY_OPTIONS, buffer=None))
+    (result,) = teacher.lesson_results()
+    with pytest.raises(Interrupted):
+        teacher.teach(result, interrupt_at((1, "specialist", 2)))
+    teacher.model.learner._inside_round = True  # type: ignore[union-attr] # as if it had stopped within a round
+    teacher.teach(result)
+    assert model(tmp_path / "m").pending is None
+
+
 def interrupted_in_second_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Interrupt teaching in the second of two folders; return the folders."""
     folders = [write_images(tmp_path / name, name) for name in ("ant", "bee")]

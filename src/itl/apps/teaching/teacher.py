@@ -285,7 +285,8 @@ class Teacher:
         if not self._exists():
             return self._create_model(images)
         model = self.model
-        if model is None or model.generation != current_unchecked(self.path):
+        is_current = model is not None and model.generation == current_unchecked(self.path)
+        if model is None or not is_current or model.pending is not None:  # it may have stopped within a round
             model = Model.open(self.path, device=self.options.device)
         if model.pending is not None:
             return model
