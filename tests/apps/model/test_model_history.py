@@ -42,6 +42,16 @@ def edit_metadata(model: Path, **changes: Any) -> None:
     store.set_current(model, generation.name)
 
 
+def test_refused_entry_leaves_a_lesson_unfinished(model: Path) -> None:
+    opened = Model.open(model, device="cpu")
+    opened.pending = {"fingerprint": "abc"}
+    with pytest.raises(UserError, match="pass a value of the right type"):
+        opened.finish({"folder": "x", "name": 3, "classes": {}})
+    assert opened.pending == {"fingerprint": "abc"}
+    opened.finish({"folder": "x", "name": "x", "classes": {}})
+    assert (opened.history[-1]["fingerprint"], opened.pending) == ("abc", None)
+
+
 LESSON = {"what": "learn", "folder": "x", "name": "x", "classes": {"cat": 2}}
 ENTRIES: dict[str, dict[str, Any]] = {
     "rename without names": {"what": "rename"},

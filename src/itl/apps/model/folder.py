@@ -390,8 +390,8 @@ class Model(PredictionMixin):
         Args:
             entry: JSON-serializable facts for the history, such as what was learned and the accuracy.
         """
-        pending, self.pending = self.pending or {}, None
-        self.add_history_entry("learn", **{**entry, "fingerprint": pending.get("fingerprint")})
+        self.add_history_entry("learn", **{**entry, "fingerprint": (self.pending or {}).get("fingerprint")})
+        self.pending = None
         self.save()
 
     def add_history_entry(self, what: str, **entry: Any) -> None:

@@ -1,4 +1,4 @@
-"""Entries of a model's history: what changed and when. They are read from folders that may come from anybody."""
+"""Entries of a model's history: what changed and when. They are validated, because a model folder may be untrusted."""
 
 from __future__ import annotations
 
@@ -78,12 +78,12 @@ def new_entry(what: str, facts: Mapping[str, Any]) -> dict[str, Any]:
     try:
         check_entry(entry)
     except ValueError as error:
-        raise UserError(str(error)) from None
+        raise UserError(f"{error}; pass a value of the right type, or use another key") from None
     return entry
 
 
 def is_lesson(entry: dict[str, Any]) -> bool:
-    """Whether an entry was written by `itl learn`. Those of `Model.finish` contain whatever its caller gave."""
+    """Whether `itl learn` wrote an entry. `Model.finish` accepts any keys."""
     return entry.get("what") == "learn" and "folder" in entry and "name" in entry
 
 
