@@ -15,6 +15,7 @@ import itl
 from itl import Learner, UserError
 from itl.learner import load_learner
 from support.tiny import TINY, differing_keys, learner_snapshot, tiny_images, tiny_learner
+from support.tiny_model import tiny_task, trained_model
 
 
 class PairDataset(torch.utils.data.Dataset[Any]):
@@ -149,6 +150,31 @@ def test_dataset_and_loader_are_predicted_like_arrays_with_or_without_labels() -
     pairs = list(zip(tensors, names.tolist(), strict=True))
     for data in (DataLoader(tensors, batch_size=5), DataLoader(pairs, batch_size=5), Pairs(pairs)):  # type: ignore[arg-type]
         assert learner.predict(data).tolist() == expected
+
+
+class ArrayLike:
+    """What array libraries have in common."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+
+    def __array__(self, *_: object, **__: object) -> np.ndarray:
+        return self.array
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    def __getitem__(self, index: object) -> object:
+        return self.array[index]
+
+
+def test_model_predicts_datasets_loaders_and_objects_like_arrays(tmp_path: Path) -> None:
+    model = trained_model(tmp_path / "m")
+    pixels = tiny_task("cat", "dog")[0]
+    expected = model.predict(pixels).tolist()
+    pairs = [(image, "any") for image in pixels]
+    for data in (DataLoader(list(pixels), batch_size=5), Pairs(pairs), ArrayLike(pixels.numpy())):  # type: ignore[arg-type]
+        assert model.predict(data).tolist() == expected
 
 
 class Pairs(Dataset):  # type: ignore[type-arg]

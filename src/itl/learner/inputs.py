@@ -52,11 +52,16 @@ def images_to_predict(images: Images | ImageData) -> Images:
         return images
     if isinstance(images, DataLoader):
         pixels = collect_batches(images, labeled=False)[0]
-    elif isinstance(images, np.ndarray | Tensor | list | tuple) or not hasattr(images, "__getitem__"):
+    elif is_array_like(images):
         pixels = as_pixels(images)
     else:
         pixels = collect(images)[0]
     return Images(pixels, torch.zeros(len(pixels), dtype=torch.int64))
+
+
+def is_array_like(images: object) -> bool:
+    """Whether `as_pixels` converts these images, rather than `collect` or `collect_batches`."""
+    return hasattr(images, "__array__") or isinstance(images, list | tuple | str) or not hasattr(images, "__getitem__")
 
 
 def encode_labels(labels: Any, names: Sequence[str] | None, first: bool, grow: bool) -> tuple[Any, list[str] | None]:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
+from torch.utils.data import DataLoader
 
 from itl.apps.model.calibration import (
     Calibration,
@@ -23,7 +23,7 @@ from itl.apps.model.metadata import ImageSpec
 from itl.errors import UserError
 from itl.learner import Learner
 from itl.learner.inference import compute_outputs
-from itl.learner.inputs import images_to_predict
+from itl.learner.inputs import ImageData, images_to_predict, is_array_like
 from itl.streams import Images
 from itl.streams.arrays import as_pixels
 
@@ -42,7 +42,7 @@ class PredictionMixin:
         """The class names in the order in which they were taught; merged classes appear once."""
         return list(dict.fromkeys(self.output_names))
 
-    def predict(self, images: Images | Tensor | np.ndarray | Sequence[Image.Image]) -> np.ndarray:
+    def predict(self, images: Images | ImageData) -> np.ndarray:
         """Return the most probable class of each image.
 
         Args:
@@ -56,7 +56,7 @@ class PredictionMixin:
         """
         return np.asarray(np.array(self.classes)[self.predict_proba(images).argmax(1)])
 
-    def predict_proba(self, images: Images | Tensor | np.ndarray | Sequence[Image.Image]) -> np.ndarray:
+    def predict_proba(self, images: Images | ImageData) -> np.ndarray:
         """Return the probability of each class for each image, calibrated by `calibrate`.
 
         Args:
@@ -70,11 +70,11 @@ class PredictionMixin:
         """
         return self.classify(images).probabilities
 
-    def classify(self, images: Images | Tensor | np.ndarray | Sequence[Image.Image]) -> Predictions:
+    def classify(self, images: Images | ImageData) -> Predictions:
         """Return the probabilities, and which images belong to none of the classes, for what `predict_proba` takes."""
         return self.predictions(self.outputs(images))
 
-    def outputs(self, images: Images | Tensor | np.ndarray | Sequence[Image.Image], remember: bool = False) -> Outputs:
+    def outputs(self, images: Images | ImageData, remember: bool = False) -> Outputs:
         """Return what the network computes, for `predictions` and `calibrate`.
 
         Args:
@@ -104,8 +104,8 @@ class PredictionMixin:
         fitted = fit_calibration(outputs, columns, self.output_class_matrix())
         self.calibration = fitted or self.calibration.without_threshold()
 
-    def _as_images(self, images: Images | Tensor | np.ndarray | Sequence[Image.Image]) -> Images:
-        if not isinstance(images, np.ndarray | Tensor | list | tuple):
+    def _as_images(self, images: Images | ImageData) -> Images:
+        if isinstance(images, Images | DataLoader) or not is_array_like(images):
             return images_to_predict(images)
         shape = tuple(getattr(images, "shape", ()))
         channels_first = len(shape) == 4 and shape[1] == self.image["channels"]
