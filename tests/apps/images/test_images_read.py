@@ -91,7 +91,10 @@ def test_heic_and_avif_are_read_where_pillow_supports_them(tmp_path: Path, kind:
 def test_heic_without_its_plugin_names_the_package_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("itl.apps.images.read.format_names", lambda: ("JPEG", "PNG"))
     (tmp_path / "a.heic").write_bytes(b"\0\0\0\x18ftypheic\0\0\0\0mif1heic")
-    with pytest.raises(UnreadableImage, match=r"a HEIC image; to read it: pip install 'itl\[heic\]'"):
+    with pytest.raises(UnreadableImage, match=r"an image in the format HEIC; to read it: pip install 'itl\[heic\]'"):
+        read_image(tmp_path / "a.heic", 32)
+    monkeypatch.setattr("itl.apps.images.read.format_names", lambda: ("JPEG", "HEIC"))
+    with pytest.raises(UnreadableImage, match="the file is damaged"):
         read_image(tmp_path / "a.heic", 32)
 
 

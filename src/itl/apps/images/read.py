@@ -29,10 +29,10 @@ from itl.streams.pillow_images import as_rgb, central_square, exif_transpose
 Pixels = npt.NDArray[np.uint8]
 
 FORMAT_NAMES = ("JPEG", "PNG", "WebP", "BMP", "GIF", "TIFF", "PPM")  # for messages and documentation
-# What to do about a format that Pillow cannot read without a plug-in, by bytes 4 to 11 of the file.
-MISSING_PLUGINS = {
-    **dict.fromkeys((b"ftypheic", b"ftypheix", b"ftypmif1"), "a HEIC image; to read it: pip install 'itl[heic]'"),
-    b"ftypavif": "an AVIF image; to read it: pip install --upgrade Pillow",
+# Format, and how to install what reads it, of images that Pillow may not read on its own, by bytes 4 to 11 of a file.
+PLUGINS = {
+    **dict.fromkeys((b"ftypheic", b"ftypheix", b"ftypmif1"), ("HEIC", "pip install 'itl[heic]'")),
+    b"ftypavif": ("AVIF", "pip install --upgrade Pillow"),
 }
 MAX_PIXELS = 1 << 27  # allows a 100-megapixel camera, rejects a decompression bomb
 LARGE_IMAGE_PIXELS = 1 << 24  # larger images are decoded one at a time, so that threads do not exhaust memory
@@ -180,9 +180,12 @@ def _identified(file: BinaryIO, path: str | os.PathLike[str], max_pixels: int) -
         image = Image.open(file, formats=_pillow_formats())
     except UnidentifiedImageError:
         file.seek(0)
-        if (advice := MISSING_PLUGINS.get(file.read(12)[4:])) is None:
+        if (plugin := PLUGINS.get(file.read(12)[4:])) is None:
             raise
-        raise UnreadableImage(path, advice) from None
+        name, command = plugin
+        is_installed = name in format_names()
+        reason = "the file is damaged" if is_installed else f"an image in the format {name}; to read it: {command}"
+        raise UnreadableImage(path, reason) from None
     if image.width * image.height > max_pixels:
         raise UnreadableImage(path, _too_large(f"{image.width} x {image.height} pixels", max_pixels))
     if image.width < 1 or image.height < 1:
