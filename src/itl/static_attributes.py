@@ -45,13 +45,19 @@ class ClassSource:
 
 @cache
 def classes_in(folder: Path) -> dict[str, ClassSource]:
-    """The classes that the files of a folder define, by name. All names must be different."""
-    return {
-        node.name: ClassSource(path, node)
-        for path in sorted(folder.glob("*.py"))
-        for node in ast.parse(path.read_text(encoding="utf-8")).body
-        if isinstance(node, ast.ClassDef)
-    }
+    """The classes that the files of a folder define, by name.
+
+    Raises:
+        ValueError: Two files define a class of the same name.
+    """
+    found: dict[str, ClassSource] = {}
+    for path in sorted(folder.glob("*.py")):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef):
+                other = found.setdefault(node.name, ClassSource(path, node))
+                if other.node is not node:
+                    raise ValueError(f"{path.name} and {other.path.name} both define {node.name}; rename one of them")
+    return found
 
 
 def with_bases(folder: Path, name: str) -> list[ClassSource]:
