@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from itl.errors import UserError
 from itl.nets import Net
 from itl.settings import SpecialistSettings, Weight
 from itl.specialists.base import Options
@@ -19,7 +20,7 @@ GRAM, UPPER_GRAM = "sum.gram", "sum.gram_upper"  # names of saved tensors
 DEFAULT_RIDGE = 3000.0
 MAX_DEGREES_OF_FREEDOM = 0.5  # per sample, of a λ that cross-validation may choose
 RIDGES = (30.0, 100.0, 300.0, 1000.0, DEFAULT_RIDGE, 10000.0)  # candidates for λ
-MAX_LEVERAGE = 0.999  # of a sample: without it there may be nothing to regress on
+MAX_LEVERAGE = 0.999  # limits 1 / (1 - leverage): a sample that determines its own prediction has leverage 1
 SHRINKAGE = 10.0  # added to the covariance of `familiarity`, in units of its mean variance
 
 
@@ -95,8 +96,8 @@ class Ridge(FeatureStatistics):
         """Scores of each sample by the regression on all others: (ŷ − h y) / (1 − h) with the sample's leverage h.
 
         With few images, the scores of images that were learned are much nearer to the labels than those of others. The
-        means of features and labels remain those of all samples: without a sample its class would be less frequent, and
-        so less probable, which hides what weak scores tell.
+        means still include the sample: otherwise its class would look rarer and therefore less likely, which would
+        outweigh small scores.
         """
         scores = super().held_out_scores(features, labels)
         if self._factor is None:
@@ -130,7 +131,9 @@ class Ridge(FeatureStatistics):
         count, means = count[known], (self.sums["products"].T[known] / count[known][:, None])
         covariance = (self.sums["gram"] - means.T @ (count[:, None] * means)) / n
         covariance.diagonal().add_(SHRINKAGE * covariance.diagonal().mean().clamp(min=1e-12))
-        factor = torch.linalg.cholesky(covariance)
+        factor, failed = torch.linalg.cholesky_ex(covariance)
+        if bool(failed):
+            raise UserError("the saved sums of the model's features are damaged; `itl undo` restores an earlier state")
         return factor, _whiten(factor, means - self.sums["features"] / n)
 
     def state_dict(self) -> dict[str, Tensor]:

@@ -78,7 +78,7 @@ def read_list(folder: Path) -> PictureList:
         reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
         raise UserError(f"{file} is not a valid list of pictures ({reason}); restore it from a copy") from None
     except OSError as error:
-        raise UserError(f"cannot read {file}: {error.strerror or error}") from None
+        raise UserError(f"cannot read {file}: {error.strerror or error}; restore it from a copy") from None
 
 
 def write_list(folder: Path, pictures: PictureList) -> None:

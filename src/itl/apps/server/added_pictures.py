@@ -62,7 +62,7 @@ class PictureStore:
         self.folder, self.limits = folder, limits
         for path in (folder, *folder.glob("*")):
             if path.is_symlink():  # pictures would be written to another folder, and unused ones removed there
-                raise UserError(f"{printable_path(path)} is a link; a model folder contains only files and folders")
+                raise UserError(f"{printable_path(path)} is a link; replace it with the folder or file itself")
         self._lock = threading.RLock()
 
     # ------------------------------------------------------------------ files

@@ -162,7 +162,10 @@ def user_settings(model: Model) -> dict[str, Any]:
     resized = {"memory.least": 1} if any(entry["what"] == "resize" for entry in model.history) else {}
     saved = model.learner.notes.get(USER_SETTINGS_NOTE, {})
     if not isinstance(saved, dict):
-        raise UserError(f"the model folder {model.path} is not valid: its settings are not a list of names and values")
+        raise UserError(
+            f"the model folder {model.path} is damaged: the saved settings are not a mapping; "
+            f"restore an earlier state: itl undo {model.path}"
+        )
     return {**resized, **saved}
 
 

@@ -212,7 +212,10 @@ def saved_minutes(model: Model) -> float | None:
     minutes = model.learner.notes.get(MINUTES_NOTE)
     if minutes is None or (type(minutes) in (int, float) and 0 < minutes < math.inf):
         return minutes
-    raise UserError(f"the model folder {model.path} is not valid: its time for one lesson is no number of minutes")
+    raise UserError(
+        f"the model folder {model.path} is damaged: the saved time per lesson is not a number; "
+        f"restore an earlier state: itl undo {model.path}"
+    )
 
 
 def _check_pending(model: Model, pending: Mapping[str, Any], options: TeachingOptions) -> None:

@@ -72,7 +72,8 @@ def load_grid(source: str) -> Grid:
         try:
             text = read_regular(path, MAX_GRID_BYTES).decode("utf-8")
         except (OSError, ValueError) as error:
-            raise UserError(f"Cannot read the grid {source}: {getattr(error, 'strerror', None) or error}") from None
+            reason = getattr(error, "strerror", None) or error
+            raise UserError(f"Cannot read the grid {source}: {reason}. Is it a text file of a grid?") from None
     else:
         raise UserError(f"{unknown('grid', source, packaged)} A file of your own must end in .yaml or .json.")
     return build_grid(_parse(text, source), path.stem)
