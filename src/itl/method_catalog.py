@@ -146,9 +146,8 @@ def _plugin(point: EntryPoint) -> type:
             f"the method {point.name} ({point.value}) calls itself {described.get('name')!r}; "
             "the entry point and the class attribute `name` must be the same"
         )
-    if (
-        point.group == ENTRY_POINT_GROUP and not MethodInfo.of(found).is_method
-    ):  # the deprecated group carried no defaults
+    carries_defaults = point.group == ENTRY_POINT_GROUP  # methods of the deprecated group have none
+    if carries_defaults and not MethodInfo.of(found).is_method:
         raise UserError(
             f"the method {point.name} ({point.value}) has no defaults; set `defaults`, or `based_on` to the method "
             "whose defaults it shares"

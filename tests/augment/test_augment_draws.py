@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from itl.augment import Augment, Draws, policies
+from itl.augment import draws as draws_module
 from itl.augment.policy import OPERATION_NAMES, POLICIES, SIGNED
 from itl.errors import UserError
 from support.pillow_reference import photo_crops, pillow_views, sample_images
@@ -53,8 +54,8 @@ def test_chunk_size_does_not_change_the_result(augment: Augment, monkeypatch: py
     for size in (7, 32):
         parts = [augment(images[i : i + size], draws[i : i + size]) for i in range(0, 100, size)]
         assert torch.equal(torch.cat(parts), whole)
-    monkeypatch.setitem(draws.CROP_CHUNK, "cpu", 5000)
-    monkeypatch.setitem(draws.POLICY_CHUNK, "cpu", 9000)
+    monkeypatch.setitem(draws_module.CROP_CHUNK, "cpu", 5000)
+    monkeypatch.setitem(draws_module.POLICY_CHUNK, "cpu", 9000)
     assert torch.equal(augment(images, draws), whole)
 
 

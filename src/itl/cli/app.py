@@ -97,7 +97,7 @@ for section in HELP_SECTIONS.values():
 
 
 class _StandardStream(io.TextIOWrapper):
-    """A standard stream that discards everything once its reader, such as `head -1`, is gone: the command goes on.
+    """A standard stream that discards output after its reader (such as `head -1`) has exited: the command finishes.
 
     Args:
         stream: The stream to replace.

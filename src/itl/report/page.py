@@ -21,11 +21,14 @@ from itl.results import Run
 MAX_SETTINGS_COLUMNS = 12  # groups whose settings fit side by side
 LIBRARY = "plotly/plotly-cartesian.min.js.gz"  # its smallest bundle with heat maps; the page unpacks it
 SCRIPTS = ("selection.js", "charts.js", "page.js")
-COLUMN_MEASURES = {"Class-IL": "class_il", "Task-IL": "task_il", "average": "average_incremental"}
-COLUMN_MEASURES |= {
+# Columns whose means can be computed again for a selection of seeds.
+COLUMN_MEASURES = {
+    "Class-IL": "class_il",
+    "Task-IL": "task_il",
+    "average": "average_incremental",
     "forgetting": "forgetting",
     "seconds": "seconds",
-}  # of the columns whose means can be computed again
+}
 
 
 def write_report(runs: Sequence[Run], path: str | os.PathLike[str], data: str | None = None) -> None:

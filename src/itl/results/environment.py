@@ -26,7 +26,7 @@ def environment(device: torch.device) -> dict[str, Any]:
     Returns:
         `hardware` (device, CPU model, CPU count, threads, GPU model), `versions` (itl, python, torch, numpy, cuda) and
         `commit`: the git commit of the checkout the code runs from, ending in `-dirty` if tracked files were changed,
-        or the environment variable `ITL_COMMIT` outside a checkout, as in a container.
+        or the environment variable `ITL_COMMIT` outside a checkout, as in a container, or None.
     """
     import torch  # deferred: reading records must not wait for torch
 

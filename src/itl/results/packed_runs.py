@@ -201,7 +201,7 @@ class PackedExperiment:
 
 def _is_folder_name(name: Any) -> bool:
     """Whether a run can be unpacked into a folder of this name, and not elsewhere."""
-    return isinstance(name, str) and Path(name).name == name not in ("", "..") and not set("\\\0") & set(name)
+    return isinstance(name, str) and name not in ("", ".", "..") and not set("/\\\0") & set(name)
 
 
 def _parse(text: str, where: str) -> dict[str, Any]:

@@ -219,16 +219,7 @@ def damage_as_user_error(path: Path) -> Iterator[None]:
     """Turn the errors of reading an .npz file into a `UserError`."""
     try:
         yield
-    except (
-        OSError,
-        ValueError,
-        KeyError,
-        EOFError,
-        zipfile.BadZipFile,
-        zlib.error,
-        RuntimeError,
-        MemoryError,
-    ) as error:
+    except _DAMAGE as error:
         raise UserError(f"{path} is damaged: {_reason(error)}; run it again") from None
 
 

@@ -19,7 +19,7 @@ from itl.settings import SpecialistSettings
 from itl.specialists.base import Specialist
 
 SCALES = tuple(math.pow(2.0, k / 2) for k in range(-4, 17))  # candidates for the scale of the logits
-MAX_SCALE_SAMPLES = 2000  # that the scale is fitted to; of more, some are chosen
+MAX_SCALE_SAMPLES = 2000  # the scale is fitted to at most this many samples, evenly spaced
 BATCH_SIZE = 2048  # samples whose sums are added at once: an addition in double precision takes long
 
 

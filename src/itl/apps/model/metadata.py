@@ -34,7 +34,7 @@ class ImageSpec(TypedDict):
 
 
 class _Pending(BaseModel):
-    """Metadata of an unfinished lesson. Further keys are allowed, and outside `itl learn` those with a default miss."""
+    """Metadata of an unfinished lesson. Other keys are allowed. Only `itl learn` sets the keys that have a default."""
 
     model_config = ConfigDict(strict=True)
 
