@@ -151,4 +151,4 @@ def test_malformed_notes_of_earlier_lessons_are_refused(model: Path, tmp_path: P
     (generation / "state.json").write_text(json.dumps(state))
     store.write_checksums(generation)
     store.set_current(model, generation.name)
-    assert_refused("learn", "m", "day", "--epochs", "1", word="the model folder m is not valid")
+    assert_refused("learn", "m", "day", "--epochs", "1", word="the model folder m is damaged")
