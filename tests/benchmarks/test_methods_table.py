@@ -57,17 +57,21 @@ def test_recorded_runs_are_not_repeated_and_fill_the_table(
     small = ["specialist.steps=2", "net.width=4", "tangent.steps=2", "projection.steps=2"]
     options = ["--methods", "er,itl", "--seeds", "0", "--device", "cpu", *(w for s in small for w in ("--set", s))]
     args = script["parse"](options)
-    todo = script["missing"](args)
+    todo, folder = script["missing"](args), tmp_path / "seq-digits" / "methods"
     assert [(c.method, c.variant) for c in todo] == [("er", None), ("er", "tangent"), ("b", None), ("itl", None)]
-    script["run_all"](todo, tmp_path / "seq-digits" / "methods", args.data, InProcessBackend())
+    script["run_all"](todo, folder, args.data, InProcessBackend())
     assert script["missing"](args) == []
-    paths = [tmp_path / "seq-digits" / "methods" / config.name / "result.json" for config in todo]
+    paths = [folder / config.name / "result.json" for config in todo]
     er, er_tangent, b, itl = (f"{json.loads(path.read_text())['class_il']:.1f}" for path in paths)
     table = script["table"]("seq-digits", 20, None, (0,)).splitlines()
     assert len(table) == 4
     assert table[2].startswith(f"| `er` | {er} | {er_tangent} |")
     assert table[3].startswith(f"| `itl` | {b} | {itl} |")
     assert "–" in script["table"]("seq-digits", 20, None, (0, 1))  # a seed is missing: no number
+    assert script["complete_seeds"]("seq-digits", 20) == (0,)
+    one_more = script["parse"]([*options, "--methods", "er", "--seeds", "1"])
+    script["run_all"](script["configs"](one_more)[:1], folder, args.data, InProcessBackend())
+    assert script["complete_seeds"]("seq-digits", 20) == (0,)  # not every method has seed 1
 
 
 def test_failed_run_is_reported_and_repeated(
