@@ -98,8 +98,13 @@ def check_entry(entry: dict[str, Any]) -> None:
     try:
         expected.model_validate(entry)
     except ValidationError as error:
-        first = error.errors()[0]
-        raise ValueError(f"an entry of the history is not valid: {first['loc'][0]}: {first['msg']}") from None
+        raise ValueError(f"an entry of the history is not valid: {first_problem(error)}") from None
+
+
+def first_problem(error: ValidationError) -> str:
+    """The first key that is not valid, and what is wrong with it."""
+    first = error.errors()[0]
+    return f"{first['loc'][0]}: {first['msg']}"
 
 
 def readable_entries(history: Any) -> list[dict[str, Any]]:
@@ -109,6 +114,6 @@ def readable_entries(history: Any) -> list[dict[str, Any]]:
         try:
             check_entry(entry)
             out.append(entry)
-        except (ValueError, AttributeError):  # the latter if it is no dict
+        except (ValueError, AttributeError):  # AttributeError: the entry is not a dict
             out.append({"what": UNREADABLE, "date": ""})
     return out

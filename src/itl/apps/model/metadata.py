@@ -13,7 +13,7 @@ from torch import Tensor
 from typing_extensions import TypedDict  # pydantic requires it before Python 3.12
 
 from itl.apps.model.calibration import Calibration
-from itl.apps.model.history import check_entry
+from itl.apps.model.history import check_entry, first_problem
 from itl.checkpoint import store
 from itl.errors import UserError
 
@@ -140,8 +140,7 @@ def _check_unfinished_lesson(pending: Mapping[str, Any]) -> None:
     try:
         _Pending.model_validate(pending)
     except ValidationError as error:
-        first = error.errors()[0]
-        raise ValueError(f"{first['loc'][0]}: {first['msg']}") from None
+        raise ValueError(first_problem(error)) from None
 
 
 def fingerprint(pixels: Tensor, labels: Sequence[str]) -> str:
