@@ -91,7 +91,8 @@ def _default_runs() -> tuple[list[Run], list[str]]:
     """The runs of the first default folder that contains any, and one line for each problem."""
     from itl.results.runs import contains_runs, find_runs
 
-    for folder in filter(contains_runs, DEFAULT_FOLDERS):
+    folder = next(filter(contains_runs, DEFAULT_FOLDERS), None)
+    if folder is not None:
         return find_runs((folder,))
     return [], ["there are no runs in results/ or runs/, so only published results are shown; `itl run` makes a run"]
 
