@@ -36,19 +36,15 @@ def generalist(tangent: tuple[float, float, int], projection: tuple[float, int])
 MEMORY_STATISTICS = {"tangent.statistics": "memory"}
 
 
-def solved(epochs: int, views: int, **others: Any) -> SettingValues:
-    """Tangent learning by L-BFGS over `views` views of each image, then a projection of `epochs` epochs.
-
-    `others` are further settings; two underscores stand for a dot.
-    """
-    given = {name.replace("__", "."): value for name, value in others.items()}
-    return {**SOLVED, "tangent.views": views, "projection.lr": 0.1, "projection.epochs": epochs, **given}
+def solved(epochs: int, views: int, others: SettingValues | None = None) -> SettingValues:
+    """Tangent learning by L-BFGS over `views` views of each image, then a projection of `epochs` epochs."""
+    return {**SOLVED, "tangent.views": views, "projection.lr": 0.1, "projection.epochs": epochs, **(others or {})}
 
 
 def solved_variants(epochs: int, views: int, *others: SettingValues) -> list[SettingValues]:
     """`solved` with other penalties, another scale of the classifier and batch-norm statistics of the memory."""
     settings = [{}, {"tangent.l2": 1e-2}, {"tangent.l2": 1e-4}, {"half_pipe_scale": 3.0}, MEMORY_STATISTICS, *others]
-    return [{**solved(epochs, views), **values} for values in settings]
+    return [solved(epochs, views, values) for values in settings]
 
 
 def fine_tuned(

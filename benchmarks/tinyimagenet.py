@@ -44,16 +44,16 @@ GENERALISTS: dict[int, list[SettingValues]] = {
         sgd((0.05, 0.0, 60), (0.1, 60)),
         generalist((0.01, 0.9, 60), (0.03, 60)),
         solved(60, 16),
-        solved(60, 16, tangent__l2=1e-2),
-        solved(60, 16, **MEMORY_STATISTICS),
-        solved(60, 16, half_pipe_scale=3.0),
+        solved(60, 16, {"tangent.l2": 1e-2}),
+        solved(60, 16, MEMORY_STATISTICS),
+        solved(60, 16, {"half_pipe_scale": 3.0}),
     ],
     500: [
         sgd((0.05, 0.0, 60), (0.1, 60)),
         generalist((0.01, 0.9, 60), (0.03, 60)),
         solved(60, 8),
-        solved(60, 8, tangent__l2=1e-2),
-        solved(60, 8, **MEMORY_STATISTICS),
+        solved(60, 8, {"tangent.l2": 1e-2}),
+        solved(60, 8, MEMORY_STATISTICS),
     ],
     # At most 3,200 + 3,200 steps after a task, a fifth of the specialist's steps.
     5120: [
