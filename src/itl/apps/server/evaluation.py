@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from itl.apps.csv_cells import plain_cell
 from itl.apps.model import Model, evaluate_predictions
 from itl.apps.model.input_format import read_model_images
 from itl.apps.server.offered_models import Session
@@ -30,7 +31,6 @@ from itl.errors import UserError
 CHUNK = 256  # pictures in memory at a time
 MAX_CELL_PICTURES = 60
 MAX_UNCERTAIN = 300
-FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
 @dataclass(frozen=True)
@@ -122,13 +122,8 @@ class Review:
         for picture in self.pictures:
             row = self._row(picture)
             values = (row["picture"], row["lesson"], row["class"] or "", row["predicted"])
-            writer.writerow([*map(_plain_cell, values), f"{row['confidence']:.6f}", int(row["unknown"])])
+            writer.writerow([*map(plain_cell, values), f"{row['confidence']:.6f}", int(row["unknown"])])
         return out.getvalue()
-
-
-def _plain_cell(text: str) -> str:
-    """Return text that a spreadsheet does not take for a formula."""
-    return f"'{text}" if text.startswith(FORMULA_STARTS) else text
 
 
 def review_model(session: Session, model: Model) -> Review:

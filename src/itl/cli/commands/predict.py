@@ -153,17 +153,14 @@ def _print_predictions_json(rows: list[dict[str, Any]], problems: Sequence[Skipp
 
 
 def _print_csv(rows: list[dict[str, Any]], top: int) -> None:
+    from itl.apps.csv_cells import plain_cell
+
     writer = csv.writer(sys.stdout, lineterminator="\n")
     suffixes = [""] if top == 1 else [f"_{k}" for k in range(1, top + 1)]
     writer.writerow(["path", *(name + suffix for suffix in suffixes for name in ("class", "confidence")), "unknown"])
     for row in rows:
         cells = [cell for likely in row["top"] for cell in (likely["class"], f"{likely['confidence']:.6f}")]
-        writer.writerow([_plain_cell(cell) for cell in (row["path"], *cells, str(int(row["unknown"])))])
-
-
-def _plain_cell(text: str) -> str:
-    """A cell that a spreadsheet takes for text, even if it looks like a formula."""
-    return printable(f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r", "\n")) else text)
+        writer.writerow([printable(plain_cell(cell)) for cell in (row["path"], *cells, str(int(row["unknown"])))])
 
 
 def _print_lines(rows: list[dict[str, Any]], top: int) -> None:
