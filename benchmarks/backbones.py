@@ -48,6 +48,7 @@ SEEDS = (0, 1, 2)
 RIDGES = (30, 100, 300, 1000, 3000, 10000)
 HEAD = {"specialist.epochs": 5, "specialist.momentum": 0.9, "tangent.views": 2, "projection.epochs": 50}
 LAST_BLOCK = {**HEAD, "net.trained": 3, "tangent.layers": 3, "tangent.iterations": 40}
+WHOLE = {"specialist.epochs": 2, "specialist.momentum": 0.9, "net.trained": None}
 RATES = [{"specialist.lr": lr} for lr in (0.0003, 0.001, 0.003)]
 PENALTIES = [{"specialist.lr": 0.001, "tangent.l2": l2} for l2 in (1e-4, 1e-3, 1e-2)]
 # Each row of the table: the method, its settings, and the settings among which the validation split chooses.
@@ -85,6 +86,8 @@ ROWS: dict[str, tuple[str, dict[str, Any], list[dict[str, Any]]]] = {
     "derpp+block": ("derpp", LAST_BLOCK, RATES),
     "itl+block": ("itl", LAST_BLOCK, PENALTIES),
     "joint+block": ("joint", LAST_BLOCK, RATES),
+    "er+whole": ("er", WHOLE, RATES[1:]),
+    "joint+whole": ("joint", WHOLE, RATES[1:]),
 }
 
 

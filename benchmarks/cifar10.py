@@ -51,9 +51,9 @@ def configs(split: str = "test") -> list[Config]:
     return [
         *cells(ITL, 200),
         *cells(ABLATION, 200),
-        *cells(ITL, 500),
+        *cells(("itl", "itl-l-na", "itl-l", "itl-na"), 500),
         *questions(SEEDS[:1]),
-        *cells(ITL, 5120),
+        *cells(("itl-l", "itl", "itl-l-na", "itl-na"), 5120),
         *(config for choice in beyond for config in cells(choice.methods, choice.buffer, variant=choice.variant)),
         *(config for size in (200, 500, 5120) for config in cells(BASELINES, size, SEEDS[:1])),
         *questions(SEEDS[1:]),
