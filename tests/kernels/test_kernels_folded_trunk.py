@@ -72,7 +72,8 @@ def test_frozen_network_equals_evaluation_mode(
     before = len(launches)
     bf16_output = folded_trunk.FoldedTrunk(trunk, torch.bfloat16)(x)
     assert bf16_output.dtype == torch.bfloat16
-    assert relative_error(bf16_output, expected) < 1.5 * bf16_error
+    # Folded weights are rounded once more; without the kernel, also between the convolution and the shift.
+    assert relative_error(bf16_output, expected) < (1.5 if way == "kernel" else 2) * bf16_error
     assert bool(before) is (way != "plain")  # cuDNN is used for bf16 only
     assert (len(launches) > before) is (way == "kernel")
 

@@ -25,6 +25,8 @@ class Net(nn.Module):
         supports_fused_paths: Whether the engine may capture training steps, train bf16 copies of the weights and send
             several batches through one forward pass. This requires that every layer is one of this package's (they keep
             the statistics of such batches apart), so it is False unless a subclass knows better.
+        capturable: Whether a training step without these fused paths can be captured: no layer draws random numbers or
+            waits for the device.
         initial_state: Pre-trained tensors that `reinitialize` restores, without the classifier's; None: random.
     """
 
@@ -32,6 +34,7 @@ class Net(nn.Module):
     classifier: nn.Linear
     classifier_name = "classifier"
     supports_fused_paths = False
+    capturable = False
     initial_state: dict[str, Tensor] | None = None
 
     def forward(self, x: Tensor) -> Tensor:

@@ -98,6 +98,8 @@ class EfficientNetLite(Net):
         channels: Channels of the images.
     """
 
+    capturable = True
+
     def __init__(self, width: float, depth: float, classes: int, channels: int) -> None:
         super().__init__()
         self.stem = ConvNorm(channels, STEM_CHANNELS, 3, 2)

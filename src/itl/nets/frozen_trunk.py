@@ -88,9 +88,11 @@ def split_frozen(
     if trained == 1:
         trunk, classifier = _before_classifier(net, shape, feature_layers, generator, width)
         head = Head(OrderedDict(classifier=classifier))
+        head.capturable = True
     else:
         trunk, layers = net.split(trained)
         head = Head(OrderedDict(layers.named_children()))
+        head.capturable = net.capturable
     if net.initial_state is not None:
         head.keep_as_initial()
     return trunk.eval().requires_grad_(False), head

@@ -107,6 +107,7 @@ class ResNet(Net):
     """
 
     supports_fused_paths = True
+    capturable = True
 
     def __init__(
         self,
