@@ -255,3 +255,16 @@ def test_invalid_input_is_refused_with_the_remedy():
         learner().learn(gray, [0, 0, 1, 1])
     with pytest.raises(UserError, match=r"set net\.trained=2"):
         learner("tangent-ridge").learn(*pictures(0))
+
+
+def test_which_stages_after_a_trunk_are_captured(monkeypatch):
+    """With features on the device, as on a GPU."""
+    stages = {}
+    resident = property(lambda _: True, lambda *_: None)
+    monkeypatch.setattr(FeatureExtractor, "resident", resident, raising=False)
+    monkeypatch.setattr(
+        "itl.learner.stages.train", lambda stage, *_, **__: stages.update({stage.name: stage.capturable})
+    )
+    model = learner("itl", **{"net.trained": 3, "tangent.solver": "sgd"})
+    model.learn(*pictures(0))
+    assert stages == {"specialist": True, "tangent": False, "projection": True}

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import itl
-from itl import Learner, UserError
+from itl import Learner, UserError, nets
 from itl.generalists.tangent_model import TangentModel
 from itl.nets import ModuleAdapter, split_frozen, with_new_classifier
 from support.tiny import TINY, LambdaCallback, differing_keys, learner_snapshot, tiny_images, tiny_net, tiny_stream
@@ -265,6 +265,14 @@ def test_module_is_cut_before_its_last_layers(made: type[nn.Module]) -> None:
     assert not any(layer.training for layer in head.modules() if isinstance(layer, nn.BatchNorm2d))
     grads = torch.autograd.grad(head(features).sum(), [p for p in head.parameters() if p.requires_grad])
     assert all(bool(torch.isfinite(grad).all()) for grad in grads)
+
+
+@pytest.mark.parametrize("trained", [1, 2])
+def test_steps_of_layers_after_a_trunk_can_be_captured_if_they_are_known(trained: int) -> None:
+    ours = nets.build("resnet8", 3, channels=1, generator=torch.Generator())
+    assert split_frozen(ours, trained, (1, 8, 8))[1].capturable
+    module = split_frozen(ModuleAdapter(TinyViT()), trained, (1, 8, 8))[1]
+    assert module.capturable is (trained == 1)  # a user's layers may draw random numbers
 
 
 class SkipsTheBlock(nn.Module):
