@@ -2,6 +2,7 @@
 
     python benchmarks/unknown.py --cifar cifar-10-batches-bin --out FILE
     python benchmarks/unknown.py --folders PHOTOS --out FILE  # one sub-folder of images per class
+    python benchmarks/unknown.py --folders tiny-imagenet-200/train --classes 20 --out FILE  # each seed draws 20 of them
 
 FILE gets one more line of JSON for each seed.
 
@@ -79,11 +80,16 @@ def cifar_pairs() -> dict[str, tuple[str, str]]:
     }
 
 
-def split_folders(source: Path, train: int, test: int, seed: int) -> tuple[ImagesByClass, ImagesByClass]:
-    """Training and test images of each sub-folder of a folder, chosen at random."""
+def split_folders(
+    source: Path, classes: int | None, train: int, test: int, seed: int
+) -> tuple[ImagesByClass, ImagesByClass]:
+    """Training and test images of `classes` sub-folders of a folder, or of all, chosen at random."""
     rng = np.random.default_rng(seed)
+    folders = sorted(path for path in source.iterdir() if path.is_dir())
+    if classes is not None:
+        folders = sorted(folders[k] for k in rng.permutation(len(folders))[:classes])
     splits: tuple[ImagesByClass, ImagesByClass] = ({}, {})
-    for folder in sorted(path for path in source.iterdir() if path.is_dir()):
+    for folder in folders:
         files = find_images(folder)[0]
         chosen = [files[k] for k in rng.permutation(len(files))]
         splits[0][folder.name], splits[1][folder.name] = chosen[:train], chosen[train : train + test]
@@ -161,7 +167,7 @@ def cases(args: argparse.Namespace, work: Path, seed: int) -> Any:
         for name, (taught, never) in (cifar_pairs() if args.pairs else CIFAR_CASES).items():
             yield name, taught.split(), never.split(), train, test
         return
-    train, test = split_folders(args.folders, args.train, args.test, seed)
+    train, test = split_folders(args.folders, args.classes, args.train, args.test, seed)
     names = [sorted(train)[k] for k in np.random.default_rng(seed).permutation(len(train))]
     half = len(names) // 2
     yield args.folders.name, names[:half], names[half:], train, test
@@ -173,6 +179,7 @@ def main() -> None:
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--cifar", type=Path)
     source.add_argument("--folders", type=Path)
+    parser.add_argument("--classes", type=int, help="sub-folders of --folders to draw; default: all")
     parser.add_argument("--train", type=int, default=125, help="images per class, of which a fifth is held out")
     parser.add_argument("--test", type=int, default=100, help="test images per class")
     parser.add_argument("--seeds", default="0,1,2")
