@@ -4,13 +4,14 @@ The study of the ITL paper's appendix, on seq-digits:
 
 python benchmarks/buffer_policies.py            # run what is missing (interrupted runs continue), print the table
 python benchmarks/buffer_policies.py --write    # also draw docs/img/policies.png and update docs/memory.md
+python benchmarks/buffer_policies.py --seeds 3,4 --processes 2   # other seeds, two runs at once
 python benchmarks/buffer_policies.py --dry      # run nothing
 """
 
 import argparse
 import statistics
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,15 +35,15 @@ CURVES: dict[str, Curve] = {
 }
 
 
-def configs() -> Iterator[Config]:
-    for seed in SEEDS:  # seeds in the outer loop, so that an unfinished study has all points
+def configs(seeds: Sequence[int]) -> Iterator[Config]:
+    for seed in seeds:  # seeds in the outer loop, so that an unfinished study has all points
         for variant, (_, settings) in (point for curve in CURVES.values() for point in curve.items()):
             yield Config(seed=seed, settings=settings, variant=variant)
 
 
-def run_missing() -> None:
-    missing = [config for config in configs() if result_at(RESULTS / "policies" / config.name) is None]
-    run_all(missing, RESULTS / "policies", "data", LocalBackend(threads=1, device="cpu"))
+def run_missing(seeds: Sequence[int], processes: int | None) -> None:
+    missing = [config for config in configs(seeds) if result_at(RESULTS / "policies" / config.name) is None]
+    run_all(missing, RESULTS / "policies", "data", LocalBackend(processes, threads=1, device="cpu"))
 
 
 def results_of(variant: str | None, method: str = "itl") -> list[dict[str, Any]]:
@@ -118,9 +119,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help="draw the figure and update the page")
     parser.add_argument("--dry", action="store_true", help="run nothing")
+    parser.add_argument("--seeds", default=",".join(map(str, SEEDS)), help="seeds to run, separated by commas")
+    parser.add_argument("--processes", type=int, help="runs at once; default: one per core")
     options = parser.parse_args()
     if not options.dry:
-        run_missing()
+        run_missing([int(seed) for seed in options.seeds.split(",")], options.processes)
     if options.write:
         draw(HOME / "docs" / "img" / "policies.png")
         put(HOME / "docs" / "memory.md", "policies", table())
