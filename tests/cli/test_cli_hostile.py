@@ -8,6 +8,7 @@ import io
 import json
 import os
 import pickle
+import re
 import shutil
 import struct
 import subprocess
@@ -24,7 +25,7 @@ from PIL import Image
 
 from itl import UserError
 from itl.apps.images import decoded_cache
-from itl.apps.model import classify_onnx
+from itl.apps.model import Model, classify_onnx
 from itl.checkpoint import store
 from itl.results import RunFolder
 from itl.streams import mnist, tinyimagenet
@@ -251,6 +252,43 @@ def test_sparse_file_is_refused_without_reading_it(model: Path, monkeypatch: pyt
     monkeypatch.setattr(hashlib, "file_digest", refuse)
     with pytest.raises(UserError, match="damaged"):
         store.read_generation(model, generation.name)
+
+
+@pytest.mark.parametrize("group", ["specialist.", "net."])
+@pytest.mark.parametrize("command", ["info", "check", "predict"])
+def test_tensors_larger_than_the_settings_need_are_refused_without_reading_them(
+    model: Path, group: str, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its header and its size in the list of checksums are valid."""
+    generation = model / store.current(model)
+    path, size = generation / "tensors.safetensors", 8 << 30
+    header = json.dumps({f"{group}huge": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}).encode()
+    path.write_bytes(len(header).to_bytes(8, "little") + header)
+    os.truncate(path, size := 8 + len(header) + size)
+    sums = generation / "SHA256SUMS"
+    sums.write_text(re.sub(r"# \d+ bytes  tensors", f"# {size} bytes  tensors", sums.read_text()))
+    store.set_current(model, generation.name)
+    digest = hashlib.file_digest
+
+    def refuse(file: Any, *args: Any) -> Any:
+        assert os.fstat(file.fileno()).st_size < size, "the whole file was read"
+        return digest(file, *args)
+
+    monkeypatch.setattr(hashlib, "file_digest", refuse)
+    outcome = run_in_process(command, "m", *(["m"] if command == "predict" else []))
+    assert outcome.code == 2, outcome
+    assert re.fullmatch(
+        r"itl: \S+tensors.safetensors has 8192 MiB, more than the \d{4} MiB that a model with these settings can need; "
+        r"restore it from a copy; itl undo m restores the last intact state\n",
+        outcome.err,
+    )
+    assert run_in_process("undo", "m").code == 0
+    assert run_in_process("check", "m").code == 0
+
+
+def test_large_tensors_are_read_if_the_settings_need_them(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "SIZE_TO_CHECK", 0)
+    assert len(Model.open(model, device="cpu").classes) == 4
 
 
 @pytest.mark.parametrize(("pattern", "code"), [("SHA256SUMS", 2), ("memory/*/*.png", 0)])

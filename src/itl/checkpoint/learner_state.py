@@ -29,13 +29,17 @@ class LearnerState:
     metadata: dict[str, Any]
 
     @classmethod
-    def read(cls, folder: str | os.PathLike[str]) -> LearnerState:
+    def read(cls, folder: str | os.PathLike[str], size_limit: store.SizeLimit | None = None) -> LearnerState:
         """Read the state from a model folder and verify its checksums.
+
+        Args:
+            folder: The model folder.
+            size_limit: As in `store.read_generation`.
 
         Raises:
             UserError: The folder is not a model folder, is damaged or cannot be read.
         """
-        return cls(*store.read(folder))
+        return cls(*store.read(folder, size_limit))
 
     def write(self, folder: str | os.PathLike[str]) -> None:
         """Write the state as the new current generation of a model folder.

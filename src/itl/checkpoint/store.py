@@ -55,10 +55,13 @@ __all__ = [
     "CURRENT",
     "FORMAT_VERSION",
     "MAX_READ_ATTEMPTS",
+    "SIZE_TO_CHECK",
     "STATE",
     "TENSORS",
     "FileEntry",
+    "SizeLimit",
     "TemporarilyUnreadable",
+    "TooLarge",
     "UnsupportedVersion",
     "current",
     "current_unchecked",
@@ -86,12 +89,18 @@ __all__ = [
 FORMAT_VERSION = 2
 TRANSIENT_ERRORS = (errno.EMFILE, errno.ENFILE, errno.ESTALE, errno.ENOMEM)  # they do not mean that a file is damaged
 DISK_FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT)
+SIZE_TO_CHECK = 4 << 30  # bytes; larger tensors are read only if the model's settings can need them
+SizeLimit = Callable[[dict[str, Any]], float]  # from the content of `state.json` to bytes of tensors
 MAX_READ_ATTEMPTS = 5  # another process may replace the generation during each of them
 BUSY = "{} is replaced by another process faster than it can be read; try again later"
 
 
 class TemporarilyUnreadable(UserError):
     """A folder that this process cannot read now, but that may be intact."""
+
+
+class TooLarge(UserError):
+    """A file that is larger than the model's settings explain."""
 
 
 class UnsupportedVersion(UserError):
@@ -200,17 +209,24 @@ def current(folder: str | os.PathLike[str]) -> str:
     raise UserError(BUSY.format(root))
 
 
-def is_intact(root: Path, name: str) -> bool:
+def is_intact(root: Path, name: str, size_limit: SizeLimit | None = None) -> bool:
     """Whether the tensors and the state of a generation are intact, even if its `SHA256SUMS` or `CURRENT` is not.
+
+    Args:
+        root: The model folder.
+        name: The generation.
+        size_limit: As in `read_generation`.
 
     Raises:
         TemporarilyUnreadable: The files cannot be read now.
         UnsupportedVersion: The state was written by another version of itl.
     """
     try:
-        read_generation(root, name)
+        read_generation(root, name, size_limit)
     except (TemporarilyUnreadable, UnsupportedVersion):
         raise
+    except TooLarge:
+        return False
     except UserError:
         generation = root / name
         try:
@@ -243,8 +259,14 @@ def remove(root: Path) -> None:
     remove_generations(root, names)
 
 
-def read(folder: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def read(
+    folder: str | os.PathLike[str], size_limit: SizeLimit | None = None
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read the current generation; if it is replaced meanwhile, read the new one.
+
+    Args:
+        folder: The model folder.
+        size_limit: As in `read_generation`.
 
     Returns:
         The tensors and the content of `state.json`, checked against the checksums.
@@ -255,19 +277,29 @@ def read(folder: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, A
     for _ in range(MAX_READ_ATTEMPTS):
         name = current(folder)
         try:
-            return read_generation(Path(folder), name)
+            return read_generation(Path(folder), name, size_limit)
         except UserError:
             if current(folder) == name:
                 raise
     raise UserError(BUSY.format(folder))
 
 
-def read_generation(root: Path, name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def read_generation(
+    root: Path, name: str, size_limit: SizeLimit | None = None
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors and state of a generation. Both checksums are verified before a tensor is loaded.
 
     Further files are verified by their owner (`verify_file`): damage to one of them does not concern the weights.
 
+    Args:
+        root: The model folder.
+        name: The generation.
+        size_limit: Given the content of `state.json`, returns how many bytes its tensors can have. It is called for
+            more than `SIZE_TO_CHECK` bytes only, before they are read. A folder of somebody else may contain matching
+            checksums of anything.
+
     Raises:
+        TooLarge: There are more bytes of tensors.
         UserError: A file is missing, damaged or of another format version, or cannot be read.
     """
     generation = root / name
@@ -279,6 +311,8 @@ def read_generation(root: Path, name: str) -> tuple[dict[str, Tensor], dict[str,
             message = f"{generation / STATE} has another format version; this itl reads version {FORMAT_VERSION}"
             raise UnsupportedVersion(message) if other_version else UserError(message)
         verify_file(root, generation / STATE, checksums[STATE])
+        if size_limit is not None:
+            _check_size(generation / TENSORS, state, size_limit)
         if checksums[TENSORS].size is None and check_regular(generation / TENSORS, root):
             with safe_open(generation / TENSORS, framework="pt"):
                 pass  # compares the length of the file with its header, before all of it is read
@@ -288,6 +322,15 @@ def read_generation(root: Path, name: str) -> tuple[dict[str, Tensor], dict[str,
         raise _missing_file(root, error) from None
     except (OSError, ValueError, RecursionError, MemoryError, SafetensorError) as error:
         raise read_error(root, error) from None
+
+
+def _check_size(tensors: Path, state: dict[str, Any], size_limit: SizeLimit) -> None:
+    size = tensors.lstat().st_size
+    if size > SIZE_TO_CHECK and size > (limit := max(SIZE_TO_CHECK, size_limit(state))):
+        raise TooLarge(
+            f"{tensors} has {size >> 20} MiB, more than the {int(limit) >> 20} MiB that a model with these settings "
+            "can need; restore it from a copy"
+        )
 
 
 def read_error(root: Path, error: BaseException) -> UserError:

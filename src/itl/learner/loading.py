@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,6 +26,7 @@ from itl.nets import find as find_backbone
 from itl.settings import flatten
 from itl.streams import Images, Traits
 
+MAX_COPIES = 64  # no method keeps more tensors of the network's or the memory's size, in training or between lessons
 MAX_ROUNDS = 10**9  # no stage has more; a larger number means that the folder is damaged
 
 
@@ -51,7 +54,7 @@ def load_learner(
     Raises:
         UserError: The folder is damaged, or has no learner that this version can read.
     """
-    state = LearnerState.read(folder)
+    state = LearnerState.read(folder, partial(max_tensor_bytes, source=folder, net=net))
     return learner_from_state(state, folder, device=device, settings=settings, callback=callback, net=net)
 
 
@@ -102,6 +105,40 @@ def learner_from_state(
             f"the model folder {source} does not fit this version of itl: {store.error_summary(error)}"
         ) from error
     return learner
+
+
+def max_tensor_bytes(
+    values: Mapping[str, Any], source: str | os.PathLike[str] = "", net: nn.Module | None = None
+) -> float:
+    """Upper bound of the size of a saved learner's tensors, from its settings. Nothing of this size is allocated.
+
+    Args:
+        values: Metadata of the learner's state, unverified.
+        source: Where the state comes from, for error messages.
+        net: Module with the structure of the network, for a learner that was created with `net`.
+
+    Raises:
+        UserError: The metadata do not describe a learner that this version can build.
+    """
+    try:
+        own_net = _adapt_module(source, values["network"], net)
+        settings = update_saved_settings(values["settings"])
+        if own_net is None:
+            _find_backbone(source, settings)
+        arguments = (values["method"], values["buffer"], values["seed"], values["classes"])
+        try:
+            configuration = Learner(*arguments, settings=settings, net=own_net).configuration
+        except UserError as error:
+            raise ValueError(str(error)) from None
+        parts = _networks(values, configuration, width=None)
+        weights = sum(tensor.nbytes for part in parts for tensor in part.state_dict().values())
+        values_per_image = math.prod(map(int, values["shape"])) + int(values["outputs"])
+        memory = 4 * int(values["buffer"]) * values_per_image
+    except (AttributeError, LookupError, TypeError, ValueError, RuntimeError, OverflowError, MemoryError) as error:
+        raise UserError(
+            f"the model folder {source} does not fit this version of itl: {store.error_summary(error)}"
+        ) from error
+    return float(store.SIZE_TO_CHECK + MAX_COPIES * (weights + memory))
 
 
 def use_saved_threads(learner: Learner) -> None:
@@ -155,27 +192,35 @@ def _check_sizes(state: LearnerState, configuration: Configuration) -> None:
         raise ValueError(f"the number of outputs is {outputs!r}, not a positive integer")
     if outputs not in [len(tensor) for tensor in state.group("net.").values() if tensor.ndim]:
         raise ValueError(f"no layer has {outputs} outputs")
-    settings = configuration.settings_for(values["stream"]).net
-    # Allocates nothing. Other libraries' networks cannot always be built so, and name their own sizes.
-    with torch.device("cpu" if ":" in settings.name else "meta"):
-        net: nn.Module = configuration.network(settings, shape[0], outputs)
-        trunk: nn.Module = nn.Sequential()
-        if settings.trained is not None:
-            input_shape = (shape[0], settings.size or shape[1], settings.size or shape[2])
-            saved = state.group("net.").get("classifier.weight")
-            trunk, net = split_frozen(  # type: ignore[assignment]
-                net,  # type: ignore[arg-type]
-                settings.trained,
-                input_shape,
-                settings.feature_layers,
-                width=None if saved is None or saved.ndim != 2 else saved.shape[1],  # slow to compute without weights
-            )
+    classifier = state.group("net.").get("classifier.weight")
+    width = None if classifier is None or classifier.ndim != 2 else classifier.shape[1]
+    trunk, net = _networks(values, configuration, width)
     if _shapes(net) != _saved_shapes(state, "net.") or _shapes(trunk) != _saved_shapes(state, "trunk."):
         own_net = configuration.own_net
         name = values["settings"]["net.name"] if own_net is None else own_net.describe()["class"]
         raise ValueError(f"the weights do not fit a {name} with {outputs} outputs")
     if not all(0 <= int(column) < outputs for task in values["tasks"] for column in task):
         raise ValueError(f"a task has classes beyond the {outputs} outputs")
+
+
+def _networks(
+    values: Mapping[str, Any], configuration: Configuration, width: int | None
+) -> tuple[nn.Module, nn.Module]:
+    """The frozen trunk (empty for none) and the rest of the network, without weights.
+
+    Args:
+        values: Metadata of the learner's state.
+        configuration: Arguments of the learner.
+        width: Number of features of the trunk, if known; it is slow to compute without weights.
+    """
+    shape, settings = values["shape"], configuration.settings_for(values["stream"]).net
+    # Allocates nothing. Other libraries' networks cannot always be built so, and name their own sizes.
+    with torch.device("cpu" if ":" in settings.name else "meta"):
+        net = configuration.network(settings, shape[0], values["outputs"])
+        if settings.trained is None:
+            return nn.Sequential(), net
+        input_shape = (shape[0], settings.size or shape[1], settings.size or shape[2])
+        return split_frozen(net, settings.trained, input_shape, settings.feature_layers, width=width)
 
 
 def _shapes(module: nn.Module) -> dict[str, torch.Size]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from itl.apps.model.folder import Model
-from itl.apps.model.generations import find_damage, newest_intact
+from itl.apps.model.generations import find_damage, newest_intact, size_limit
 from itl.apps.model.memory_images import MEMORY_FOLDER
 from itl.checkpoint import store
 from itl.checkpoint.checksums import readable_entries
@@ -57,7 +57,7 @@ def _check(path: Path, repair: bool) -> CheckResult:
     current = store.current_unchecked(path)
     for name in store.generations(path):
         result.states += 1
-        if not store.is_intact(path, name):
+        if not store.is_intact(path, name, size_limit):
             result.problems.append(f"{name} is damaged; itl undo cannot go back to it")
             continue
         damaged = damaged_images(path, name)

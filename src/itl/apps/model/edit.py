@@ -14,7 +14,14 @@ import torch
 from torch import Tensor
 
 from itl.apps.model.folder import Model
-from itl.apps.model.generations import earlier_finished, find_damage, history_of, newest_intact, pending_lesson
+from itl.apps.model.generations import (
+    earlier_finished,
+    find_damage,
+    history_of,
+    newest_intact,
+    pending_lesson,
+    size_limit,
+)
 from itl.checkpoint import store
 from itl.checkpoint.lock import locked, remove_folder
 from itl.engine.keyed_random import generator
@@ -61,7 +68,7 @@ def _undo(path: Path) -> list[dict[str, Any]]:
     target = next(earlier_finished(path), None)
     if target is None:
         return _remove_unfinished_model(path)
-    store.read_generation(path, target)
+    store.read_generation(path, target, size_limit)
     history, kept = history_of(path / store.current(path)), history_of(path / target)
     names = store.generations(path)
     with _unwritable_as_user_error(path):
@@ -85,7 +92,7 @@ def _undo_damage(path: Path, damage: UserError) -> list[dict[str, Any]]:
     with suppress(UserError):  # if `CURRENT` itself is damaged, it may name any generation
         current = store.generation_number(store.current(path))
         after = [name for name in names if store.generation_number(name) > current]
-    damaged = [name for name in names[names.index(target) + 1 :] if not store.is_intact(path, name)]
+    damaged = [name for name in names[names.index(target) + 1 :] if not store.is_intact(path, name, size_limit)]
     with _unwritable_as_user_error(path):
         store.restore_current(path, target)
     store.remove_generations(path, {*damaged, *after})

@@ -10,6 +10,7 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ from itl.checkpoint import store
 from itl.checkpoint.learner_state import LearnerState
 from itl.checkpoint.lock import lock, locked
 from itl.errors import UserError
-from itl.learner import Learner, learner_from_state, use_saved_threads
+from itl.learner import Learner, learner_from_state, max_tensor_bytes, use_saved_threads
 from itl.nets import backbone_settings, fixed_input_size
 from itl.nets import find as find_backbone
 from itl.streams import Images, Task
@@ -194,7 +195,7 @@ class Model(PredictionMixin):
     def _from_generation(
         cls, root: Path, name: str, device: str, settings: dict[str, Any], net: nn.Module | None, memory: bool
     ) -> Model:
-        tensors, state = store.read_generation(root, name)
+        tensors, state = store.read_generation(root, name, partial(max_tensor_bytes, source=root, net=net))
         metadata, memory_images = read_metadata(root, state), MemoryImageFiles()
         as_files = METADATA_KEY in state["notes"] and "memory.pixels" not in tensors
         if as_files and memory:

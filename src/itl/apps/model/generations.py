@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -11,6 +12,15 @@ from itl.apps.model.history import readable_entries
 from itl.apps.model.metadata import METADATA_KEY
 from itl.checkpoint import store
 from itl.errors import UserError
+from itl.learner import max_tensor_bytes
+
+
+def size_limit(state: dict[str, Any]) -> float:
+    """`max_tensor_bytes` of a generation; infinite if its network cannot be built here, which does not damage it."""
+    try:
+        return max_tensor_bytes(state)
+    except UserError:
+        return math.inf
 
 
 def newest_finished(root: Path, current: str) -> str:
@@ -38,7 +48,7 @@ def last_finished(root: Path, current: str, count: int) -> list[str]:
 def find_damage(root: Path) -> UserError | None:
     """Return what is wrong with the files of the current generation, or None."""
     try:
-        store.read(root)
+        store.read(root, size_limit)
     except UserError as error:
         return error
     return None
@@ -66,7 +76,7 @@ def newest_intact(root: Path) -> str | None:
     for name in reversed(store.generations(root)):
         if current is not None and store.generation_number(name) > store.generation_number(current):
             continue  # it was never the current one, or was undone
-        if store.is_intact(root, name):
+        if store.is_intact(root, name, size_limit):
             return name
     return None
 
