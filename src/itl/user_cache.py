@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from contextlib import suppress
 from pathlib import Path
 
@@ -32,19 +33,24 @@ def user_cache(kind: str) -> Path | None:
 
 
 def read_cached(file: Path) -> bytes | None:
-    """What `write_cached` was given; None if the file is missing, cannot be read or is damaged."""
-    try:
-        content = memoryview(read_regular(file, MAX_CACHED_BYTES))
-    except OSError:
-        return None
-    size = hashlib.sha256().digest_size
-    return bytes(content[size:]) if hashlib.sha256(content[size:]).digest() == content[:size] else None
+    """What `write_cached` was given for this path; None if it is missing, cannot be read or is damaged."""
+    name = re.compile(re.escape(f"{file.stem}-") + "([0-9a-f]{64})" + re.escape(file.suffix))
+    with suppress(OSError):
+        for cached in sorted(file.parent.iterdir()):
+            if found := name.fullmatch(cached.name):
+                with suppress(OSError):
+                    data = read_regular(cached, MAX_CACHED_BYTES)
+                    if hashlib.sha256(data).hexdigest() == found[1]:
+                        return data
+    return None
 
 
 def write_cached(file: Path, data: bytes) -> None:
-    """Write data behind their checksum. A cache that cannot be written to is left as it is."""
+    """Write data to a file whose name is that of `file` and their checksum: `NAME-SHA256.SUFFIX`.
+
+    A cache that cannot be written to is left as it is.
+    """
     with suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_write(file) as draft:
-            draft.write(hashlib.sha256(data).digest())
+        with atomic_write(file.with_name(f"{file.stem}-{hashlib.sha256(data).hexdigest()}{file.suffix}")) as draft:
             draft.write(data)

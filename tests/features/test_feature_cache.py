@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -140,9 +141,9 @@ class Trunk(nn.Module):
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "intact": lambda data: data,
     "flipped": lambda data: data[:-3] + bytes([data[-3] ^ 1]) + data[-2:],
-    "truncated": lambda data: data[:100],
+    "truncated": lambda data: data[: len(data) // 2],
     "empty": lambda data: b"",
-    "without checksum": lambda data: data[32:],
+    "in the format of earlier versions": lambda data: hashlib.sha256(data).digest() + data,
 }
 
 
@@ -151,9 +152,11 @@ def test_damaged_trunk_is_converted_again(tmp_path: Path, damage: str) -> None:
     pytest.importorskip("onnxruntime")
     images, file = torch.arange(48, dtype=torch.uint8).view(2, 3, 2, 4), tmp_path / "a" / "trunk.onnx"
     assert load_onnx_trunk(Trunk(), images, file) is not None
+    file = file_of(file.parent, "trunk")
     intact = file.read_bytes()
+    assert file.name == f"trunk-{hashlib.sha256(intact).hexdigest()}.onnx"
     file.write_bytes(DAMAGES[damage](intact))
-    run = load_onnx_trunk(Trunk(), images, file)
+    run = load_onnx_trunk(Trunk(), images, file.with_name("trunk.onnx"))
     assert run is not None
     assert torch.equal(run(images), Trunk()(images))
     assert file.read_bytes() == intact
@@ -191,7 +194,7 @@ def test_damaged_weights_are_read_from_the_package_again(
 
 def test_cached_file_follows_no_link(tmp_path: Path) -> None:
     (tmp_path / "victim").write_bytes(b"safe")
-    (tmp_path / "cached").symlink_to("victim")
+    (tmp_path / f"cached-{hashlib.sha256(b'data').hexdigest()}").symlink_to("victim")
     write_cached(tmp_path / "cached", b"data")
     assert read_cached(tmp_path / "cached") == b"data"
     assert (tmp_path / "victim").read_bytes() == b"safe"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 import shutil
 from importlib.util import find_spec
 from pathlib import Path
@@ -9,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from itl import nets
 from itl.errors import UserError
@@ -46,7 +49,10 @@ def test_logits_agree_with_the_reference_implementation(variant, size):
 
 def test_weights_are_cached_as_safetensors_and_read_from_there(own_cache, monkeypatch):
     first = nets.build("efficientnet-lite0", 3, pretrained=True)
-    assert [file.suffix for file in (own_cache / "weights").iterdir()] == [".safetensors"]
+    (file,) = (own_cache / "weights").iterdir()
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    assert re.fullmatch(rf"efficientnet-lite0-[0-9a-f]{{16}}-{digest}\.safetensors", file.name)
+    assert torch.equal(load_file(file)["_conv_stem.weight"], first.stem.conv.weight)
     monkeypatch.setattr(packaged_weights, "find_spec", lambda name: None)  # as if the package were gone
     second = nets.build("efficientnet-lite0", 3, pretrained=True)
     assert torch.equal(first.stem.conv.weight, second.stem.conv.weight)
@@ -59,6 +65,17 @@ def test_a_damaged_cache_is_replaced(own_cache):
     file.write_bytes(b"\0" * 100)
     nets.build("efficientnet-lite0", 3, pretrained=True)
     assert file.stat().st_size == size
+
+
+def test_a_file_in_the_format_of_earlier_versions_is_not_used(own_cache):
+    first = nets.build("efficientnet-lite0", 3, pretrained=True)
+    (file,) = (own_cache / "weights").iterdir()
+    data = file.read_bytes()
+    old = file.rename(file.with_name(f"efficientnet-lite0-{'0' * 64}.safetensors"))
+    old.write_bytes(hashlib.sha256(data).digest() + data)
+    second = nets.build("efficientnet-lite0", 3, pretrained=True)
+    assert torch.equal(first.stem.conv.weight, second.stem.conv.weight)
+    assert file.read_bytes() == data
 
 
 def test_a_missing_package_is_named_with_the_command_that_installs_it(monkeypatch):

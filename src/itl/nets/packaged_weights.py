@@ -70,7 +70,7 @@ class PackagedWeights:
 
     def _cache_file(self) -> Path | None:
         folder = user_cache("weights")
-        return None if folder is None else folder / f"{self.backbone}-{self.sha256}.safetensors"
+        return None if folder is None else folder / f"{self.backbone}-{self.sha256[:16]}.safetensors"
 
     def _read_package(self) -> dict[str, Tensor]:
         """The package's tensors. Its file is unpickled without code, and only if the hash is the expected one."""
