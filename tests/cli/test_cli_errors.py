@@ -112,7 +112,7 @@ def test_run_does_not_overwrite_an_existing_run(itl, finished_run):
     assert_user_error(itl("run", *tiny(), "--out", finished_run), "already contains a run", "--out", "--resume")
     assert_user_error(
         itl("run", *tiny("tangent.lr=0.5"), "--keep-specialists", "--out", finished_run, "--resume"),
-        "different settings",
+        "different options: tangent.lr the default, not 0.5",
     )
     assert contents(finished_run) == before
 

@@ -8,6 +8,7 @@ import shutil
 
 import pytest
 
+from itl.experiments.config import Config, first_few
 from itl.results import RunFolder
 from support.cli_process import interrupt_when, tiny
 
@@ -58,7 +59,7 @@ def test_resume_continues_the_newest_unfinished_run(itl, tmp_path, finished_run)
         (tmp_path / "runs" / name / "result.json").unlink()
     os.utime(tmp_path / "runs" / f"{NAME}-2" / "config.json", (1, 1))
     done = itl("run", *tiny(), "--keep-specialists", "--resume", "--quiet")
-    assert (done.code, done.out) == (0, f"runs/{NAME}-3\n")
+    assert (done.code, done.out, done.err) == (0, f"runs/{NAME}-3\n", f"itl: Resuming runs/{NAME}-3.\n")
     assert result(tmp_path / "runs" / f"{NAME}-3") == result(finished_run)
 
 
@@ -67,20 +68,48 @@ def test_resume_of_a_finished_run_shows_it_again(itl, tmp_path, finished_run):
     before = (tmp_path / "runs" / NAME / "result.json").read_bytes()
     done = itl("run", *tiny(), "--keep-specialists", "--resume", "--json")
     assert done.json == json.loads(before)
+    assert done.err == f"itl: runs/{NAME} is finished; nothing to resume.\n"
     assert (tmp_path / "runs" / NAME / "result.json").read_bytes() == before
 
 
 def test_resume_without_an_earlier_run_starts_one(itl, tmp_path):
     done = itl("run", *tiny(), "--method", "er", "--resume", "--quiet")
     assert (done.code, done.out) == (0, "runs/seq-digits-er-20-seed0\n")
+    assert done.err == "itl: No unfinished run with these options. Starting runs/seq-digits-er-20-seed0.\n"
 
 
 def test_resume_with_other_options_is_refused(itl, tmp_path, interrupted):
     shutil.copytree(interrupted[0] / "runs", tmp_path / "runs")
     done = itl("run", *tiny("tangent.steps=60"), "--resume")
     assert done.code == 2
-    assert "different settings" in done.err
-    assert NAME in done.err
+    assert done.err == (
+        f"itl: runs/{NAME} contains a run with different options: tangent.steps 400, not 60. "
+        "Resume it with its own options.\n"
+    )
+
+
+def test_resume_with_another_seed_says_that_a_new_run_starts(itl, tmp_path, interrupted):
+    shutil.copytree(interrupted[0] / "runs", tmp_path / "runs")
+    (tmp_path / "runs" / "damaged").mkdir()
+    (tmp_path / "runs" / "damaged" / "config.json").write_text("[")
+    done = itl("run", *tiny("tangent.steps=60"), "--seed", "1", "--resume", "--quiet")
+    name = NAME.replace("seed0", "seed1")
+    assert (done.code, done.out) == (0, f"runs/{name}\n")
+    assert done.err == (
+        f"itl: No unfinished run with these options; the latest one of itl, runs/{NAME}, has "
+        f"seed 0, not 1; tangent.steps 400, not 60. Starting runs/{name}.\n"
+    )
+
+
+def test_resume_of_several_runs_counts_them(itl, tmp_path, finished_run):
+    shutil.copytree(finished_run, tmp_path / "out" / NAME)
+    done = itl("run", *tiny(), "--keep-specialists", "--seeds", "0,1", "--out", "out", "--resume", "--quiet")
+    assert (done.code, done.err) == (0, "itl: Of 2 runs, 1 finished before, 0 resumed, 1 new.\n")
+
+
+def test_only_a_few_differences_are_named():
+    other = Config(seed=1, buffer=3, tasks=2, settings={"a": 1, "b": "x" * 99})
+    assert first_few(Config().differences(other)) == "buffer 3, not 20; seed 1, not 0; tasks 2, not the default; 2 more"
 
 
 def test_resume_refuses_a_run_that_is_in_progress(itl, tmp_path, interrupted):
@@ -92,7 +121,7 @@ def test_resume_refuses_a_run_that_is_in_progress(itl, tmp_path, interrupted):
         after = {path: path.read_bytes() for path in run_folder.rglob("*") if path.is_file()}
     assert (outcome.code, outcome.err) == (
         2,
-        f"itl: another process is writing to runs/{NAME}; wait until it has finished\n",
+        f"itl: Resuming runs/{NAME}.\nitl: another process is writing to runs/{NAME}; wait until it has finished\n",
     )
     assert before == after
 

@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from itl._deprecated import update_saved_settings
 
 if TYPE_CHECKING:
     from itl.streams import Stream
+
+
+MAX_SHOWN = 40  # characters of a value in a message
+_UNSET = object()
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,16 @@ class Config:
             progress=progress,
         )
 
+    def differences(self, other: Config) -> list[str]:
+        """Options and settings in which another configuration differs, with its value and the value here."""
+        mine, theirs = ({**asdict(c), **c.settings} for c in (self, other))
+        changed = []
+        for key in dict.fromkeys((*mine, *theirs)):
+            a, b = mine.get(key, _UNSET), theirs.get(key, _UNSET)
+            if key != "settings" and a != b:
+                changed.append(f"{key} {_shown(b)}, not {_shown(a)}")
+        return changed
+
     @property
     def name(self) -> str:
         """Folder name of the run."""
@@ -104,3 +118,14 @@ class Config:
         if self.keep_specialists:
             words.append("--keep-specialists")
         return shlex.join(str(word) for word in words)
+
+
+def _shown(value: Any) -> str:
+    text = "the default" if value is None or value is _UNSET else value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 1]}…"
+
+
+def first_few(parts: list[str], count: int = 3) -> str:
+    """The first parts of a list, and the number of the others."""
+    more = [f"{len(parts) - count} more"] if len(parts) > count else []
+    return "; ".join([*parts[:count], *more])

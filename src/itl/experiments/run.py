@@ -16,7 +16,7 @@ from itl.callbacks.checkpointing import CheckpointCallback
 from itl.engine.concurrency import run_concurrently
 from itl.engine.device import choose_engine
 from itl.errors import UserError
-from itl.experiments.config import Config
+from itl.experiments.config import Config, first_few
 from itl.experiments.recorder import Recorder
 from itl.learner import Learner, load_learner, use_saved_threads
 from itl.results import RunFolder, read_config, read_run
@@ -156,9 +156,9 @@ def _check_same_config(config: Config, folder: RunFolder) -> None:
     """Check that the run in a folder has this configuration, so that it may be resumed or returned."""
     saved = Config.from_dict(read_config(folder.path))
     if saved != config:
-        differing = [key for key, value in asdict(config).items() if value != asdict(saved)[key]]
         raise UserError(
-            f"{folder.path} contains a run with different {', '.join(differing)}. Resume it with its own options."
+            f"{folder.path} contains a run with different options: {first_few(config.differences(saved))}. "
+            "Resume it with its own options."
         )
 
 

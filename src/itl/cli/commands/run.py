@@ -11,7 +11,7 @@ import click
 
 from itl.cli import options
 from itl.cli.display.formatting import run_label
-from itl.cli.output import echo, print_json
+from itl.cli.output import echo, print_json, warn
 from itl.cli.parsing import (
     build_config,
     expand_variants,
@@ -22,7 +22,7 @@ from itl.cli.parsing import (
     read_config_file,
     with_backbone,
 )
-from itl.cli.run_folders import choose_run_folder
+from itl.cli.run_folders import choose_run_folder, resume_remark
 
 if TYPE_CHECKING:
     from itl.callbacks.base import Callback
@@ -82,6 +82,8 @@ def run(**given: Any) -> None:
 
     try:
         folders = [choose_run_folder(config, given["out"], len(configs) > 1, given["resume"]) for config in configs]
+        if given["resume"] and (remark := resume_remark(configs, folders, given["out"])):
+            warn(remark)
         results = _Session(given).run_all(configs, folders)
     finally:
         release_reserved_folders()
