@@ -57,17 +57,22 @@ def read_checksums(generation: Path) -> dict[str, FileEntry]:
     """The entries of `SHA256SUMS` by path relative to the generation.
 
     Raises:
-        UserError: A line is malformed, or a path leads out of the generation.
+        UserError: A line is malformed or not UTF-8, or a path leads out of the generation.
         FileNotFoundError: The tensors or the state are not listed.
     """
     checksums: dict[str, str] = {}
     sizes: dict[str, int] = {}
-    for line in read_regular_text(generation / CHECKSUMS).splitlines():
+    damaged = UserError(f"{generation / CHECKSUMS} is damaged; restore it from a copy")
+    try:
+        lines = read_regular_text(generation / CHECKSUMS).splitlines()
+    except UnicodeDecodeError:
+        raise damaged from None
+    for line in lines:
         checksum, size = _CHECKSUM.fullmatch(line), _SIZE.fullmatch(line)
         found = checksum or size
         target: Mapping[str, object] = checksums if checksum else sizes
         if found is None or found[2] in target or not _stays_inside(found[2]):
-            raise UserError(f"{generation / CHECKSUMS} is damaged; restore it from a copy")
+            raise damaged
         if checksum:
             checksums[found[2]] = found[1]
         else:

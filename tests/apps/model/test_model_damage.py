@@ -21,6 +21,7 @@ import torch
 
 from itl import UserError
 from itl.apps.model import Model
+from itl.apps.model.check import check
 from itl.checkpoint import store
 from support.damage import flip_bit
 from support.malformed_images import with_declared_size
@@ -338,3 +339,15 @@ def test_damaged_model_is_refused_in_one_line(original: Path, tmp_path: Path) ->
     assert [line for line in messages.values() if not re.search(r"/m\b", line)] == []  # every message names the folder
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak
     assert grown < 400 << 10, f"{grown >> 10} MiB were allocated"
+
+
+def test_damaged_list_of_another_state_does_not_keep_an_image_from_being_dropped(
+    original: Path, tmp_path: Path
+) -> None:
+    """Intact copies of a damaged image are searched in all states."""
+    folder = shutil.copytree(original, tmp_path / "m")
+    memory_image(folder).write_bytes(b"")
+    (older_generation(folder) / "SHA256SUMS").write_bytes(b"\xb0")
+    assert len(Model.open(folder, device="cpu").damaged_images) == 1
+    result = check(folder)
+    assert result.repairs == ["restored 0 and dropped 1 images of the memory; the weights are intact"]
