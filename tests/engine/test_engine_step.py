@@ -113,6 +113,21 @@ def test_specialist_steps_equal_pytorch_sgd(name: str) -> None:
     assert all(p.grad is None for p in ours.parameters())  # nothing is left behind
 
 
+def test_training_constructs_no_optimizer_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Constructing one imports TorchDynamo, which takes seconds in every process."""
+
+    def fail(*args: object) -> None:
+        raise AssertionError("an optimizer of PyTorch was constructed")
+
+    monkeypatch.setattr(torch.optim.Optimizer, "__init__", fail)
+    weight = torch.ones((), requires_grad=True)
+    stage = Stage(
+        "test", {"w": weight}, OptimizerConfig(0.5), GivenRounds([[{"x": torch.ones(())}]]), lambda b: weight * b["x"]
+    )
+    train(stage, CPU)
+    assert weight.item() == 0.5
+
+
 def test_cosine_schedule_decays_to_zero_over_all_rounds() -> None:
     optimizer = OptimizerConfig(0.4, schedule="cosine")
     whole = optimizer.rates(0, 100, 100)

@@ -1,8 +1,12 @@
 """Tests of seq-digits."""
 
+import sys
+
+import numpy as np
 import torch
 
 from itl import streams
+from itl.streams import digits
 
 
 def test_digits_have_fixed_counts_and_scaled_values():
@@ -34,8 +38,22 @@ def test_digits_split_is_stratified_and_fixed():
 def test_digits_images_match_their_labels():
     from sklearn.datasets import load_digits
 
-    digits = load_digits()
+    sklearn_digits = load_digits()
     for task in streams.load("seq-digits"):
-        assert task.train.labels.tolist() == digits.target[task.train.rows.numpy()].tolist()
+        assert task.train.labels.tolist() == sklearn_digits.target[task.train.rows.numpy()].tolist()
         back = task.train.pixels[:, 0].double() * 16 / 255
-        assert torch.equal(back.round(), torch.from_numpy(digits.images[task.train.rows.numpy()]))
+        assert torch.equal(back.round(), torch.from_numpy(sklearn_digits.images[task.train.rows.numpy()]))
+
+
+def test_digits_are_read_without_importing_scikit_learn(monkeypatch):
+    for name in ("sklearn", "sklearn.datasets"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    digits._read_table()
+    assert "sklearn" not in sys.modules
+
+
+def test_digits_are_the_same_without_their_file(monkeypatch):
+    monkeypatch.setattr(digits, "find_spec", lambda name: None)
+    theirs = digits._read_table()
+    monkeypatch.undo()
+    assert np.array_equal(digits._read_table(), theirs)

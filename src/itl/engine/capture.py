@@ -103,8 +103,6 @@ class CapturedStepper(Stepper):
             for _ in range(WARM_UP_STEPS):
                 body()
         caller.wait_stream(stream)
-        for leaf in self.leaves:
-            leaf.grad = None
         graph = torch.cuda.CUDAGraph()
         # cuBLAS keeps one workspace per stream. All graphs are captured on the same streams, but concurrent runs replay
         # them at the same time, so each graph must get its own workspace, from its pool.

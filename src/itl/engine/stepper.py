@@ -8,10 +8,12 @@ from __future__ import annotations
 import math
 import operator
 from contextlib import nullcontext
+from itertools import compress
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim.sgd import sgd
 
 from itl.engine.bf16_weights import BF16Weights
 from itl.engine.concurrency import CAPTURE_GATE, side_stream
@@ -35,16 +37,9 @@ class Stepper:
         # Loss, flag and norm of the state at the end of a round, on the host.
         self.round_summary = torch.zeros(3, pin_memory=device.type == "cuda")
         self.summary_ready = torch.cuda.Event() if device.type == "cuda" else None
-        self.optimizer = torch.optim.SGD(
-            self.leaves, lr=self.lr, momentum=stage.optimizer.momentum, weight_decay=2 * stage.optimizer.l2, fused=True
-        )
-        # The fused kernel skips the update where this flag is 1: no update after a non-finite loss.
-        self.optimizer.found_inf = self.non_finite  # type: ignore[attr-defined]
         self.momentum: dict[str, Tensor] = {}
         if stage.optimizer.momentum:
-            for name, leaf in stage.parameters.items():
-                self.momentum[name] = torch.zeros_like(leaf)
-                self.optimizer.state[leaf]["momentum_buffer"] = self.momentum[name]
+            self.momentum = {name: torch.zeros_like(leaf) for name, leaf in stage.parameters.items()}
         self.bf16_weights: BF16Weights | None = None
         self.fused_sgd: FusedSGD | None = None
         if stage.net is not None and engine.precision == "bf16":
@@ -76,15 +71,32 @@ class Stepper:
             grads = self.stage.transform_gradients(grads)
         if self.fused_sgd is not None:
             grads = self.fused_sgd(self.leaves, grads)
-        for leaf, grad in zip(self.leaves, grads, strict=True):
-            # The optimizer's fused kernel assumes that a gradient has the same strides as its weight.
-            same_strides = grad is None or grad.stride() == leaf.stride()
-            leaf.grad = grad if same_strides else torch.empty_like(leaf).copy_(grad)
-        self.optimizer.step()
+        self._update(grads)
         if self.bf16_weights is not None and self.fused_sgd is None:
             self.bf16_weights.refresh()
         if self.stage.after_step is not None:
             self.stage.after_step()
+
+    @torch.no_grad()
+    def _update(self, grads: list[Any]) -> None:
+        """Update the parameters that have a gradient; after a non-finite loss, update nothing.
+
+        This calls the function behind `torch.optim.SGD`, because constructing the class imports TorchDynamo, which takes
+        seconds.
+        """
+        # The fused kernel assumes that a gradient has the same strides as its weight.
+        matching = [
+            grad if grad.stride() == leaf.stride() else torch.empty_like(leaf).copy_(grad)
+            for leaf, grad in zip(self.leaves, grads, strict=True)
+            if grad is not None
+        ]
+        used = [grad is not None for grad in grads]
+        leaves, momenta = list(compress(self.leaves, used)), list(compress(self.momentum.values(), used))
+        config = self.stage.optimizer
+        sgd(
+            leaves, matching, momenta, fused=True, found_inf=self.non_finite, lr=self.lr,  # type: ignore[arg-type]
+            momentum=config.momentum, weight_decay=2 * config.l2, dampening=0.0, nesterov=False, maximize=False,
+        )  # fmt: skip
 
     def _record_loss(self, loss: Tensor, rate: Tensor) -> None:
         """Add the loss to the total, flag a non-finite one and set the learning rate; one kernel with Triton."""
@@ -178,8 +190,6 @@ class Stepper:
 
     def release_data(self) -> None:
         """Release the finished stage's data; `restart` may follow."""
-        for leaf in self.leaves:
-            leaf.grad = None
         self.stage = self.stage.without_data()
 
     def close(self) -> None:
