@@ -6,9 +6,13 @@ import torch, which takes seconds: the workers start after it has been configure
 
 from __future__ import annotations
 
+import gc
 import os
+from collections.abc import Iterator
 
 import pytest
+
+from support.cli_process import ForkServer
 
 # Tests with large networks or images. On the tiny ones of other tests, oneDNN is slower than PyTorch's convolutions.
 WITH_ONEDNN = {
@@ -69,6 +73,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: rank.get(item.path.name, len(LONGEST)))
 
 
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()  # what has been imported stays; searching it for garbage again and again takes long
+
+
 def pytest_configure(config: pytest.Config) -> None:
     # The first call of jvp makes torch use its own deprecated torch.jit.script.
     config.addinivalue_line("filterwarnings", "ignore:`torch.jit:DeprecationWarning")
@@ -95,4 +104,13 @@ def fixed_random_seed() -> None:
     """Seed torch's global generator before every test."""
     import torch
 
-    torch.manual_seed(0)
+    torch.default_generator.manual_seed(0)  # torch.manual_seed also seeds devices, which takes a hundred times as long
+
+
+@pytest.fixture(scope="session")
+def fork_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
+    """A server, shared by all workers, that runs command lines in forked processes."""
+    folder = tmp_path_factory.getbasetemp()
+    server = ForkServer(folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder)
+    yield server
+    server.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,14 +10,6 @@ import pytest
 from support.cli_process import ForkServer, Outcome, tiny
 
 Itl = Callable[..., Outcome]
-
-
-@pytest.fixture(scope="session")
-def fork_server() -> Iterator[ForkServer]:
-    """A server that runs command lines in forked processes."""
-    server = ForkServer()
-    yield server
-    server.close()
 
 
 @pytest.fixture

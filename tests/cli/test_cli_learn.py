@@ -189,8 +189,8 @@ def is_learning(model: Path, name: str) -> bool:
 
 
 def test_learn_continues_after_ctrl_c_and_ends_with_the_same_weights(itl, fork_server, tmp_path):
-    command = ["learn", "m", "monday", "tuesday", *NEW, *as_options({"specialist.epochs": 40})]
-    process = fork_server.start(command, tmp_path, env={"ITL_SAVE_EVERY": "0"})
+    command = ["learn", "m", "monday", "tuesday", *NEW, *as_options({"specialist.epochs": 4})]
+    process = fork_server.start(command, tmp_path, env={"ITL_SAVE_EVERY": "0"}, pause_at="CURRENT")
     interrupt_when(process, lambda: is_learning(tmp_path / "m", "tuesday"))
     ended = process.wait()
     assert ended.code == 130

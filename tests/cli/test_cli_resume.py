@@ -27,7 +27,7 @@ def metrics(folder) -> str:
 def interrupted(tmp_path_factory, fork_server):
     """The folder and the outcome of a run that was interrupted by Ctrl-C in its second task."""
     folder = tmp_path_factory.mktemp("interrupted")
-    process = fork_server.start(["run", *tiny("tangent.steps=400")], folder)
+    process = fork_server.start(["run", *tiny("tangent.steps=6")], folder, pause_at="metrics.jsonl")
     interrupt_when(process, (folder / "runs" / NAME / "model/CURRENT").exists)  # saved at the end of the first task
     return folder, process.wait()
 
@@ -43,10 +43,10 @@ def test_ctrl_c_prints_how_to_continue(interrupted):
 def test_a_resumed_run_equals_an_uninterrupted_one(itl, tmp_path, interrupted):
     shutil.copytree(interrupted[0] / "runs", tmp_path / "runs")
     assert not (tmp_path / "runs" / NAME / "result.json").exists()
-    resumed = itl("run", *tiny("tangent.steps=400"), "--resume")
+    resumed = itl("run", *tiny("tangent.steps=6"), "--resume")
     assert resumed.code == 0, resumed.err
     assert f"wrote runs/{NAME}\n" in resumed.out
-    uninterrupted = itl("run", *tiny("tangent.steps=400"), "--out", "uninterrupted")
+    uninterrupted = itl("run", *tiny("tangent.steps=6"), "--out", "uninterrupted")
     assert uninterrupted.code == 0
     assert result(tmp_path / "runs" / NAME) == result(tmp_path / "uninterrupted")
     assert metrics(tmp_path / "runs" / NAME) == metrics(tmp_path / "uninterrupted")
@@ -117,7 +117,7 @@ def test_resume_refuses_a_run_that_is_in_progress(itl, tmp_path, interrupted):
     run_folder = tmp_path / "runs" / NAME
     with RunFolder(run_folder).lock():
         before = {path: path.read_bytes() for path in run_folder.rglob("*") if path.is_file()}
-        outcome = itl("run", *tiny("tangent.steps=400"), "--resume")
+        outcome = itl("run", *tiny("tangent.steps=6"), "--resume")
         after = {path: path.read_bytes() for path in run_folder.rglob("*") if path.is_file()}
     assert (outcome.code, outcome.err) == (
         2,
@@ -131,5 +131,5 @@ def test_a_finished_run_keeps_no_temporary_files_of_killed_processes(itl, tmp_pa
     run_folder = tmp_path / "runs" / NAME
     for name in (".predictions.0123456789abcdef.tmp.npz", ".result.0123456789abcdef.tmp.json"):
         (run_folder / name).write_bytes(b"half a file")
-    assert itl("run", *tiny("tangent.steps=400"), "--resume", "--quiet").code == 0
+    assert itl("run", *tiny("tangent.steps=6"), "--resume", "--quiet").code == 0
     assert {path.name for path in run_folder.iterdir() if path.name.startswith(".")} <= {".lock"}

@@ -1,15 +1,19 @@
 """A fork server that runs command lines in separate processes without three seconds of imports each.
 
-The server process imports everything once. For every request, a JSON line, it forks a child that runs `itl` and replies
-with the child's exit code and output.
+The server process imports everything once, for all processes that run tests. For every connection it forks a process.
+For every request, a JSON line, that process forks a child that runs `itl` and replies with the child's exit code and
+output.
 """
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import json
 import os
+import select
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -41,13 +45,38 @@ class Outcome:
 
 
 class ForkServer:
-    """Runs each command line in a separate process that sees neither a GPU nor a terminal."""
+    """Runs each command line in a separate process that sees neither a GPU nor a terminal.
 
-    def __init__(self) -> None:
+    Args:
+        shared: A folder of the processes that share the server. The first of them starts it; it ends with that process,
+            but serves the connections that it has.
+    """
+
+    def __init__(self, shared: Path) -> None:
+        self.process: subprocess.Popen[bytes] | None = None
+        self.connection = socket.socket(socket.AF_UNIX)
+        with open(shared / "fork-server", "a+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.seek(0)
+            try:
+                self.connection.connect(file.read())
+            except OSError:  # there is none, or it has ended
+                address = str(Path(tempfile.mkdtemp(prefix="itl-"), "socket"))  # the length of an address is limited
+                self._start(address)
+                self.connection.connect(address)
+                file.truncate(0)
+                file.write(address)
+        self.requests, self.answers = self.connection.makefile("w"), self.connection.makefile("r")
+
+    def _start(self, address: str) -> None:
+        """Start a server that listens at `address`."""
         env = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "COLUMNS": "80"}
-        self.process = subprocess.Popen(
-            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env
-        )
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(address)
+            listener.listen()
+            number = listener.fileno()
+            command = [sys.executable, __file__, str(number)]
+            self.process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[number], env=env)
 
     def run(
         self, args: list[str], folder: Path, *, kill_after: float | None = None, env: dict[str, str] | None = None
@@ -63,6 +92,7 @@ class ForkServer:
         env: dict[str, str] | None = None,
         terminal: str | None = None,
         new_session: bool = False,
+        pause_at: str | None = None,
     ) -> StartedProcess:
         """Start `itl` with `args` in `folder`.
 
@@ -72,26 +102,24 @@ class ForkServer:
             env: Changes of the environment.
             terminal: The device of the standard output.
             new_session: Whether the process and its children form a group of processes, numbered by its `pid`.
+            pause_at: Name of a file. The process pauses whenever it is about to open or replace such a file.
         """
         request = {"args": args, "folder": str(folder), "env": env or {}, "terminal": terminal, "start": True}
-        request["new_session"] = new_session
+        request |= {"new_session": new_session, "pause_at": pause_at}
         return StartedProcess(self, self._ask(request)["pid"])
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write(json.dumps(request) + "\n")
-        self.process.stdin.flush()
-        answer: dict[str, Any] = json.loads(self.process.stdout.readline())
+        self.requests.write(json.dumps(request) + "\n")
+        self.requests.flush()
+        answer: dict[str, Any] = json.loads(self.answers.readline())
         return answer
 
     def close(self) -> None:
-        """End the server process."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.close()
-        self.process.wait()
-        self.process.stdout.close()
+        """End the connection, and the server process if this object started it."""
+        for file in (self.requests, self.answers, self.connection):
+            file.close()
+        if self.process is not None:
+            self.process.communicate()
 
 
 class StartedProcess:
@@ -131,24 +159,24 @@ def tiny(*settings: str) -> list[str]:
 
 
 def interrupt_when(process: StartedProcess, ready: Callable[[], bool], seconds: float = 900.0) -> None:
-    """Send Ctrl-C to `process` as soon as `ready()` is true.
+    """Send Ctrl-C to `process` at the first of its pauses in which `ready()` is true.
 
-    The process is paused while `ready()` is evaluated, so that it cannot advance between the check and the signal,
-    however busy the machine is.
+    The process was started with `pause_at`. It cannot advance between the check and the signal, however busy the
+    machine is.
     """
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        process.send_signal(signal.SIGSTOP)
-        while (state := _state(process.pid)) != "T":
+        if (state := _state(process.pid)) != "T":
             assert state not in ENDED, "the process ended before it could be interrupted"
-            time.sleep(0.001)
+            time.sleep(0.002)
+            continue
         interrupt = ready()
         if interrupt:
+            process.send_signal(signal.SIGUSR1)  # no more pauses
             process.send_signal(signal.SIGINT)
         process.send_signal(signal.SIGCONT)
         if interrupt:
             return
-        time.sleep(0.05)
     process.send_signal(signal.SIGKILL)
     raise TimeoutError(f"not ready to be interrupted after {seconds} s")
 
@@ -234,6 +262,20 @@ class ForkedWorker:
         return self.returncode
 
 
+def _pause_at(name: str) -> None:
+    """Stop this process whenever it is about to open or replace a file called `name`, until it receives SIGUSR1."""
+    received: list[int] = []
+    signal.signal(signal.SIGUSR1, lambda number, _: received.append(number))
+
+    def stop(event: str, args: tuple[Any, ...]) -> None:
+        if event in ("open", "os.rename") and not received:
+            path = args[event == "os.rename"]
+            if isinstance(path, str | bytes | os.PathLike) and Path(os.fsdecode(path)).name == name:
+                os.kill(os.getpid(), signal.SIGSTOP)
+
+    sys.addaudithook(stop)
+
+
 def _fork(request: dict[str, Any], main: Callable[[list[str]], Any], out: Any, err: Any) -> int:
     """Start a child process that runs a command line."""
     child = os.fork()
@@ -251,6 +293,8 @@ def _fork(request: dict[str, Any], main: Callable[[list[str]], Any], out: Any, e
     if request.get("terminal"):
         os.dup2(os.open(request["terminal"], os.O_RDWR | os.O_NOCTTY), 1)
         sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115
+    if request.get("pause_at"):
+        _pause_at(request["pause_at"])
     run_and_exit(main, request["args"])
 
 
@@ -274,11 +318,10 @@ def _warm_up() -> None:
         run(config, config.load_stream(folder), Path(folder, "run"), device="cpu")
 
 
-def serve() -> None:
-    """Answer requests from standard input until it is closed."""
+def _import_everything() -> None:
+    """Import what any command may import, and replace what is slow and not tested."""
     os.fsync = lambda handle: None  # as in conftest.py
     import itl
-    from itl.cli import main
 
     modules = [module.name for module in walk_packages(itl.__path__, "itl.") if not module.name.endswith("__main__")]
     # torch imports the first of the others when the first optimizer is created.
@@ -288,9 +331,32 @@ def serve() -> None:
     from itl.experiments.search import local_backend
 
     local_backend.subprocess = SimpleNamespace(Popen=ForkedWorker, PIPE=subprocess.PIPE)  # type: ignore[attr-defined]
+
+
+def serve(listener: socket.socket) -> NoReturn:
+    """Fork a process for each connection, until standard input is closed."""
+    _import_everything()
     _warm_up()
-    started: dict[int, tuple[Any, Any]] = {}
     gc.freeze()  # keep the memory pages shared with the children
+    while sys.stdin not in select.select([sys.stdin, listener], [], [])[0]:
+        connection = listener.accept()[0]
+        if os.fork() == 0:
+            listener.close()
+            for number in (0, 1):
+                os.dup2(connection.fileno(), number)
+            connection.close()
+            run_and_exit(answer_requests, [])
+        connection.close()
+    os.unlink(listener.getsockname())
+    os.rmdir(Path(listener.getsockname()).parent)
+    os._exit(0)
+
+
+def answer_requests(_: list[str]) -> None:
+    """Answer requests from standard input until it is closed."""
+    from itl.cli import main
+
+    started: dict[int, tuple[Any, Any]] = {}
     for line in sys.stdin:
         request = json.loads(line)
         if "wait" in request:
@@ -306,4 +372,4 @@ def serve() -> None:
 
 
 if __name__ == "__main__":
-    serve()
+    serve(socket.socket(fileno=int(sys.argv[1])))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from support.cli_process import ForkServer, StartedProcess
+from support.cli_process import StartedProcess
 from support.tiny_sweeps import BASE, RecordingRunner
 
 pytest.importorskip("optuna")
@@ -333,14 +333,6 @@ def test_test_images_are_used_for_one_choice_of_settings_only(finished, tmp_path
     (place / "config.json").write_text(json.dumps(other))
     with pytest.raises(UserError, match="already used the test images"):
         study.final_configs(finished, [1])
-
-
-@pytest.fixture
-def fork_server():
-    """Starts commands in forks of a process that has imported everything."""
-    server = ForkServer()
-    yield server
-    server.close()
 
 
 @pytest.mark.slow
