@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import re
@@ -325,3 +326,25 @@ def test_malformed_bodies_are_refused_in_one_line(client: TestClient, body: byte
     assert answer.status_code in (400, 413)
     assert "\n" not in answer.json()["error"]
     assert json.loads(answer.content)["error"]
+
+
+@pytest.mark.parametrize("kind", ["image/png", "multipart/form-data; boundary=a", "application/json"])
+@pytest.mark.parametrize("path", ["/api/pictures", "/api/predict", "/api/try", "/api/rename"])
+def test_client_that_disconnects_during_an_upload_is_no_error(client: TestClient, path: str, kind: str) -> None:
+    """An exception would be printed in the terminal, as a traceback, whenever a page is closed too early."""
+    headers = {"host": "127.0.0.1:8484", "authorization": f"Bearer {TOKEN}", "content-type": kind}
+    scope = {
+        "type": "http", "method": "POST", "path": path, "query_string": b"", "headers":
+        [(name.encode(), value.encode()) for name, value in headers.items()],
+    }  # fmt: skip
+    messages = [{"type": "http.request", "body": b"--a", "more_body": True}, {"type": "http.disconnect"}]
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return messages.pop(0)
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    asyncio.run(client.app(scope, receive, send))  # type: ignore[arg-type]
+    assert 400 <= sent[0]["status"] < 500

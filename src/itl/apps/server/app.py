@@ -12,7 +12,7 @@ from typing import Any
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
@@ -101,6 +101,7 @@ def create_app(options: ServerOptions) -> Starlette:
         exception_handlers={
             UserError: _user_error,
             HTTPException: _http_error,
+            ClientDisconnect: _disconnected,
             OSError: _system_error,
             Exception: _internal_error,
         },
@@ -121,6 +122,11 @@ def _user_error(request: Request, error: Exception) -> Response:
 def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     return SafeJSONResponse({"error": str(error.detail)}, error.status_code)
+
+
+def _disconnected(request: Request, error: Exception) -> Response:
+    """An answer that nobody receives: the page was closed, or the connection lost, during an upload."""
+    return Response(status_code=400)
 
 
 def _system_error(request: Request, error: Exception) -> Response:
