@@ -85,6 +85,14 @@ def test_class_folder_names_are_valid_and_distinct(names: list[str], expected: l
     assert class_folder_names(names) == expected
 
 
+def test_many_equal_class_names_get_folders_in_linear_time() -> None:
+    """In quadratic time, opening a hostile model to learn would take hours."""
+    count = 200_000
+    folders = class_folder_names([("a", "A")[number % 2] for number in range(count)])
+    assert folders[:4] == ["a", "A-2", "a-3", "A-4"]
+    assert folders[-1] == f"A-{count}"
+
+
 def test_checksums_can_be_verified_with_sha256sum(tmp_path: Path) -> None:
     model = trained_model(tmp_path / "m")
     assert model.generation is not None

@@ -27,16 +27,18 @@ MAX_FOLDER_NAME_LENGTH = 60
 
 def class_folder_names(names: Sequence[str]) -> list[str]:
     """Return a folder name for each class: valid on all file systems, and distinct even if case is ignored."""
-    folders: list[str] = []
+    folders: dict[str, str] = {}  # by name without case, in the order of the classes
+    numbers: dict[str, int] = {}  # the last number that was tried for a name: all smaller ones are taken
     for name in names:
         base = re.sub(r"[^\w.+ -]", "_", name)[:MAX_FOLDER_NAME_LENGTH].strip(" .") or "class"
-        candidate = base
-        for number in range(2, len(names) + 2):
-            if candidate.casefold() not in {other.casefold() for other in folders}:
-                break
+        number = numbers.get(base.casefold(), 1)
+        candidate = base if number == 1 else f"{base}-{number}"
+        while candidate.casefold() in folders:
+            number += 1
             candidate = f"{base}-{number}"
-        folders.append(candidate)
-    return folders
+        numbers[base.casefold()] = number
+        folders[candidate.casefold()] = candidate
+    return list(folders.values())
 
 
 def image_path(class_folders: Sequence[str], label: int, slot: int) -> str:
