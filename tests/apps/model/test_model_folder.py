@@ -261,11 +261,11 @@ def test_generation_replaced_while_reading_is_read_again(tmp_path: Path, monkeyp
     model = trained_model(tmp_path / "m", undo=0)
     real, raced = store.read_generation, []
 
-    def slow(root: Path, name: str) -> Any:
+    def slow(root: Path, name: str, *limit: Any) -> Any:
         if len(raced) < 2:
             raced.append(name)
             model.save()  # this removes the generation that is about to be read
-        return real(root, name)
+        return real(root, name, *limit)
 
     monkeypatch.setattr(store, "read_generation", slow)
     assert reopened(model).generation == model.generation
