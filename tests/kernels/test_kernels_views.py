@@ -21,8 +21,14 @@ FEW = [(3, 8, 8, 200), (1, 5, 2, 0)]  # enough for an interpreter
 def test_every_operation_at_every_level_in_both_steps_is_bit_equal(
     channels: int, height: int, width: int, fill: int, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One kernel for small images; the interpreter runs only the extreme levels and the middle one."""
-    steps = every_step(range(1 - BINS, BINS) if device.type == "cuda" else (1 - BINS, 0, BINS - 1))
+    """One kernel for small images.
+
+    The interpreter runs only the extreme levels and the middle one: on color images in pairs, on gray ones alone.
+    """
+    if device.type == "cuda":
+        steps = torch.cat([alone(range(1 - BINS, BINS)), in_pairs(range(1 - BINS, BINS))])
+    else:
+        steps = (in_pairs if channels == 3 else alone)((1 - BINS, 0, BINS - 1))
     some = sample_images(channels, height, width)
     images = some[torch.arange(len(steps)) % len(some)]
     n = len(images)
@@ -34,9 +40,18 @@ def test_every_operation_at_every_level_in_both_steps_is_bit_equal(
     assert torch.equal(views, augment(images, draws))
 
 
-def every_step(levels: Iterable[int]) -> Tensor:
-    """Operations and levels of two steps, int64 `[n, 4]`: each operation at each level in both steps."""
-    pairs = [(op, level) for op, name in enumerate(OPERATION_NAMES) for level in levels if level >= 0 or name in SIGNED]
-    alone = [(op, 0, level, 0) for op, level in pairs] + [(0, op, 0, level) for op, level in pairs]
-    both = [(a, b, i, j) for (a, i), (b, j) in zip(pairs, pairs[::-1], strict=True)]
-    return torch.tensor(alone + both)
+def each_level(levels: Iterable[int]) -> list[tuple[int, int]]:
+    """Each operation at each of the levels that it has."""
+    return [(op, level) for op, name in enumerate(OPERATION_NAMES) for level in levels if level >= 0 or name in SIGNED]
+
+
+def alone(levels: Iterable[int]) -> Tensor:
+    """Operations and levels of two steps, int64 `[n, 4]`: each operation in both steps, with the first in the other."""
+    pairs = each_level(levels)
+    return torch.tensor([(op, 0, level, 0) for op, level in pairs] + [(0, op, 0, level) for op, level in pairs])
+
+
+def in_pairs(levels: Iterable[int]) -> Tensor:
+    """Operations and levels of two steps, int64 `[n, 4]`: each operation in both steps, with another in the other."""
+    pairs = each_level(levels)
+    return torch.tensor([(a, b, i, j) for (a, i), (b, j) in zip(pairs, pairs[::-1], strict=True)])

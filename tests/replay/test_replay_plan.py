@@ -201,7 +201,7 @@ def test_offline_er_is_bit_equal_to_a_plain_loop_over_a_frozen_memory(specialist
 def test_chunk_size_does_not_change_results(method: str, buffer: int) -> None:
     stream, snapshots = tiny_stream(), []
     for budget, resident in ((256 << 20, None), (1, None), (1200, 0), (5000, 1 << 30)):
-        learner = tiny_learner(method, buffer, net__name="resnet8")
+        learner = tiny_learner(method, buffer)
         learner.prepare(stream.tasks[0])
         learner.engine = replace(learner.engine, input_bytes=budget, resident_bytes=resident)
         for task in stream:

@@ -1,4 +1,4 @@
-"""A small network that counts as pre-trained, for tests of frozen trunks: it is converted and computed in little time."""
+"""A small network that counts as pre-trained, for tests of frozen trunks: fast to convert and to compute."""
 
 from __future__ import annotations
 

@@ -81,8 +81,8 @@ class Stepper:
     def _update(self, grads: list[Any]) -> None:
         """Update the parameters that have a gradient; after a non-finite loss, update nothing.
 
-        This calls the function behind `torch.optim.SGD`, because constructing the class imports TorchDynamo, which takes
-        seconds.
+        This calls the function behind `torch.optim.SGD`, because constructing the class takes seconds: it imports
+        TorchDynamo.
         """
         # The fused kernel assumes that a gradient has the same strides as its weight.
         matching = [
