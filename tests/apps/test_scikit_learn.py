@@ -64,7 +64,7 @@ def digits() -> tuple[np.ndarray, ...]:
 def test_partial_fit_learns_digits_class_by_class() -> None:
     X, X_test, y, y_test = digits()
     short = {"net.width": 8, "tangent.steps": 40, "projection.steps": 40}
-    model = classifier(epochs=10, image_shape=(8, 8), buffer=100, settings=short)
+    model = classifier(epochs=8, image_shape=(8, 8), buffer=100, settings=short)
     for group in ((0, 1, 2, 3, 4), (5, 6, 7, 8, 9)):
         rows = np.isin(y, group)
         model.partial_fit(X[rows], y[rows])

@@ -144,11 +144,12 @@ def test_seed_determines_the_result() -> None:
 def test_learner_reaches_more_than_chance_accuracy() -> None:
     """With enough steps on an easy problem, replay preserves the first task."""
     stream = tiny_stream(classes=4, tasks=2, each=16)
-    epochs = {"specialist__epochs": 20, "tangent__epochs": 24, "projection__epochs": 24}
+    epochs = {"specialist__epochs": 12, "tangent__epochs": 16, "projection__epochs": 16}
     learner = tiny_learner("itl", buffer=16, net__name="resnet8", **epochs)
     for task in stream:
         learner.learn(task)
     scores = learner.evaluate(stream)
+    print("SCORES", scores.class_il, [s.class_il for s in scores.per_task])
     assert scores.class_il > 60  # chance is 25
     assert scores.task_il >= scores.class_il
     assert min(score.class_il for score in scores.per_task) > 40
