@@ -24,7 +24,8 @@ def find(name: str) -> type[Specialist]:
     Raises:
         UserError: If there is no such specialist, or it is a plug-in that cannot be used.
     """
-    if name not in method_catalog.built_in() and name not in names():  # listing plug-ins takes long
+    known = name in method_catalog.built_in() or name in method_catalog.REGISTERED
+    if not known and name not in names():  # listing plug-ins takes long
         raise unknown("specialist", name, names())
     return method_catalog.load(name)
 
