@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from support.cli_process import ForkServer, Outcome, tiny
+from support.command_line import run_in_process
 
 Itl = Callable[..., Outcome]
 
@@ -16,6 +17,17 @@ Itl = Callable[..., Outcome]
 def itl(fork_server: ForkServer, tmp_path: Path) -> Itl:
     """A function that runs `itl` with the given arguments in a separate process, in an empty folder."""
     return lambda *args, folder=tmp_path: fork_server.run([str(arg) for arg in args], folder)
+
+
+@pytest.fixture
+def quick_itl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itl:
+    """A function that runs `itl` in this process, in an empty folder, for commands that are refused or only print.
+
+    A fork of the server takes several times as long as such a command.
+    """
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    return lambda *args: run_in_process(*map(str, args))
 
 
 @pytest.fixture(scope="session")

@@ -91,8 +91,8 @@ def test_learn_prints_one_plain_line_per_stage_if_the_output_is_not_a_terminal(i
 
 
 @pytest.mark.parametrize("command", ["learn", "predict", "eval", "info"])
-def test_help_of_folder_commands_has_no_terms_of_the_benchmark(itl, command):
-    text = itl(command, "--help").out.lower()
+def test_help_of_folder_commands_has_no_terms_of_the_benchmark(quick_itl, command):
+    text = quick_itl(command, "--help").out.lower()
     assert not re.findall("specialist|generalist|half-pipe|tangent|class-il|expert", text)
 
 
@@ -161,8 +161,8 @@ def test_learn_lists_unreadable_files_and_learns_the_others(itl, tmp_path):
         (["m"], ["Missing argument 'FOLDER…'"]),
     ],
 )
-def test_learn_with_a_wrong_option_fails_and_creates_no_model(itl, tmp_path, args, words):
-    done = itl("learn", *args)
+def test_learn_with_a_wrong_option_fails_and_creates_no_model(quick_itl, tmp_path, args, words):
+    done = quick_itl("learn", *args)
     assert (done.code, done.out) == (2, "")
     assert done.err.startswith("itl: ")
     assert done.err.count("\n") == 1

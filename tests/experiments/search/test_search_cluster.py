@@ -93,16 +93,20 @@ def alone(tmp_path_factory) -> Path:
     return out
 
 
-@pytest.fixture
-def cluster(monkeypatch):
-    """Cluster of a head without cores and two nodes with one core each, all on this machine."""
-    monkeypatch.setenv("ITL_SAVE_EVERY", "1")
+@pytest.fixture(scope="module")
+def cluster():
+    """Cluster of a head without cores and two nodes with one core each, all on this machine.
+
+    It takes ten seconds to start, so the tests share it. The one that kills a node is the last of them.
+    """
     from ray.cluster_utils import Cluster as Raylets
 
-    raylets = Raylets(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
-    nodes = [raylets.add_node(num_cpus=1) for _ in range(2)]
-    yield raylets, nodes
-    raylets.shutdown()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ITL_SAVE_EVERY", "1")
+        raylets = Raylets(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+        nodes = [raylets.add_node(num_cpus=1) for _ in range(2)]
+        yield raylets, nodes
+        raylets.shutdown()
 
 
 def assert_same_results(out: Path, alone: Path) -> None:
@@ -118,27 +122,6 @@ def test_cluster_gives_the_same_results_as_this_machine(cluster, alone, tmp_path
     sweep(cells, RayBackend(address=raylets.address, threads=1, device="cpu"), tracker)
     assert len(tracker.in_state("done")) == len(CONFIGS) == 6
     assert set(tracker.start_counts.values()) == {1}
-    assert_same_results(cells.out, alone)
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-def test_killed_node_loses_no_run(cluster, alone, tmp_path):
-    raylets, nodes = cluster
-    tracker, cells = CountingTracker(CONFIGS), SweepJobs(tmp_path / "out", CONFIGS)
-
-    def kill() -> None:
-        while len(tracker.in_state("done")) < 1 or len(tracker.in_state("runs")) < 2:
-            time.sleep(0.05)
-        raylets.remove_node(nodes[1], allow_graceful=False)
-
-    killer = Thread(target=kill, daemon=True)
-    killer.start()
-    sweep(cells, RayBackend(address=raylets.address, threads=1, device="cpu"), tracker)
-    killer.join(timeout=60)
-    assert not killer.is_alive()
-    assert len(tracker.in_state("done")) == len(CONFIGS)
-    assert 2 in tracker.start_counts.values()  # a run of that node was restarted on another one
     assert_same_results(cells.out, alone)
 
 
@@ -210,6 +193,27 @@ def test_failed_cell_and_full_disk_are_reported_from_a_node(cluster, tmp_path, m
     monkeypatch.setattr(ray_backend, "DriverActor", full_disk_actor())
     with pytest.raises(UserError, match=r"No space left on device.*kept"):
         sweep(SweepJobs(tmp_path, last), ray, ProgressTracker())
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_killed_node_loses_no_run(cluster, alone, tmp_path):
+    raylets, nodes = cluster
+    tracker, cells = CountingTracker(CONFIGS), SweepJobs(tmp_path / "out", CONFIGS)
+
+    def kill() -> None:
+        while len(tracker.in_state("done")) < 1 or len(tracker.in_state("runs")) < 2:
+            time.sleep(0.05)
+        raylets.remove_node(nodes[1], allow_graceful=False)
+
+    killer = Thread(target=kill, daemon=True)
+    killer.start()
+    sweep(cells, RayBackend(address=raylets.address, threads=1, device="cpu"), tracker)
+    killer.join(timeout=60)
+    assert not killer.is_alive()
+    assert len(tracker.in_state("done")) == len(CONFIGS)
+    assert 2 in tracker.start_counts.values()  # a run of that node was restarted on another one
+    assert_same_results(cells.out, alone)
 
 
 # ------------------------------------------------------------------------------------- GPUs, as Ray counts them
