@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,6 +29,7 @@ def quick_itl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itl:
     """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
     return lambda *args: run_in_process(*map(str, args))
 
 

@@ -11,8 +11,8 @@ import pytest
 from itl.presets import METHODS
 
 
-def test_methods_prints_one_line_per_method(itl):
-    lines = itl("methods").out.splitlines()
+def test_methods_prints_one_line_per_method(quick_itl):
+    lines = quick_itl("methods").out.splitlines()
     assert [line.split()[0] for line in lines] == list(METHODS)
     by_name = {line.split()[0]: line for line in lines}
     assert "er × hp+tangent+pd" in by_name["itl"]
@@ -21,8 +21,8 @@ def test_methods_prints_one_line_per_method(itl):
     assert METHODS["sgd"].summary in by_name["sgd"]
 
 
-def test_methods_json_describes_the_parts_of_each_method(itl):
-    rows = {row["name"]: row for row in itl("methods", "--json").json}
+def test_methods_json_describes_the_parts_of_each_method(quick_itl):
+    rows = {row["name"]: row for row in quick_itl("methods", "--json").json}
     assert rows["itl-l"] == {
         "name": "itl-l",
         "about": rows["itl-l"]["about"],
@@ -41,30 +41,30 @@ def test_methods_json_describes_the_parts_of_each_method(itl):
     assert (rows["sgd"]["memory"], rows["sgd"]["stores"]) == ("none", [])
 
 
-def test_methods_name_shows_settings_by_stream_and_buffer(itl):
+def test_methods_name_shows_settings_by_stream_and_buffer(quick_itl):
     from itl.presets import settings_for
     from itl.settings import flatten
 
-    listed = itl("methods", "derpp", "--json").json["settings"]
+    listed = quick_itl("methods", "derpp", "--json").json["settings"]
     assert set(listed["seq-tinyimagenet"]) == {"200", "500", "5120"}
     named = flatten(settings_for("derpp", "seq-cifar10", 500).model_dump())
     assert listed["seq-cifar10"]["500"] == {**named, "specialist.options.average": 0.0}
-    own = itl("methods", "cls-er", "--json").json["settings"]["seq-cifar10"]["500"]
+    own = quick_itl("methods", "cls-er", "--json").json["settings"]["seq-cifar10"]["500"]
     assert (own["specialist.options.plastic_rate"], own["specialist.options.stable_alpha"]) == (0.9, 0.999)
-    assert "note        published for seq-cifar100" in itl("methods", "x-der").out
-    text = itl("methods", "derpp").out
+    assert "note        published for seq-cifar100" in quick_itl("methods", "x-der").out
+    text = quick_itl("methods", "derpp").out
     assert "NeurIPS 2020" in text
     assert "specialist  derpp\n" in text
     assert "CUDA graph  yes\n" in text
-    assert "specialist  er; er-separate on seq-digits and seq-cifar10\n" in itl("methods", "itl").out
+    assert "specialist  er; er-separate on seq-digits and seq-cifar10\n" in quick_itl("methods", "itl").out
     assert re.search(r"settings on seq-cifar10 +buffer 200 +buffer 500", text)
     assert "memory.policy              reservoir" in text
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_methods_name_shows_every_setting_once_per_stream(itl, name):
-    listed = itl("methods", name, "--json").json["settings"]
-    common, *own = re.split(r"\nsettings on ", itl("methods", name).out)
+def test_methods_name_shows_every_setting_once_per_stream(quick_itl, name):
+    listed = quick_itl("methods", name, "--json").json["settings"]
+    common, *own = re.split(r"\nsettings on ", quick_itl("methods", name).out)
     shown = {line.split()[0] for line in common.partition("settings common to all streams")[2].splitlines()[1:] if line}
     assert len(own) == len(listed)
     for section in own:
@@ -78,13 +78,13 @@ def test_methods_name_shows_every_setting_once_per_stream(itl, name):
             assert shown | differ == set(listed[stream][size])
 
 
-def test_streams_prints_one_line_per_stream_with_its_files(itl):
+def test_streams_prints_one_line_per_stream_with_its_files(quick_itl):
     from itl.streams import names
 
-    lines = itl("streams").out.splitlines()
+    lines = quick_itl("streams").out.splitlines()
     assert [line.split()[0] for line in lines] == names()
     assert any("cifar-10-binary.tar.gz" in line for line in lines)
-    rows = {row["name"]: row for row in itl("streams", "--json").json}
+    rows = {row["name"]: row for row in quick_itl("streams", "--json").json}
     assert (rows["seq-tinyimagenet"]["classes"], rows["seq-tinyimagenet"]["tasks"]) == (200, 10)
 
 
@@ -97,11 +97,11 @@ def test_backbones_prints_one_line_per_network(itl):
 
 
 @pytest.mark.parametrize("command", ["run", "sweep", "search"])
-def test_lanes_is_a_hidden_and_deprecated_alias_of_runs_per_gpu(itl, command):
-    text = itl(command, "--help").out
+def test_lanes_is_a_hidden_and_deprecated_alias_of_runs_per_gpu(quick_itl, command):
+    text = quick_itl(command, "--help").out
     assert "--runs-per-gpu N" in text
     assert "--lanes" not in text
-    done = itl(command, "--lanes", "0")
+    done = quick_itl(command, "--lanes", "0")
     assert "Invalid value for '--lanes'" in done.err
 
 
@@ -122,16 +122,16 @@ def test_lanes_sets_runs_per_gpu(capsys):
 
 
 @pytest.mark.parametrize("args", [["--help"], ["run", "--help"], ["refine", "-h"], []])
-def test_help_is_printed(itl, args):
-    done = itl(*args)
+def test_help_is_printed(quick_itl, args):
+    done = quick_itl(*args)
     assert (done.code, done.err) == (0, "")
     assert done.out.startswith("Usage: itl")
 
 
-def test_version_is_printed(itl):
+def test_version_is_printed(quick_itl):
     import itl as package
 
-    assert itl("--version").out == f"itl {package.__version__}\n"
+    assert quick_itl("--version").out == f"itl {package.__version__}\n"
 
 
 PRINTING = ["--help"], ["run", "--help"], ["methods"], ["methods", "x-der"], ["methods", "itl", "--json"], ["streams"]

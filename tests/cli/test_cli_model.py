@@ -49,8 +49,8 @@ def workspace(prepared: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(prepared, tmp_path, dirs_exist_ok=True))
 
 
-def test_predict_json_equals_the_models_probabilities(itl: Itl, workspace: Path) -> None:
-    done = itl("predict", "m", "pictures", "--json", "--top", "2")
+def test_predict_json_equals_the_models_probabilities(quick_itl: Itl, workspace: Path) -> None:
+    done = quick_itl("predict", "m", "pictures", "--json", "--top", "2")
     assert done.code == 0, done.err
     model = Model.open(workspace / "m", device="cpu")
     assert len(done.json["predictions"]) == 24
@@ -64,47 +64,49 @@ def test_predict_json_equals_the_models_probabilities(itl: Itl, workspace: Path)
     assert done.json["problems"] == []
 
 
-def test_predict_prints_lines_and_csv(itl: Itl, workspace: Path) -> None:
+def test_predict_prints_lines_and_csv(quick_itl: Itl, workspace: Path) -> None:
     image = next((workspace / "pictures" / "cat").iterdir()).relative_to(workspace)
-    lines = itl("predict", "m", image)
+    lines = quick_itl("predict", "m", image)
     assert lines.out.startswith(str(image))
     assert lines.out.endswith("%\n")
-    table = list(csv.DictReader(io.StringIO(itl("predict", "m", image, "pictures/dog", "--csv", "--top", "3").out)))
+    table = list(
+        csv.DictReader(io.StringIO(quick_itl("predict", "m", image, "pictures/dog", "--csv", "--top", "3").out))
+    )
     assert len(table) == 7
     columns = [f"{word}_{k}" for k in (1, 2, 3) for word in ("class", "confidence")]
     assert list(table[0]) == ["path", *columns, "unknown"]
     assert f"{100 * float(table[0]['confidence_1']):.1f} %" in lines.out
-    heading, row = csv.reader(io.StringIO(itl("predict", "m", image, "--csv", "--top", "9").out))
+    heading, row = csv.reader(io.StringIO(quick_itl("predict", "m", image, "--csv", "--top", "9").out))
     assert len(heading) == len(row) == 2 + 2 * len(NAMES)
 
 
-def test_unknown_images_keep_their_most_likely_class(itl: Itl, workspace: Path) -> None:
+def test_unknown_images_keep_their_most_likely_class(quick_itl: Itl, workspace: Path) -> None:
     model = Model.open(workspace / "m", device="cpu")
-    confidences = [row["confidence"] for row in itl("predict", "m", "pictures", "--json").json["predictions"]]
+    confidences = [row["confidence"] for row in quick_itl("predict", "m", "pictures", "--json").json["predictions"]]
     model.calibration = Calibration(threshold=float(np.median(confidences)), images=20)
     model.save()
-    rows = itl("predict", "m", "pictures", "--json").json["predictions"]
+    rows = quick_itl("predict", "m", "pictures", "--json").json["predictions"]
     assert [row["unknown"] for row in rows] == [c < np.median(confidences) for c in confidences]
     assert sum(row["unknown"] for row in rows) == 12
-    for row, line in zip(rows, itl("predict", "m", "pictures").out.splitlines(), strict=True):
+    for row, line in zip(rows, quick_itl("predict", "m", "pictures").out.splitlines(), strict=True):
         assert ("unknown, most likely" in line) == row["unknown"]
         assert row["class"] in line
-    table = csv.DictReader(io.StringIO(itl("predict", "m", "pictures", "--csv").out))
+    table = csv.DictReader(io.StringIO(quick_itl("predict", "m", "pictures", "--csv").out))
     assert [(cell["unknown"], cell["class"]) for cell in table] == [(str(int(r["unknown"])), r["class"]) for r in rows]
-    assert "unknown  confidence below" in itl("info", "m").out
+    assert "unknown  confidence below" in quick_itl("info", "m").out
 
 
-def test_eval_shows_rejection_and_never_taught_classes(itl: Itl, workspace: Path) -> None:
-    assert "No picture is shown as unknown" in itl("eval", "m", "pictures").out
+def test_eval_shows_rejection_and_never_taught_classes(quick_itl: Itl, workspace: Path) -> None:
+    assert "No picture is shown as unknown" in quick_itl("eval", "m", "pictures").out
     model = Model.open(workspace / "m", device="cpu")
     shutil.copytree(workspace / "pictures" / "cat", workspace / "pictures" / "yak")
-    predicted = {row["path"]: row for row in itl("predict", "m", "pictures", "--json").json["predictions"]}
+    predicted = {row["path"]: row for row in quick_itl("predict", "m", "pictures", "--json").json["predictions"]}
     different = np.unique(np.round([row["confidence"] for row in predicted.values()], 4))
     middle = len(different) // 2
     threshold = float(different[middle - 1 : middle + 1].mean())  # between two values: not one, which may be rounded
     model.calibration = Calibration(threshold=threshold, images=20)
     model.save()
-    rejection = itl("eval", "m", "pictures", "--json").json["rejection"]
+    rejection = quick_itl("eval", "m", "pictures", "--json").json["rejection"]
     known = [row for path, row in predicted.items() if Path(path).parent.name != "yak"]
     yaks = [row for path, row in predicted.items() if Path(path).parent.name == "yak"]
     assert rejection["rejected"] == pytest.approx(100 * np.mean([row["confidence"] < threshold for row in known]))
@@ -113,7 +115,7 @@ def test_eval_shows_rejection_and_never_taught_classes(itl: Itl, workspace: Path
     assert rejection["never_taught"]["rejected"] == pytest.approx(share)
     right = [row["class"] == Path(row["path"]).parent.name for row in known]
     assert rejection["curve"][0]["accuracy"] == pytest.approx(100 * np.mean(right))
-    assert f"of classes never taught: {share:.1f} % of 6 images" in itl("eval", "m", "pictures").out
+    assert f"of classes never taught: {share:.1f} % of 6 images" in quick_itl("eval", "m", "pictures").out
 
 
 def test_predict_reads_paths_from_standard_input(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,28 +126,28 @@ def test_predict_reads_paths_from_standard_input(workspace: Path, monkeypatch: p
         assert [row["path"] for row in json.loads(result.stdout)["predictions"]] == paths
 
 
-def test_predict_lists_unreadable_images_and_classifies_the_others(itl: Itl, workspace: Path) -> None:
+def test_predict_lists_unreadable_images_and_classifies_the_others(quick_itl: Itl, workspace: Path) -> None:
     (workspace / "pictures" / "cat" / "broken.png").write_bytes(b"no image")
-    done = itl("predict", "m", "pictures/cat", "nowhere.png")
+    done = quick_itl("predict", "m", "pictures/cat", "nowhere.png")
     assert done.code == 0
     assert len(done.out.splitlines()) == 6
     assert "broken.png: not an image" in done.err
     assert "nowhere.png: No such file" in done.err
-    assert len(itl("predict", "m", "pictures/cat", "--json").json["problems"]) == 1
-    only = itl("predict", "m", "nowhere.png")
+    assert len(quick_itl("predict", "m", "pictures/cat", "--json").json["problems"]) == 1
+    only = quick_itl("predict", "m", "nowhere.png")
     assert (only.code, only.out) == (2, "")
-    only = itl("predict", "m", "nowhere.png", "--json")
+    only = quick_itl("predict", "m", "nowhere.png", "--json")
     assert (only.code, only.json["predictions"], len(only.json["problems"])) == (2, [], 1)
 
 
-def test_eval_agrees_with_predict(itl: Itl, workspace: Path) -> None:
-    predicted = {row["path"]: row for row in itl("predict", "m", "pictures", "--json").json["predictions"]}
-    done = itl("eval", "m", "pictures", "--json")
+def test_eval_agrees_with_predict(quick_itl: Itl, workspace: Path) -> None:
+    predicted = {row["path"]: row for row in quick_itl("predict", "m", "pictures", "--json").json["predictions"]}
+    done = quick_itl("eval", "m", "pictures", "--json")
     right = [row["class"] == Path(path).parent.name for path, row in predicted.items()]
     assert done.json["images"] == 24
     assert done.json["accuracy"] == pytest.approx(100 * np.mean(right))
     assert np.sum(done.json["confusion"]) == 24
-    table = itl("eval", "m", "pictures")
+    table = quick_itl("eval", "m", "pictures")
     assert table.code == 0, table.err
     assert f"accuracy {100 * np.mean(right):.1f} % ({sum(right)} of 24 images)" in table.out
     assert "expected calibration error" in table.out
@@ -154,23 +156,23 @@ def test_eval_agrees_with_predict(itl: Itl, workspace: Path) -> None:
     assert f"together: {retrained['accuracy']:.1f} % (now {retrained['now']:.1f} %)" in table.out
 
 
-def test_eval_skips_classes_that_were_not_learned(itl: Itl, workspace: Path) -> None:
+def test_eval_skips_classes_that_were_not_learned(quick_itl: Itl, workspace: Path) -> None:
     shutil.copytree(workspace / "pictures" / "cat", workspace / "pictures" / "yak")
-    done = itl("eval", "m", "pictures")
+    done = quick_itl("eval", "m", "pictures")
     assert "Skipped classes that the model has not learned: yak." in done.err
     assert "of 24 images" in done.out
     shutil.copytree(workspace / "pictures" / "yak", workspace / "others" / "yak")
-    assert_user_error(itl("eval", "m", "others"), "no images of the classes")
+    assert_user_error(quick_itl("eval", "m", "others"), "no images of the classes")
 
 
-def test_eval_copies_mistakes_by_their_given_class_in_order_of_confidence(itl: Itl, workspace: Path) -> None:
+def test_eval_copies_mistakes_by_their_given_class_in_order_of_confidence(quick_itl: Itl, workspace: Path) -> None:
     (workspace / "pictures" / "dog").rename(workspace / "pictures" / "swap")
     (workspace / "pictures" / "cat").rename(workspace / "pictures" / "dog")
     (workspace / "pictures" / "swap").rename(workspace / "pictures" / "cat")
-    predicted = {row["path"]: row for row in itl("predict", "m", "pictures", "--json").json["predictions"]}
+    predicted = {row["path"]: row for row in quick_itl("predict", "m", "pictures", "--json").json["predictions"]}
     mistakes = {path: row for path, row in predicted.items() if row["class"] != Path(path).parent.name}
     before = {path: path.read_bytes() for path in (workspace / "pictures").rglob("*.png")}
-    done = itl("eval", "m", "pictures", "--wrong", "fix/these", "--json")
+    done = quick_itl("eval", "m", "pictures", "--wrong", "fix/these", "--json")
     assert done.json["wrong"] == {"folder": "fix/these", "images": len(mistakes)}
     assert len(mistakes) > 3
     copies = sorted((workspace / "fix" / "these").rglob("*.png"), key=lambda path: path.name)
@@ -181,39 +183,39 @@ def test_eval_copies_mistakes_by_their_given_class_in_order_of_confidence(itl: I
         assert copy.parent.name == source.parent.name
         assert copy.read_bytes() == (workspace / source).read_bytes()
     assert {path: path.read_bytes() for path in (workspace / "pictures").rglob("*.png")} == before
-    assert_user_error(itl("eval", "m", "pictures", "--wrong", "fix/these"), "is not empty")
-    assert_user_error(itl("eval", "m", "pictures", "--wrong", "pictures/wrong"), "is inside pictures")
-    assert_user_error(itl("eval", "m", "pictures", "--wrong", "m"), "is a model folder")
+    assert_user_error(quick_itl("eval", "m", "pictures", "--wrong", "fix/these"), "is not empty")
+    assert_user_error(quick_itl("eval", "m", "pictures", "--wrong", "pictures/wrong"), "is inside pictures")
+    assert_user_error(quick_itl("eval", "m", "pictures", "--wrong", "m"), "is a model folder")
 
 
-def test_predict_sorts_copies_into_classes_and_overwrites_nothing(itl: Itl, workspace: Path) -> None:
+def test_predict_sorts_copies_into_classes_and_overwrites_nothing(quick_itl: Itl, workspace: Path) -> None:
     model = Model.open(workspace / "m", device="cpu")
-    rows = itl("predict", "m", "pictures", "--json").json["predictions"]
+    rows = quick_itl("predict", "m", "pictures", "--json").json["predictions"]
     model.calibration = Calibration(threshold=float(np.median([row["confidence"] for row in rows])), images=20)
     model.save()
     best = max(rows, key=lambda row: row["confidence"])
     taken = workspace / "sorted" / best["class"] / Path(best["path"]).name
     taken.parent.mkdir(parents=True)
     taken.write_text("mine")
-    done = itl("predict", "m", "pictures", "--sort-into", "sorted", "--json")
+    done = quick_itl("predict", "m", "pictures", "--sort-into", "sorted", "--json")
     for row in done.json["predictions"]:
         copy = workspace / row["copy"]
         assert copy.parent.name == ("unknown" if row["unknown"] else row["class"])
         assert copy.read_bytes() == (workspace / row["path"]).read_bytes()
     assert taken.read_text() == "mine"
     assert len(list((workspace / "sorted").rglob("*.png"))) == 25
-    assert "copied 24 images into sorted" in itl("predict", "m", "pictures", "--sort-into", "sorted").out
+    assert "copied 24 images into sorted" in quick_itl("predict", "m", "pictures", "--sort-into", "sorted").out
     assert len(list((workspace / "sorted").rglob("*.png"))) == 49
 
 
-def test_copies_follow_no_links(itl: Itl, workspace: Path) -> None:
+def test_copies_follow_no_links(quick_itl: Itl, workspace: Path) -> None:
     (workspace / "outside").mkdir()
     (workspace / "link").symlink_to("outside")
-    assert_user_error(itl("predict", "m", "pictures", "--sort-into", "link"), "link is a link")
+    assert_user_error(quick_itl("predict", "m", "pictures", "--sort-into", "link"), "link is a link")
     (workspace / "sorted").mkdir()
     for name in (*NAMES, "unknown"):
         (workspace / "sorted" / name).symlink_to(workspace / "outside")
-    assert_user_error(itl("predict", "m", "pictures", "--sort-into", "sorted"), "is a link")
+    assert_user_error(quick_itl("predict", "m", "pictures", "--sort-into", "sorted"), "is a link")
     image = next((workspace / "pictures" / "cat").iterdir())
     copies = SortedCopies(workspace / "files")
     (workspace / "files" / "cat").mkdir(parents=True)
@@ -222,19 +224,19 @@ def test_copies_follow_no_links(itl: Itl, workspace: Path) -> None:
     assert list((workspace / "outside").iterdir()) == []
 
 
-def test_copies_are_not_written_into_a_state_of_the_model(itl: Itl, workspace: Path) -> None:
+def test_copies_are_not_written_into_a_state_of_the_model(quick_itl: Itl, workspace: Path) -> None:
     generation = workspace / "m" / sorted(os.listdir(workspace / "m"))[-1]
     for folder in (generation, generation / "memory", generation / "new"):
-        done = itl("predict", "m", "pictures", "--sort-into", folder)
+        done = quick_itl("predict", "m", "pictures", "--sort-into", folder)
         assert_user_error(done, f"{generation.name} is a state of a model")
     assert sorted(path.name for path in generation.iterdir()) == [
         "SHA256SUMS", "memory", "state.json", "tensors.safetensors",
     ]  # fmt: skip
-    assert itl("predict", "m", "pictures", "--sort-into", workspace / "m" / "sorted").code == 0
+    assert quick_itl("predict", "m", "pictures", "--sort-into", workspace / "m" / "sorted").code == 0
 
 
-def test_info_shows_classes_memory_and_history(itl: Itl, workspace: Path) -> None:
-    facts = itl("info", "m", "--json").json
+def test_info_shows_classes_memory_and_history(quick_itl: Itl, workspace: Path) -> None:
+    facts = quick_itl("info", "m", "--json").json
     assert facts["memory"]["images"] == facts["memory"]["room"] == 8
     assert facts["memory"]["file_bytes"] == sum(
         path.stat().st_size
@@ -242,39 +244,41 @@ def test_info_shows_classes_memory_and_history(itl: Itl, workspace: Path) -> Non
     )
     assert [row["class"] for row in facts["classes"]] == list(NAMES)
     assert [entry["folders"] for entry in facts["history"]] == [["cat", "dog"], ["eel", "fox"]]
-    text = itl("info", "m").out
+    text = quick_itl("info", "m").out
     assert "8 of 8 images" in text
     assert "cat (2)" in text
     assert "learn eel fox" in text
 
 
-def test_info_of_a_plain_learner_shows_the_size_of_its_pixels(itl: Itl, tmp_path: Path) -> None:
+def test_info_of_a_plain_learner_shows_the_size_of_its_pixels(quick_itl: Itl, tmp_path: Path) -> None:
     learner = Learner("er", 8, settings=IMAGE_SETTINGS, device="cpu")
     learner.learn(*tiny_images(classes=2, channels=3))
     learner.save(tmp_path / "plain")
-    assert "8 of 8 images, 1.5 KiB (reservoir)" in itl("info", str(tmp_path / "plain")).out  # 8 x 3 x 8 x 8 bytes
+    assert "8 of 8 images, 1.5 KiB (reservoir)" in quick_itl("info", str(tmp_path / "plain")).out  # 8 x 3 x 8 x 8 bytes
 
 
-def test_undo_rename_merge_resize_and_forget_report_what_they_did(itl: Itl, workspace: Path) -> None:
-    assert itl("rename", "m", "cat", "lynx").out == "rename cat to lynx\n"
-    assert_user_error(itl("rename", "m", "lynx", "dog"), "add --merge")
-    assert itl("rename", "m", "lynx", "dog", "--merge").out == "merge lynx into dog\n"
-    assert itl("undo", "m").out == "undone: merge lynx into dog\n"
-    assert itl("resize", "m", "4").out.startswith("resize the memory from 8 to 4 images; dropped 1 of lynx, 1 of dog")
+def test_undo_rename_merge_resize_and_forget_report_what_they_did(quick_itl: Itl, workspace: Path) -> None:
+    assert quick_itl("rename", "m", "cat", "lynx").out == "rename cat to lynx\n"
+    assert_user_error(quick_itl("rename", "m", "lynx", "dog"), "add --merge")
+    assert quick_itl("rename", "m", "lynx", "dog", "--merge").out == "merge lynx into dog\n"
+    assert quick_itl("undo", "m").out == "undone: merge lynx into dog\n"
+    assert quick_itl("resize", "m", "4").out.startswith(
+        "resize the memory from 8 to 4 images; dropped 1 of lynx, 1 of dog"
+    )
     model = Model.open(workspace / "m", device="cpu")
     picture = sorted((workspace / "m" / str(model.generation) / "memory" / "dog").iterdir())[0]
-    done = itl("forget", "m", "--image", picture, "--class", "eel")
+    done = quick_itl("forget", "m", "--image", picture, "--class", "eel")
     assert done.code == 0, done.err
     assert done.out.startswith(
         "deleted: 2 images of the memory and the class eel, and all earlier states of the model\n"
     )
     assert "The weights were trained with these images and have not changed." in done.out
     assert Model.open(workspace / "m", device="cpu").classes == ["lynx", "dog", "fox"]
-    assert_user_error(itl("undo", "m"), "no older state")
+    assert_user_error(quick_itl("undo", "m"), "no older state")
 
 
-def test_export_writes_one_file(itl: Itl, workspace: Path) -> None:
-    done = itl("export", "m", "--to", "torch", "--out", "m.pt2")
+def test_export_writes_one_file(quick_itl: Itl, workspace: Path) -> None:
+    done = quick_itl("export", "m", "--to", "torch", "--out", "m.pt2")
     assert done.out == "wrote m.pt2: uint8 [batch, 3, 8, 8] to probabilities of 4 classes\n"
     pixels = tiny_task("cat")[0]
     program = torch.export.load(workspace / "m.pt2").module()
@@ -302,9 +306,9 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
 
 
 @pytest.mark.parametrize("case", MISTAKES)
-def test_model_commands_report_errors_in_one_line(itl: Itl, workspace: Path, case: str) -> None:
+def test_model_commands_report_errors_in_one_line(quick_itl: Itl, workspace: Path, case: str) -> None:
     words, message = MISTAKES[case]
-    assert_user_error(itl(*words), message)
+    assert_user_error(quick_itl(*words), message)
     assert Model.open(workspace / "m", device="cpu").output_names == list(NAMES)
     assert not (workspace / "nowhere").exists()
 
@@ -315,14 +319,14 @@ def test_a_locked_model_can_be_used_but_not_changed(itl: Itl, workspace: Path) -
         assert itl("predict", "m", "pictures/cat").code == 0
 
 
-def test_predictions_ignore_an_unfinished_learn(itl: Itl, workspace: Path) -> None:
-    before = itl("predict", "m", "pictures", "--json").json
+def test_predictions_ignore_an_unfinished_learn(quick_itl: Itl, workspace: Path) -> None:
+    before = quick_itl("predict", "m", "pictures", "--json").json
     model = Model.open(workspace / "m", device="cpu")
     with torch.no_grad():
         model.learner.net.classifier.weight.zero_()
     model.pending = {"what": "photos/yaks", "fingerprint": ""}
     model.save()
-    assert itl("predict", "m", "pictures", "--json").json == before
-    assert "learning photos/yaks was interrupted" in itl("info", "m").out
-    assert itl("undo", "m").code == 0
+    assert quick_itl("predict", "m", "pictures", "--json").json == before
+    assert "learning photos/yaks was interrupted" in quick_itl("info", "m").out
+    assert quick_itl("undo", "m").code == 0
     assert Model.open(workspace / "m", device="cpu").pending is None

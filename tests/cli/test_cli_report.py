@@ -15,9 +15,9 @@ def text_of(path) -> str:
     return html.unescape(re.sub(r"<[^>]+>", " ", page))
 
 
-def test_report_of_one_run_is_written_to_its_folder(itl, tmp_path):
+def test_report_of_one_run_is_written_to_its_folder(quick_itl, tmp_path):
     fake_run(tmp_path / "run", pictures=8)
-    done = itl("report", "run")
+    done = quick_itl("report", "run")
     assert (done.code, done.out, done.err) == (0, "wrote run/report.html\n", "")
     page = (tmp_path / "run/report.html").read_text()
     assert page.startswith("<!DOCTYPE html>")
@@ -27,10 +27,10 @@ def test_report_of_one_run_is_written_to_its_folder(itl, tmp_path):
     )
 
 
-def test_report_writes_its_page_and_figures_elsewhere(itl, tmp_path):
+def test_report_writes_its_page_and_figures_elsewhere(quick_itl, tmp_path):
     fake_run(tmp_path / "run", tasks=2, classes=4, stop=1, stages=("specialist",))  # few figures
     (tmp_path / "elsewhere").mkdir()
-    assert itl("report", "run", "--out", "elsewhere/page.html", "--figures", "figures").code == 0
+    assert quick_itl("report", "run", "--out", "elsewhere/page.html", "--figures", "figures").code == 0
     assert (tmp_path / "elsewhere/page.html").exists()
     assert not (tmp_path / "run/report.html").exists()
     drawn = {path.suffix: sorted(tmp_path.glob(f"figures/*{path.suffix}")) for path in tmp_path.glob("figures/*")}
@@ -38,25 +38,25 @@ def test_report_writes_its_page_and_figures_elsewhere(itl, tmp_path):
     assert [path.stem for path in drawn[".pdf"]] == [path.stem for path in drawn[".png"]]
 
 
-def test_report_and_table_show_the_same_numbers(itl, tmp_path):
+def test_report_and_table_show_the_same_numbers(quick_itl, tmp_path):
     for method in ("itl", "b"):
         for seed in (0, 1, 2):
             fake_run(tmp_path / f"runs/{method}{seed}", method=method, seed=seed)
-    assert itl("report", "runs").out == "wrote report.html\n"
+    assert quick_itl("report", "runs").out == "wrote report.html\n"
     words = " ".join(text_of(tmp_path / "report.html").split())
-    table = itl("table", "runs", "--format", "markdown", "--hide-missing").out
+    table = quick_itl("table", "runs", "--format", "markdown", "--hide-missing").out
     for method in ("itl", "b"):
         row = next(line for line in table.splitlines() if line.startswith(f"| {method} "))
         _, _, theirs, ours, difference, _, task_il, _, *_ = [cell.strip() for cell in row.strip("|").split("|")]
         assert f"{method} {ours} {theirs} ({difference}) {task_il}" in words
-    assert itl("report", "runs/itl0").code == 0
+    assert quick_itl("report", "runs/itl0").code == 0
     one = " ".join(text_of(tmp_path / "runs/itl0/report.html").split())
     result = json.loads((tmp_path / "runs/itl0/result.json").read_text())
     assert f"Class-IL {result['class_il']:.2f} % published 66.05 ± 0.64" in one
     assert f"Forgetting {result['forgetting']:.2f}" in one
 
 
-def test_report_of_a_damaged_or_foreign_folder_fails(itl, tmp_path):
+def test_report_of_a_damaged_or_foreign_folder_fails(quick_itl, tmp_path):
     (tmp_path / "foreign").mkdir()
     (tmp_path / "foreign/config.json").write_text("[1]")
     (tmp_path / "empty").mkdir()
@@ -72,21 +72,21 @@ def test_report_of_a_damaged_or_foreign_folder_fails(itl, tmp_path):
         (["bad"], "bad/predictions.npz is damaged"),
         (["cut"], "cut/result.json cannot be read"),
     ):
-        done = itl("report", *args)
+        done = quick_itl("report", *args)
         assert (done.code, done.out) == (2, ""), (args, done)
         assert words.casefold() in done.err.casefold(), done.err
         assert done.err.count("\n") == 1
     fake_run(tmp_path / "good")
-    done = itl("report", "good", "--out", "no/where.html")
+    done = quick_itl("report", "good", "--out", "no/where.html")
     assert (done.code, done.err.count("\n")) == (2, 1)
     assert "cannot write" in done.err
 
 
-def test_report_skips_a_damaged_run_and_shows_the_others(itl, tmp_path):
+def test_report_skips_a_damaged_run_and_shows_the_others(quick_itl, tmp_path):
     for seed in (0, 2):
         fake_run(tmp_path / f"runs/good{seed}", seed=seed)
     (fake_run(tmp_path / "runs/bad", seed=1) / "result.json").write_text("{}")
-    done = itl("report", "runs")
+    done = quick_itl("report", "runs")
     assert (done.code, done.out) == (0, "wrote report.html\n")
     assert done.err.count("\n") == 1
     assert "runs/bad/result.json" in done.err

@@ -13,10 +13,10 @@ from support.run_records import fake_run
 HOME = Path(__file__).parents[2]
 
 
-def test_table_reads_results_in_the_current_folder(itl, tmp_path):
+def test_table_reads_results_in_the_current_folder(quick_itl, tmp_path):
     for seed, level in enumerate((65.0, 67.0)):
         fake_run(tmp_path / f"results/seq-cifar10/test/run{seed}", seed=seed, level=level)
-    done = itl("table")
+    done = quick_itl("table")
     assert (done.code, done.err) == (0, "")
     (line,) = [line for line in done.out.splitlines() if line.startswith("itl ") and "66.05±0.64" in line]
     assert "66.00±1.41" in line
@@ -24,60 +24,60 @@ def test_table_reads_results_in_the_current_folder(itl, tmp_path):
     assert "published standard deviation" in done.out.replace("\n", " ")
     assert "itl run --stream seq-cifar10 --method itl --buffer 200 --seeds 0,1" in done.out
     assert "on NVIDIA H200" in done.out
-    assert itl("table", "results").out == done.out
-    assert "tg + pd" in itl("table", "--seconds").out
-    assert itl("table", "--hide-missing").out.count("not run") == 0 < done.out.count("not run")
+    assert quick_itl("table", "results").out == done.out
+    assert "tg + pd" in quick_itl("table", "--seconds").out
+    assert quick_itl("table", "--hide-missing").out.count("not run") == 0 < done.out.count("not run")
 
 
-def test_table_without_runs_shows_the_published_results(itl, tmp_path):
+def test_table_without_runs_shows_the_published_results(quick_itl, tmp_path):
     (tmp_path / "results").mkdir()  # of another program
-    done = itl("table")
+    done = quick_itl("table")
     assert done.code == 0
     assert "66.05±0.64 not run" in " ".join(done.out.split())
     assert done.err.count("\n") == 1
     assert "there are no runs in results/ or runs/" in done.err
 
 
-def test_table_reads_runs_if_results_contains_none(itl, tmp_path):
+def test_table_reads_runs_if_results_contains_none(quick_itl, tmp_path):
     fake_run(tmp_path / "runs/one", level=65.0)
-    done = itl("table")
+    done = quick_itl("table")
     assert (done.code, done.err) == (0, "")
     assert "66.05±0.64 65.00 -1.05" in " ".join(done.out.split())
     fake_run(tmp_path / "results/two", level=66.0)
-    assert "66.05±0.64 66.00 -0.05" in " ".join(itl("table").out.split())
+    assert "66.05±0.64 66.00 -0.05" in " ".join(quick_itl("table").out.split())
 
 
-def test_damaged_records_in_results_are_reported_and_not_replaced_by_other_runs(itl, tmp_path):
+def test_damaged_records_in_results_are_reported_and_not_replaced_by_other_runs(quick_itl, tmp_path):
     fake_run(tmp_path / "runs/one", level=65.0)
     (tmp_path / "results/test").mkdir(parents=True)
     (tmp_path / "results/test/records.jsonl").write_text("{}\n")
-    done = itl("table")
+    done = quick_itl("table")
     assert done.code == 2
     assert "records.jsonl, line 1, is not a run's record" in done.err
 
 
-def test_table_can_be_printed_as_json_and_written_to_a_file(itl, tmp_path):
+def test_table_can_be_printed_as_json_and_written_to_a_file(quick_itl, tmp_path):
     fake_run(tmp_path / "run")
-    done = itl("table", "run", "--json", "--hide-missing")
+    done = quick_itl("table", "run", "--json", "--hide-missing")
     assert done.err == ""
     assert done.json["sections"][0]["rows"][0]["method"] == "itl"
-    written = itl("table", "run", "--format", "latex", "--out", "table.tex")
+    written = quick_itl("table", "run", "--format", "latex", "--out", "table.tex")
     assert (written.code, written.out) == (0, "")
     assert "tabular" in (tmp_path / "table.tex").read_text()
 
 
-def test_table_reports_a_damaged_run_on_stderr(itl, tmp_path):
+def test_table_reports_a_damaged_run_on_stderr(quick_itl, tmp_path):
     fake_run(tmp_path / "results/good")
     bad = fake_run(tmp_path / "results/bad", seed=1)
     (bad / "result.json").write_text("{")
-    done = itl("table")
+    done = quick_itl("table")
     assert done.code == 0
     assert "66.05±0.64" in done.out
     assert done.err.count("\n") == 1
     assert "results/bad/result.json cannot be read" in done.err
 
 
-def test_table_reports_errors_in_one_line(itl, tmp_path):
+def test_table_reports_errors_in_one_line(quick_itl, tmp_path):
     fake_run(tmp_path / "run")
     for args, words in (
         (["table", "nowhere"], "nowhere is not a folder"),
@@ -85,14 +85,14 @@ def test_table_reports_errors_in_one_line(itl, tmp_path):
         (["table", "run", "--stream", "seq-cifar11"], "no runs and no published results for 'seq-cifar11'"),
         (["table", "run", "--format", "latex", "--out", "no/where.tex"], "cannot write"),
     ):
-        done = itl(*args)
+        done = quick_itl(*args)
         assert (done.code, done.out) == (2, ""), args
         assert words.casefold() in done.err.casefold(), done.err
         assert done.err.count("\n") == 1
 
 
-def test_table_of_the_committed_records_agrees_with_the_docs(itl):
-    done = itl("table", HOME / "results", "--json")
+def test_table_of_the_committed_records_agrees_with_the_docs(quick_itl):
+    done = quick_itl("table", HOME / "results", "--json")
     assert done.code == 0
     digits = [s for s in done.json["sections"] if s["stream"] == "seq-digits"]
     assert {row["method"] for row in digits[0]["rows"]} >= {"itl", "b", "er", "sgd"}
@@ -102,9 +102,9 @@ def test_table_of_the_committed_records_agrees_with_the_docs(itl):
     )
 
 
-def test_rows_in_the_docs_equal_the_output(itl):
+def test_rows_in_the_docs_equal_the_output(quick_itl):
     page = (HOME / "docs" / "report.md").read_text()
-    table = itl("table", HOME / "results/seq-digits/test", "--stream", "seq-digits", "--seconds").out
+    table = quick_itl("table", HOME / "results/seq-digits/test", "--stream", "seq-digits", "--seconds").out
     shown = {line.strip() for line in table.splitlines()}
     rows = [line.strip() for line in page.splitlines() if line.startswith(("b  ", "er  ", "itl  ", "sgd  "))]
     assert len(rows) == 8
