@@ -324,8 +324,8 @@ def _import_everything() -> None:
     import itl
 
     modules = [module.name for module in walk_packages(itl.__path__, "itl.") if not module.name.endswith("__main__")]
-    # torch imports the first of the others when the first optimizer is created.
-    for name in ("torch._dynamo", "sklearn.datasets", "matplotlib.figure", "optuna", "yaml", *modules):
+    # torch imports the first of these when the first optimizer is created.
+    for name in ("torch._dynamo", "matplotlib.figure", "optuna", "yaml", *modules):
         with suppress(ImportError):  # an optional package is missing
             import_module(name)
     from itl.experiments.search import local_backend

@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from itl.streams.base import Dataset, DatasetSource, Images, Progress, Traits
 
@@ -14,30 +15,31 @@ TRAITS = Traits(mean=(0.3048,), std=(0.3759,), flip=False, padding=1, policy=Non
 
 def read(root: Path, download: bool, progress: Progress | None) -> Dataset:
     """Read the digits and hold out a quarter of every class as the test set; the arguments are not used."""
-    # torch is slow to import, and streams are listed without it.
-    from itl.streams.stable_permutation import stratified_split
+    from itl.streams.stable_permutation import stratified_split  # streams are listed without importing torch
 
-    table = _read_table()
-    gray = np.rint(table[:, :-1] * (255 / 16)).astype(np.uint8)  # 17 gray levels, 0..16, scaled to 0..255
-    images = Images.from_numpy(gray.reshape(-1, 1, 8, 8), table[:, -1].astype(np.int64))
+    levels, labels = _levels_and_labels()
+    gray = np.rint(levels * (255 / 16)).astype(np.uint8)  # 17 gray levels, 0..16, scaled to 0..255
+    images = Images.from_numpy(gray[:, None], labels)
     train, test = stratified_split(images.labels, fraction=0.25)
     return Dataset(images.take(train), images.take(test), tuple("0123456789"), TRAITS)
 
 
-def _read_table() -> np.ndarray:
-    """One row for each digit: its 64 gray levels and its label.
+def _levels_and_labels() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Gray levels, `[n, 8, 8]`, and labels.
 
-    The table is read from scikit-learn's folder, because importing scikit-learn takes longer than everything else here.
+    scikit-learn's own file is read, because importing scikit-learn takes longer than a short run. If a version of
+    scikit-learn stores the digits differently, its function is called.
     """
     package = find_spec("sklearn")
     for folder in (package and package.submodule_search_locations) or ():
-        path = Path(folder, "datasets", "data", "digits.csv.gz")
-        if path.is_file():
-            return np.loadtxt(path, delimiter=",")
+        file = Path(folder, "datasets", "data", "digits.csv.gz")
+        if file.is_file():
+            table = np.loadtxt(file, delimiter=",")
+            return table[:, :-1].reshape(-1, 8, 8), table[:, -1].astype(np.int64)
     from sklearn.datasets import load_digits  # type: ignore[import-untyped]
 
     digits = load_digits()
-    return np.column_stack([digits.data, digits.target])
+    return digits.images, digits.target
 
 
 SOURCE = DatasetSource(

@@ -221,7 +221,7 @@ def test_killed_node_loses_no_run(cluster, alone, tmp_path):
 RUNS_PER_GPU = 3  # more than the node's cores, so that the GPU is the shared resource
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def mixed():
     """Cluster of a head without cores, a node without a GPU and one with a simulated GPU, all on this machine."""
     from ray.cluster_utils import Cluster as Raylets
