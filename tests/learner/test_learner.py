@@ -149,7 +149,6 @@ def test_learner_reaches_more_than_chance_accuracy() -> None:
     for task in stream:
         learner.learn(task)
     scores = learner.evaluate(stream)
-    print("SCORES", scores.class_il, [s.class_il for s in scores.per_task])
     assert scores.class_il > 60  # chance is 25
     assert scores.task_il >= scores.class_il
     assert min(score.class_il for score in scores.per_task) > 40
