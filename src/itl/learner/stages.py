@@ -186,7 +186,7 @@ def run_stage(learner: Learner, stage: Stage, section: str) -> None:
 
 
 def _adapt_to_module(learner: Learner, stage: Stage) -> None:
-    """For a user's module and for layers after a frozen trunk: no fused paths, frozen layers stay, dropout is seeded."""
+    """For a user's module or layers after a frozen trunk: no fused paths, frozen layers stay, dropout is seeded."""
     stage.capturable = stage.capturable and learner.net.capturable and stage.name != "tangent"
     stage.net = None
     stage.parameters = {name: p for name, p in stage.parameters.items() if p.requires_grad}
