@@ -285,7 +285,7 @@ def test_finished_run_is_returned_and_not_repeated(folders: dict[str, Path]) -> 
 def test_existing_run_is_never_overwritten(folders: dict[str, Path]) -> None:
     with pytest.raises(UserError, match="already contains a run"):
         run(config("er"), tiny_stream(**STREAM), folders["er"], device="cpu")
-    with pytest.raises(UserError, match="different method, seed"):
+    with pytest.raises(UserError, match="different options: method er, not sgd; seed 0, not 3"):
         run(config("sgd", seed=3), tiny_stream(**STREAM), folders["er"], device="cpu", resume=True)
     assert fresh_folder(folders["er"].parent, "er") == folders["er"].parent / "er-2"
     assert fresh_folder(folders["er"].parent, "new") == folders["er"].parent / "new"
