@@ -13,7 +13,7 @@ from itl.augment.ops import geometric
 from itl.augment.policy import SIGNED, magnitudes
 from support.pillow_reference import from_pillow, pillow_op, sample_images, to_pillow
 
-SHAPES = [(3, 32, 32), (1, 32, 32), (3, 17, 29), (1, 40, 8), (3, 64, 48)]
+SHAPES = [(3, 32, 32), (1, 32, 32), (3, 17, 29), (1, 40, 8)]
 
 
 def strengths(name: str, height: int, width: int) -> list[float]:
@@ -57,7 +57,7 @@ def test_image_statistics_of_large_images_equal_pillow(name: str) -> None:
 
 def test_autocontrast_equals_pillow_for_all_extremes() -> None:
     # One row per (low, high): every level between them occurs, so the whole table is compared.
-    ramps = [np.clip(np.arange(256), low, high) for low in range(0, 256, 3) for high in range(low, 256, 2)]
+    ramps = [np.clip(np.arange(256), low, high) for low in range(0, 256, 5) for high in range(low, 256, 3)]
     images = torch.from_numpy(np.stack(ramps).astype(np.uint8)).view(-1, 1, 1, 256)
     got = OPS["AutoContrast"](images, torch.zeros(len(images), dtype=torch.float64))
     assert torch.equal(got, torch.stack([from_pillow(pillow_op(to_pillow(x), "AutoContrast", 0.0)) for x in images]))
