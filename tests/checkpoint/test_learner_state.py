@@ -17,6 +17,7 @@ import itl
 from itl import Learner, UserError, presets
 from itl.callbacks.base import Callback
 from itl.checkpoint.store import read, set_current, write, write_checksums
+from itl.learner import max_tensor_bytes
 from support.damage import flip_bit
 from support.tiny import (
     Interrupted,
@@ -362,3 +363,11 @@ def test_saved_learner_keeps_its_settings_if_defaults_change(tmp_path: Path, mon
     changed = dataclasses.replace(presets.METHODS["itl"], defaults={"net.name": "resnet18", "tangent.lr": 0.5})
     monkeypatch.setitem(presets.METHODS, "itl", changed)
     assert itl.load(tmp_path / "model", device="cpu").settings == learner.settings
+
+
+def test_size_limit_of_a_default_model_is_below_8_gib() -> None:
+    values = {
+        "network": None, "settings": {"net.name": "resnet18"}, "method": "itl", "buffer": 21845, "seed": 0,
+        "classes": None, "stream": "", "shape": [3, 32, 32], "outputs": 10,
+    }  # fmt: skip
+    assert 5 << 30 < max_tensor_bytes(values) < 8 << 30

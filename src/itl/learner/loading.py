@@ -26,7 +26,7 @@ from itl.nets import find as find_backbone
 from itl.settings import flatten
 from itl.streams import Images, Traits
 
-MAX_COPIES = 64  # no method keeps more tensors of the network's or the memory's size, in training or between lessons
+MAX_COPIES = 32  # no method keeps more tensors of the network's size, in training or between lessons
 MAX_ROUNDS = 10**9  # no stage has more; a larger number means that the folder is damaged
 
 
@@ -132,13 +132,13 @@ def max_tensor_bytes(
             raise ValueError(str(error)) from None
         parts = _networks(values, configuration, width=None)
         weights = sum(tensor.nbytes for part in parts for tensor in part.state_dict().values())
-        values_per_image = math.prod(map(int, values["shape"])) + int(values["outputs"])
-        memory = 4 * int(values["buffer"]) * values_per_image
+        values_per_image = math.prod(map(int, values["shape"])) + 2 * int(values["outputs"])
+        memory = int(values["buffer"]) * (8 * values_per_image + 1024)  # pixels, edits, logits and counters
     except (AttributeError, LookupError, TypeError, ValueError, RuntimeError, OverflowError, MemoryError) as error:
         raise UserError(
             f"the model folder {source} does not fit this version of itl: {store.error_summary(error)}"
         ) from error
-    return float(store.SIZE_TO_CHECK + MAX_COPIES * (weights + memory))
+    return float(store.SIZE_TO_CHECK + MAX_COPIES * weights + memory)
 
 
 def use_saved_threads(learner: Learner) -> None:
