@@ -83,7 +83,7 @@ def test_resume_with_other_options_is_refused(itl, tmp_path, interrupted):
     done = itl("run", *tiny("tangent.steps=60"), "--resume")
     assert done.code == 2
     assert done.err == (
-        f"itl: runs/{NAME} contains a run with different options: tangent.steps 400, not 60. "
+        f"itl: runs/{NAME} contains a run with different options: tangent.steps 6, not 60. "
         "Resume it with its own options.\n"
     )
 
@@ -97,7 +97,7 @@ def test_resume_with_another_seed_says_that_a_new_run_starts(itl, tmp_path, inte
     assert (done.code, done.out) == (0, f"runs/{name}\n")
     assert done.err == (
         f"itl: No unfinished run with these options; the latest one of itl, runs/{NAME}, has "
-        f"seed 0, not 1; tangent.steps 400, not 60. Starting runs/{name}.\n"
+        f"seed 0, not 1; tangent.steps 6, not 60. Starting runs/{name}.\n"
     )
 
 
