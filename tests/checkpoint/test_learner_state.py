@@ -371,3 +371,12 @@ def test_size_limit_of_a_default_model_is_below_8_gib() -> None:
         "classes": None, "stream": "", "shape": [3, 32, 32], "outputs": 10,
     }  # fmt: skip
     assert 5 << 30 < max_tensor_bytes(values) < 8 << 30
+
+
+def test_size_limit_allows_gram_matrices_of_many_random_features() -> None:
+    width = 50_000
+    values = {
+        "network": None, "settings": {"net.name": "resnet18", "specialist.options.width": width}, "method": "ranpac",
+        "buffer": 0, "seed": 0, "classes": None, "stream": "", "shape": [3, 32, 32], "outputs": 10,
+    }  # fmt: skip
+    assert max_tensor_bytes(values) > 8 * width**2

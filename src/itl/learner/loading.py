@@ -134,11 +134,13 @@ def max_tensor_bytes(
         weights = sum(tensor.nbytes for part in parts for tensor in part.state_dict().values())
         values_per_image = math.prod(map(int, values["shape"])) + 2 * int(values["outputs"])
         memory = int(values["buffer"]) * (8 * values_per_image + 1024)  # pixels, edits, logits and counters
+        options = (v for name, v in settings.items() if name.startswith("specialist.options.") and isinstance(v, int))
+        statistics = 16 * max(options, default=0) ** 2  # Gram matrices of random features
     except (AttributeError, LookupError, TypeError, ValueError, RuntimeError, OverflowError, MemoryError) as error:
         raise UserError(
             f"the model folder {source} does not fit this version of itl: {store.error_summary(error)}"
         ) from error
-    return float(store.SIZE_TO_CHECK + MAX_COPIES * weights + memory)
+    return float(store.SIZE_TO_CHECK + MAX_COPIES * weights + memory + statistics)
 
 
 def use_saved_threads(learner: Learner) -> None:
