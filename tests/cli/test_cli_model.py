@@ -188,6 +188,16 @@ def test_eval_copies_mistakes_by_their_given_class_in_order_of_confidence(quick_
     assert_user_error(quick_itl("eval", "m", "pictures", "--wrong", "m"), "is a model folder")
 
 
+def test_eval_without_mistakes_writes_no_folder_and_says_so(quick_itl: Itl, workspace: Path) -> None:
+    for row in quick_itl("predict", "m", "pictures", "--json").json["predictions"]:
+        folder = workspace / "as predicted" / row["class"]
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.copy(workspace / row["path"], folder / f"{Path(row['path']).parent.name}-{Path(row['path']).name}")
+    done = quick_itl("eval", "m", "as predicted", "--wrong", "fix")
+    assert "no image was classified wrongly, so fix was not written" in done.out
+    assert not (workspace / "fix").exists()
+
+
 def test_predict_sorts_copies_into_classes_and_overwrites_nothing(quick_itl: Itl, workspace: Path) -> None:
     model = Model.open(workspace / "m", device="cpu")
     rows = quick_itl("predict", "m", "pictures", "--json").json["predictions"]

@@ -336,7 +336,9 @@ def _check_size(tensors: Path, state: dict[str, Any], size_limit: SizeLimit) -> 
 def read_error(root: Path, error: BaseException) -> UserError:
     """Error for a folder that could not be read: `TemporarilyUnreadable` if the folder itself may be intact."""
     kind = TemporarilyUnreadable if is_transient(error) else UserError
-    return kind(f"cannot read the model folder {root}: {error_summary(error)}")
+    file = error.filename if isinstance(error, OSError) else None
+    where = f"{file}: " if isinstance(file, str) and Path(file) != root else ""
+    return kind(f"cannot read the model folder {root}: {where}{error_summary(error)}")
 
 
 def is_transient(error: BaseException) -> bool:

@@ -88,9 +88,11 @@ def evaluate(model: str, folder: str, held_out: bool, wrong: str | None, as_json
             f"{retrained['accuracy']:.1f} % (now {retrained['now']:.1f} %)"
         )
     if copies is not None:
-        echo(f"copied {copies.count} wrongly classified images into {wrong}")
         if copies.count:
+            echo(f"copied {copies.count} wrongly classified images into {wrong}")
             echo(f"next: check them, then itl learn {model} {wrong}")
+        else:
+            echo(f"no image was classified wrongly, so {wrong} was not written")
 
 
 def _estimate_retraining(
