@@ -24,7 +24,7 @@ from itl.experiments.config import Config  # noqa: E402
 from itl.experiments.search.local_backend import LocalBackend  # noqa: E402
 
 RESULTS = HOME / "results" / "seq-digits"
-SEEDS = (0, 1, 2)
+SEEDS = tuple(range(10))
 TEMPERATURES = (0.25, 0.5, 1.0, 2.0, 4.0)
 FRACTIONS = (0.1, 0.2, 0.3, 0.4, 0.5)
 

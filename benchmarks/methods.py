@@ -1,6 +1,6 @@
 """Every method on a stream, alone and with the tangent generalist, and the tables of docs/methods.md.
 
-python benchmarks/methods.py [--seeds 0,1,2] [--processes 2]             run what is not recorded yet, on seq-digits
+python benchmarks/methods.py [--seeds 0,1] [--processes 2]               run what is not recorded yet, on seq-digits
 python benchmarks/methods.py --stream seq-cifar10 --steps 313 --seeds 0 --set tangent.epochs=30 \\
     --set projection.epochs=60 --runs-per-gpu 4 --data data              a shortened benchmark, on a GPU
 python benchmarks/methods.py --write                                     run nothing; make the tables
@@ -163,7 +163,7 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--stream", default="seq-digits")
     parser.add_argument("--buffer", type=int)
-    parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--seeds", default="0,1,2,3,4,5,6,7,8,9")
     parser.add_argument("--methods", help="methods, separated by commas; default: all")
     parser.add_argument("--steps", type=int, help="training steps per task, at most")
     parser.add_argument("--set", dest="pairs", action="append", default=[], metavar="KEY=VALUE")
