@@ -137,8 +137,7 @@ DIGITS = """## On seq-digits
 
 20 images in memory; percent of the test images after the last task, mean ± standard deviation over {seeds} seeds, on
 one CPU thread. "With tangent" is the same method with `--set generalist=tangent`; `itl` includes it, and its specialist
-alone is `b`. One of the three runs of `x-der` with tangent ended at 27.1, the others at 77.6 and 79.8.
-`python benchmarks/methods.py` runs what is missing. Records:
+alone is `b`. `python benchmarks/methods.py` runs what is missing. Records:
 [`results/seq-digits`](../results/seq-digits)."""
 CIFAR = """## On a shortened Seq-CIFAR-10
 
