@@ -19,6 +19,7 @@ HOME = Path(__file__).parents[1]
 sys.path[:0] = [str(HOME), str(HOME / "src")]
 
 from benchmarks.pages import put  # noqa: E402
+from benchmarks.paired import gain_text, paired_values  # noqa: E402
 from benchmarks.runs import mean_std, result_at, run_all  # noqa: E402
 from itl.experiments.config import Config  # noqa: E402
 from itl.experiments.search.local_backend import LocalBackend  # noqa: E402
@@ -55,11 +56,16 @@ def results_of(variant: str | None, method: str = "itl") -> list[dict[str, Any]]
 
 
 def rows(named: dict[str, list[dict[str, Any]]], first: str) -> str:
-    lines = [f"| {first} | Class-IL | Task-IL | forgetting | seeds |", "|---|---|---|---|---|"]
-    for description, runs in named.items():
-        if runs:
-            cells = (mean_std([r[key] for r in runs]) for key in ("class_il", "task_il", "forgetting"))
-            lines.append(f"| {description} | {' | '.join(cells)} | {', '.join(str(r['seed']) for r in runs)} |")
+    """A table with the difference in Class-IL to the first row, paired by seed, and its 95 % interval."""
+    lines = [f"| {first} | Class-IL | difference | Task-IL | forgetting | seeds |", "|---|---|---|---|---|---|"]
+    class_il = {name: {r["seed"]: r["class_il"] for r in runs} for name, runs in named.items() if runs}
+    reference = next(iter(class_il), None)
+    for name, by_seed in class_il.items():
+        accuracy, task_il, forgetting = (
+            mean_std([r[key] for r in named[name]]) for key in ("class_il", "task_il", "forgetting")
+        )
+        difference = "" if name == reference else gain_text(paired_values(by_seed, class_il[reference]))
+        lines.append(f"| {name} | {accuracy} | {difference} | {task_il} | {forgetting} | {len(by_seed)} |")
     return "\n".join(lines)
 
 
