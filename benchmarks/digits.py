@@ -12,8 +12,8 @@ HOME = Path(__file__).parents[1]
 sys.path[:0] = [str(HOME), str(HOME / "src")]
 
 from benchmarks.pages import put  # noqa: E402
+from benchmarks.paired import paired_values  # noqa: E402
 from benchmarks.runs import mean_std, runs_below  # noqa: E402
-from itl.results.seed_groups import MeanStd  # noqa: E402
 
 RESULTS = HOME / "results" / "seq-digits"
 DESCRIPTIONS = {
@@ -48,7 +48,7 @@ def comparison() -> str:
     """The difference in Class-IL between `itl` and linear fine-tuning, in a sentence."""
     found = results("test")
     itl, linear = ({r["seed"]: r["class_il"] for r in found[method, None]} for method in ("itl", "b+hp+lf"))
-    difference = MeanStd.of([itl[seed] - linear[seed] for seed in itl])
+    difference = paired_values(itl, linear)
     verdict = "not above" if (difference.mean or 0.0) < (difference.interval or 0.0) else "above"
     return (
         f"`itl` is {verdict} linear fine-tuning (`b+hp+lf`) on this small stream: the difference in Class-IL is\n"
