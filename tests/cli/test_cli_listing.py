@@ -128,6 +128,13 @@ def test_help_is_printed(quick_itl, args):
     assert done.out.startswith("Usage: itl")
 
 
+def test_help_is_printed_after_a_command_was_parsed_on_its_own(quick_itl):
+    from itl.cli.app import cli
+
+    cli.commands["undo"].make_context("undo", ["models"])
+    assert quick_itl("undo", "-h").out.startswith("Usage: itl undo")
+
+
 def test_version_is_printed(quick_itl):
     import itl as package
 

@@ -45,6 +45,7 @@ _ADVICE = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), f" Free some space {_REPEAT}"),
     errno.EIO: f" Check the disk {_REPEAT}",
 }
+HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 HELP_SECTIONS = {
     "Experiments": (run, refine, sweep, search, table, report, bench),
     "Lists and checks": (methods, streams, backbones, doctor),
@@ -79,7 +80,7 @@ class SectionedGroup(click.Group):
                 formatter.write_dl([(str(command.name), command.get_short_help_str(limit)) for command in commands])
 
 
-@click.group(cls=SectionedGroup, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=SectionedGroup, invoke_without_command=True, context_settings=HELP_OPTIONS)
 @click.version_option(__version__, prog_name="itl", message="%(prog)s %(version)s")
 @click.pass_context
 def cli(ctx: click.Context) -> None:
@@ -93,6 +94,8 @@ def cli(ctx: click.Context) -> None:
 
 for section in HELP_SECTIONS.values():
     for command in section:
+        # click keeps the help option of the first context, which has no parent where only one command is parsed.
+        command.context_settings.update(HELP_OPTIONS)
         cli.add_command(command)
 
 
