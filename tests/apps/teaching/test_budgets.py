@@ -15,6 +15,7 @@ from itl.apps.teaching.choices import training_choice
 from itl.apps.teaching.default_settings import LessonSize, new_model_settings
 from itl.apps.teaching.estimate import Speed
 from itl.callbacks.base import Callback
+from itl.settings import MAX_COUNT
 from support.image_folders import IMAGE_SETTINGS, write_images
 from support.tiny import differing_keys, learner_snapshot
 from support.tiny_lessons import model, teach
@@ -40,6 +41,8 @@ def test_minutes_limit_the_steps_and_epochs_replace_them() -> None:
     assert (fixed["specialist.epochs"], fixed["specialist.steps"], fixed["specialist.patience"]) == (7, None, None)
     both = TeachingOptions(device="cpu", minutes=1.0, settings={"specialist.epochs": 70})
     assert new_model_settings(both, lesson)["specialist.steps"] == 60
+    longest = TeachingOptions(device="cpu", minutes=100_000.0)
+    assert new_model_settings(longest, lesson)["specialist.steps"] == MAX_COUNT  # the time suffices for 6,000,000
 
 
 @pytest.mark.parametrize("minutes", [0.0, -1.0, float("nan"), float("inf")])

@@ -16,7 +16,7 @@ from itl.errors import UserError
 from itl.learner.stage_estimate import estimate_stages, images_per_epoch
 from itl.nets import backbone_settings, fixed_input_size
 from itl.presets import settings_for
-from itl.settings import Settings, build, flatten
+from itl.settings import MAX_COUNT, Settings, build, flatten
 
 UNSTRIDED_MAX_SIZE = 48  # pixels: up to this image size a CPU network needs no strided stem
 LARGE_IMAGE_SIZE = 96  # pixels: from this image size on, a deeper network or a strided stem
@@ -126,12 +126,15 @@ def lesson_settings(lesson: LessonSize, settings: Settings) -> dict[str, int | N
 
 
 def steps_within(seconds: float, settings: Settings, lesson: LessonSize, device: str) -> int:
-    """Return the number of steps on the new images for which this time suffices, besides the stages on the memory."""
+    """Return the number of steps on the new images for which this time suffices, besides the stages on the memory.
+
+    It is at most what the setting `specialist.steps` allows.
+    """
     speed = measure_speed(settings.net, settings.precision, lesson.pixels, device)
     task = 2 if lesson.before else 1
     training, *others = estimate_stages(settings, task, lesson.images, lesson.before, lesson.after)
     left = max(seconds - sum(speed.seconds(stage) for stage in others), MIN_TRAINING_SHARE * seconds)
-    return max(1, int(left * training.steps / speed.seconds(training)))
+    return min(MAX_COUNT, max(1, int(left * training.steps / speed.seconds(training))))
 
 
 def batch_size(images: int) -> int:
