@@ -266,9 +266,10 @@ def known(args: argparse.Namespace, seed: int) -> dict[str, Any]:
 def accuracies(file: Path) -> dict[tuple[str, str], dict[str, dict[int, dict[str, Any]]]]:
     """Results by data and network, column and seed; later records replace earlier ones.
 
-    Of superseded records, only what does not depend on the network is used.
+    What does not depend on the network is listed for every network, and is also used of superseded records.
     """
     out: dict[tuple[str, str], dict[str, dict[int, dict[str, Any]]]] = {}
+    edges: dict[str, dict[int, dict[str, Any]]] = {}  # the column HOG and color, by data
     for line in file.read_text().splitlines():
         record = json.loads(line)
         words, result = record["command"].split(), record.get("result")
@@ -276,7 +277,8 @@ def accuracies(file: Path) -> dict[tuple[str, str], dict[str, dict[int, dict[str
             continue
         network = words[words.index("--backbone") + 1] if "--backbone" in words else SCRATCH
         data = re.sub(r"-\d+$", "", Path(words[2]).name)
-        columns = out.setdefault((TITLES.get(data, data), network), {})
+        title = TITLES.get(data, data)
+        columns = out.setdefault((title, network), {"hog and color": edges.setdefault(title, {})})
         for row in result["seeds"]:
             shared = result.get("logistic regression", {})  # in older records, of the first seed
             for column in ("hog and color",) if "superseded" in record else (*LESSONS, *REGRESSIONS):
@@ -297,11 +299,7 @@ def table_lines(file: Path) -> Iterator[str]:
 
     yield "| data | network | `itl learn` | joint | without replay | HOG and color | features | calibration error |"
     yield "|---|---|---|---|---|---|---|---|"
-    results = accuracies(file)
-    for (data, network), columns in sorted(results.items()):
-        for other in results:
-            if other[0] == data:  # does not depend on the network
-                columns.setdefault("hog and color", results[other].get("hog and color", {}))
+    for (data, network), columns in sorted(accuracies(file).items()):
         cells = [cell(columns.get(column, {})) for column in (*LESSONS, *REGRESSIONS)]
         error = cell(columns.get("itl learn", {}), "calibration_error")
         yield f"| {' | '.join([data, f'`{network}`' if network != SCRATCH else network, *cells, error])} |"
