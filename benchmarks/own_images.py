@@ -269,7 +269,7 @@ def accuracies(file: Path) -> dict[tuple[str, str], dict[str, dict[int, dict[str
     What does not depend on the network is listed for every network, and is also used of superseded records.
     """
     out: dict[tuple[str, str], dict[str, dict[int, dict[str, Any]]]] = {}
-    edges: dict[str, dict[int, dict[str, Any]]] = {}  # the column HOG and color, by data
+    hog_results: dict[str, dict[int, dict[str, Any]]] = {}  # by data
     for line in file.read_text().splitlines():
         record = json.loads(line)
         words, result = record["command"].split(), record.get("result")
@@ -278,7 +278,7 @@ def accuracies(file: Path) -> dict[tuple[str, str], dict[str, dict[int, dict[str
         network = words[words.index("--backbone") + 1] if "--backbone" in words else SCRATCH
         data = re.sub(r"-\d+$", "", Path(words[2]).name)
         title = TITLES.get(data, data)
-        columns = out.setdefault((title, network), {"hog and color": edges.setdefault(title, {})})
+        columns = out.setdefault((title, network), {"hog and color": hog_results.setdefault(title, {})})
         for row in result["seeds"]:
             shared = result.get("logistic regression", {})  # in older records, of the first seed
             for column in ("hog and color",) if "superseded" in record else (*LESSONS, *REGRESSIONS):
