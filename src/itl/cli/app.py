@@ -94,7 +94,7 @@ def cli(ctx: click.Context) -> None:
 
 for section in HELP_SECTIONS.values():
     for command in section:
-        # click keeps the help option of the first context, which has no parent where only one command is parsed.
+        # click caches a command's help option from its first context, and a context without a parent inherits no names.
         command.context_settings.update(HELP_OPTIONS)
         cli.add_command(command)
 
