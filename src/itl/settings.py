@@ -240,8 +240,8 @@ class Settings(SettingsGroup):
         design: "itl", or "reverse" for the paper's alternative design: the specialist learns on a tangent plane of the
             generalist, which is fine-tuned (`generalist` is then "full").
         generalist: Learning on the memory at the end of a task.
-        half_pipe: Whether to redraw the classifier before the generalist learns: true ("redrawn") or false ("own"); null:
-            as in the paper. "linear": then fit it on the memory, with L-BFGS and the settings of `tangent`.
+        half_pipe: Whether to redraw the classifier before the generalist learns: true ("redrawn") or false ("own");
+            null: as in the paper. "linear": then fit it on the memory, with L-BFGS and the settings of `tangent`.
         half_pipe_scale: Factor of the redrawn classifier's weights.
         project: Whether to distill the generalist into the network; null: as in the paper.
         net: Backbone.
