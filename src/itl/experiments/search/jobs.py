@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,7 @@ from threading import Lock
 from typing import Any, Protocol
 
 from itl.callbacks.base import Callback
-from itl.checkpoint.store import error_summary
+from itl.checkpoint import store
 from itl.errors import UserError
 from itl.experiments.config import Config
 from itl.locks import FileLock
@@ -117,16 +116,14 @@ def describe_error(error: BaseException) -> str:
     """One line about an error; other errors than the user's are prefixed with their type."""
     if isinstance(error, (UserError, OSError)):
         return " ".join(str(error).split())
-    return f"{type(error).__name__}: {error_summary(error)}"
+    return f"{type(error).__name__}: {store.error_summary(error)}"
 
 
 def is_disk_full(error: BaseException | None) -> bool:
     """Whether a full disk caused the error, so that every other job would fail too."""
-    while error is not None:
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return True
+    while error is not None and not store.is_disk_full(error):
         error = error.__cause__
-    return False
+    return error is not None
 
 
 def disk_full_error(message: str) -> UserError:
