@@ -66,8 +66,9 @@ def test_breakdown_has_a_line_per_task_from_when_it_is_learned(tmp_path: Path) -
     for number, series in enumerate(chart.series[:-1]):
         since_learned = [line for line in within if line["task"] > number]
         assert list(series.y) == [line["class_il_tasks"][number] for line in since_learned]
-        assert len(chart.at(series)) == len(chart.hover_texts(series)) == len(since_learned)
-        assert chart.hover_texts(series)[0] == f"task {number + 1}, specialist, epoch 1"
+        descriptions = chart.descriptions[series.start : series.start + len(series.y)]
+        assert len(chart.at(series)) == len(descriptions) == len(since_learned)
+        assert descriptions[0] == f"task {number + 1}, specialist, epoch 1"
     assert list(chart.series[-1].y) == [line["class_il"] for line in within]
 
 

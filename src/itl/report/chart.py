@@ -102,12 +102,6 @@ class Chart:
         """The x values of a series."""
         return list(series.x) if len(series.x) else list(self.xs[series.start : series.start + len(series.y)])
 
-    def hover_texts(self, series: Series) -> list[str]:
-        """The description of each mark of a series."""
-        if len(series.hover):
-            return list(series.hover)
-        return list(self.descriptions[series.start : series.start + len(series.y)])
-
 
 def value_range(series: Sequence[Series]) -> tuple[float, float]:
     """The lowest and the highest value of some series, including their error bars."""
