@@ -91,7 +91,7 @@ ROWS: dict[str, tuple[str, dict[str, Any], list[dict[str, Any]]]] = {
 }
 
 
-def itl(*words: str, cache: Path, quiet: bool = False) -> tuple[float, str, int]:
+def itl(*words: str, cache: Path) -> tuple[float, str, int]:
     """Run a command of itl: seconds, standard output, and peak memory of all commands so far in bytes."""
     start = time.monotonic()
     done = subprocess.run(
