@@ -330,15 +330,20 @@ def _value(text: str) -> Any:
     return {"true": True, "false": False, "none": "none", "null": None}.get(text.lower(), text)
 
 
-def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Flatten a nested dict to dotted names; replace deprecated names and values."""
+def dotted(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Flatten a nested dict to dotted names."""
     out: dict[str, Any] = {}
     for key, value in nested.items():
-        if isinstance(value, Mapping):
-            out |= flatten(value, f"{prefix}{key}.")
-        else:
-            name = new_setting(f"{prefix}{key}")
-            out[name] = new_setting_value(name, value)
+        out |= dotted(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return out
+
+
+def flatten(nested: Mapping[str, Any]) -> dict[str, Any]:
+    """Flatten a nested dict to dotted names; replace deprecated names and values."""
+    out: dict[str, Any] = {}
+    for given, value in dotted(nested).items():
+        name = new_setting(given)
+        out[name] = new_setting_value(name, value)
     return out
 
 

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from itl._deprecated import SETTING_VALUES, SETTINGS
+from itl._deprecated import update_saved_settings
 from itl.results.runs import Run
+from itl.settings import dotted
 
 TASK_OPTIONS = ("tasks", "order", "order_seed")  # options that change the tasks of the stream
 GENERALIST_SECTIONS = ("tangent", "projection")  # sections of a run's seconds
@@ -186,17 +187,7 @@ def user_setting_names(run: Run) -> frozenset[str]:
 
 def current_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Recorded settings by dotted name, with renamed settings and values under their current names."""
-    renamed = {SETTINGS.get(name, name): value for name, value in _flat(settings).items()}
-    if "memory.weights" not in renamed and renamed.get("memory.logits") is False:
-        renamed["memory.logits"] = None  # the default was false before it was null, with the same meaning
-    return {
-        name: SETTING_VALUES.get((name, value), value) if isinstance(value, str) else value
-        for name, value in renamed.items()
-    }
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    out: dict[str, Any] = {}
-    for name, value in values.items():
-        out |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
-    return out
+    current = update_saved_settings(dotted(settings))
+    if "memory.weights" not in current and current.get("memory.logits") is False:
+        current["memory.logits"] = None  # the default was false before it was null, with the same meaning
+    return current
