@@ -11,7 +11,7 @@ import torch
 
 from itl import metrics
 from itl.callbacks.base import Callback
-from itl.learner.inference import class_il_choices
+from itl.learner.inference import class_il_choices, task_scores
 from itl.results import RECORD_FORMAT, RunFolder, environment, stage_scores
 from itl.results.image_selection import balanced_subset, select_mistakes
 from itl.streams import Images, Stream
@@ -167,14 +167,9 @@ class Recorder(Callback):
         parts = images or [task.test for task in self.stream]
         tasks = self.stream.tasks[: len(parts)]
         logits = learner.logits(Images.join(parts), remember=True).split([len(part) for part in parts])
-        choices = class_il_choices(learner)
-        scores = [
-            metrics.score(one, part.labels, task.classes, choices)
-            for one, part, task in zip(logits, parts, tasks, strict=True)
-        ]
         if images is None:
-            self.predictions = _predictions(logits, tasks, choices)
-        return metrics.Scores.of(scores, seen=len(learner.tasks))
+            self.predictions = _predictions(logits, tasks, class_il_choices(learner))
+        return task_scores(learner, logits, tasks, parts)
 
     def _final_predictions(self, learner: Learner) -> dict[str, np.ndarray]:
         """The predictions that the last score was computed from; after a resume, those in the folder."""

@@ -1,17 +1,18 @@
-"""Logits of the model of a learner's current stage, and the classes that an evaluation chooses among."""
+"""Logits of the model of a learner's current stage, and scores computed from them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from itl import metrics
 from itl.engine.concurrency import CAPTURE_GATE
 from itl.learner.validation import check_shape
-from itl.streams import Images
+from itl.streams import Images, Task
 
 if TYPE_CHECKING:
     from itl.learner.learner import Learner
@@ -81,6 +82,18 @@ def class_il_choices(learner: Learner) -> list[int] | None:
     if learner.settings.class_il_over == "all":
         return None
     return sorted({label for classes in learner.tasks for label in classes})
+
+
+def task_scores(
+    learner: Learner, logits: Sequence[Tensor], tasks: Sequence[Task], images: Sequence[Images]
+) -> metrics.Scores:
+    """Class-IL and Task-IL accuracy of each task, from the logits `[n, outputs]` of its images."""
+    choices = class_il_choices(learner)
+    scores = [
+        metrics.score(one, part.labels, task.classes, choices)
+        for one, part, task in zip(logits, images, tasks, strict=True)
+    ]
+    return metrics.Scores.of(scores, seen=len(learner.tasks))
 
 
 def _forward(learner: Learner, x: Tensor) -> Tensor:

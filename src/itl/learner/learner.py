@@ -22,7 +22,7 @@ from itl.features import FeatureExtractor
 from itl.generalists import Generalist
 from itl.learner import validation
 from itl.learner.builder import Configuration, SavedNetwork, backbone_overrides, build_components
-from itl.learner.inference import class_il_choices, compute_logits, label_outputs
+from itl.learner.inference import compute_logits, label_outputs, task_scores
 from itl.learner.inputs import ImageData, LabelData, images_to_predict, task_for
 from itl.learner.stage_state import StageState
 from itl.learner.stages import (
@@ -243,11 +243,7 @@ class Learner:
             images: Images and labels to evaluate, for each task.
         """
         logits = self.logits(Images.join(images), remember=True).split([len(task_images) for task_images in images])
-        scores = [
-            metrics.score(task_logits, task_images.labels, task.classes, class_il_choices(self))
-            for task_logits, task_images, task in zip(logits, images, tasks, strict=True)
-        ]
-        return metrics.Scores.of(scores, seen=len(self.tasks))
+        return task_scores(self, logits, tasks, images)
 
     def predict(self, images: Images | ImageData) -> np.ndarray:
         """Most probable label of each image.
