@@ -19,7 +19,7 @@ from itl import _deprecated
 
 ROOT = Path(__file__).parents[1]
 ALIASES = {"src/itl/_deprecated.py", "tests/test_deprecated.py", "tests/test_retired_names.py", "CHANGELOG.md"}
-FOLDERS = ("src", "tests", "benchmarks", "docs")
+FOLDERS = ("src", "tests", "benchmarks", "docs", "examples")
 RECORDS = "benchmarks/results"
 
 # Retired identifier -> its replacement. Words that are also used with another meaning are not listed here; their old
