@@ -22,7 +22,11 @@ if TYPE_CHECKING:
 @click.option(
     "--size", type=int, metavar="N", help="Scale images to N x N pixels, 8 to 224. [default: chosen from the images]"
 )
-@options.method_option
+@click.option(
+    "--method",
+    metavar="NAME",
+    help="Method to train; `itl methods` lists them. [default: ridge on a pre-trained backbone, else itl]",
+)
 @click.option(
     "--buffer", type=int, metavar="N", help="Memory size in images. [default: as many as fit into 64 MiB of pixels]"
 )
