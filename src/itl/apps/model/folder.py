@@ -54,7 +54,7 @@ class Model(PredictionMixin):
     """A learner with class names, kept in a folder. Create it with `Model.create` or `Model.open`.
 
     `Learner` and `Model` are two levels of the same thing. A `Learner` is the continual-learning algorithm: it takes
-    arrays with integer labels or the tasks of a benchmark stream, and is meant for research. A `Model` wraps one
+    arrays with labels or the tasks of a benchmark stream, and is meant for research. A `Model` wraps one
     learner (`model.learner`) for applications: classes have names, images have one fixed size, and the folder holds a
     history, older states to undo to, and a lock against concurrent writers. Use a `Learner` to compare methods, and a
     `Model` to maintain a classifier of your own images; `itl.load` returns the learner of either folder.

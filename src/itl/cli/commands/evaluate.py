@@ -41,7 +41,7 @@ def evaluate(model: str, folder: str, held_out: bool, wrong: str | None, as_json
 
     Each subfolder of FOLDER contains the images of one class; if FOLDER has a test/, that is used. Shows accuracy per
     class, the most frequent confusions, calibration (the difference between confidence and accuracy), and how accuracy
-    rises if unfamiliar images are rejected as "unknown". Of classes that were never taught, it shows how many images
+    rises if unfamiliar images are rejected as "unknown". For classes that were never taught, it shows how many images
     are rejected.
 
     With --wrong, the names of the copies start with their rank, the model's confidence and the class it predicts: the
