@@ -1,6 +1,6 @@
 """Continual learning: Integral Tangent Learning (ITL), its baselines and its benchmark.
 
-`Learner` trains on tasks of images with integer labels. `Model` is a learner in a folder, with class names; `load`
+`Learner` trains on tasks of labeled images. `Model` is a learner in a folder, with class names and a history; `load`
 opens one. `streams` builds the benchmark's sequences of tasks. `UserError` reports what a user can correct.
 """
 
