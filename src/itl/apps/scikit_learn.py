@@ -13,10 +13,10 @@ from sklearn.utils.multiclass import check_classification_targets  # type: ignor
 from sklearn.utils.validation import check_is_fitted, check_random_state  # type: ignore[import-untyped]
 from torch import Tensor
 
-from itl.apps.task_builder import next_task
 from itl.checkpoint.learner_state import LearnerState
 from itl.errors import UserError
 from itl.learner import Learner, learner_from_state
+from itl.learner.inputs import next_task
 from itl.streams import Images
 
 Array = npt.NDArray[Any]

@@ -18,7 +18,8 @@ from itl.streams.arrays import as_images, as_pixels, collect, collect_batches, s
 if TYPE_CHECKING:
     from itl.learner.learner import Learner
 
-ImageData: TypeAlias = np.ndarray | Tensor | Sequence[Image.Image] | Dataset[Any] | DataLoader[Any]
+ArrayData: TypeAlias = np.ndarray | Tensor | Sequence[Image.Image]
+ImageData: TypeAlias = ArrayData | Dataset[Any] | DataLoader[Any]
 LabelData: TypeAlias = np.ndarray | Tensor | Sequence[int] | Sequence[str]
 
 MAX_OUTPUTS = 1 << 17  # larger labels are not class numbers; so wide a classifier would not fit into memory
@@ -121,14 +122,13 @@ def _is_text(labels: Any) -> bool:
 
 
 def task_from_arrays(
-    images: ImageData, labels: LabelData | None, number: int, traits: Traits | None, verb: str = "learn"
+    images: ArrayData, labels: LabelData, number: int, traits: Traits | None, verb: str = "learn"
 ) -> Task:
     """Build a task from images and labels.
 
     Args:
-        images: uint8 images `[n, h, w]`, `[n, h, w, c]` or `[n, c, h, w]`, a list of Pillow images, a `Dataset`, or a
-            `DataLoader`.
-        labels: Integer labels `[n]`; None for a `Dataset` or `DataLoader` that has them.
+        images: uint8 images `[n, h, w]`, `[n, h, w, c]` or `[n, c, h, w]`, or a list of Pillow images.
+        labels: Integer labels `[n]`.
         number: Index of the task.
         traits: Traits of the stream; None measures mean and standard deviation on these images.
         verb: Name of the caller's method, for error messages.
@@ -137,9 +137,9 @@ def task_from_arrays(
         A task without test images.
 
     Raises:
-        UserError: Labels are missing, negative or too large, or there are no images.
+        UserError: A label is missing, negative or too large, or there are no images.
     """
-    data = as_images(*read_data(images, labels, verb))
+    data = as_images(images, labels)
     if not len(data):
         raise UserError(f"there are no images to {verb}{' from' * (verb == 'learn')}")
     if int(data.labels.min()) < 0:
@@ -149,9 +149,27 @@ def task_from_arrays(
             f"labels must be under {MAX_OUTPUTS:,}, not {int(data.labels.max())}: they are the classifier's outputs; "
             "number the classes from 0"
         )
+    return _task_from_images(data, number, traits)
+
+
+def next_task(learner: Learner, images: Images, *, flip: bool, policy: str | None) -> Task:
+    """The next task of a learner, without test images.
+
+    Args:
+        learner: The learner. Its first task determines the image statistics and the augmentation.
+        images: The training images; their labels are outputs of the classifier.
+        flip: Whether horizontal flips preserve the class.
+        policy: AutoAugment policy that preserves the class, or None.
+    """
+    return _task_from_images(images, len(learner.tasks), learner.traits if learner.is_built else None, flip, policy)
+
+
+def _task_from_images(
+    images: Images, number: int, traits: Traits | None, flip: bool = False, policy: str | None = None
+) -> Task:
     if traits is None:
-        mean, std = statistics(data, None, None)
-        padding = min(4, data.source.shape[-1] // 8)
-        traits = Traits(mean, std, flip=False, padding=padding, policy=None, tasks=0)
-    classes = tuple(sorted(set(data.labels.tolist())))
-    return Task(number, classes, data, data.take(torch.arange(0)), "", traits)
+        mean, std = statistics(images, None, None)
+        padding = min(4, images.source.shape[-1] // 8)
+        traits = Traits(mean, std, flip=flip, padding=padding, policy=policy, tasks=0)
+    classes = tuple(sorted(set(images.labels.tolist())))
+    return Task(number, classes, images, images.take(torch.arange(0)), "", traits)

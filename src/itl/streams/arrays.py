@@ -110,21 +110,13 @@ def from_dataset(train: Any, test: Any = None, **options: Any) -> Stream:
     return from_arrays(*arrays, layout="NCHW", **options)
 
 
-def as_images(images: Any, labels: Any = None) -> Images:
-    """Convert images to `Images`.
-
-    Args:
-        images: An array, a tensor, a list of Pillow images, or a torch Dataset of (image, label) pairs.
-        labels: Integers `[N]`; not for a Dataset. Default: zeros.
+def as_images(images: Any, labels: Any) -> Images:
+    """Convert an array, a tensor or a list of Pillow images, and integer labels `[N]`.
 
     Raises:
         UserError: The images cannot be read as such, or the number of labels differs.
     """
-    if labels is None and hasattr(images, "__getitem__") and not isinstance(images, np.ndarray | Tensor | list | tuple):
-        pixels, dataset_labels = collect(images)
-        return Images(pixels, as_labels(dataset_labels))
-    pixels = as_pixels(images)
-    data = torch.zeros(len(pixels), dtype=torch.int64) if labels is None else as_labels(labels)
+    pixels, data = as_pixels(images), as_labels(labels)
     if len(data) != len(pixels):
         raise UserError(f"there are {len(pixels)} images but {len(data)} labels; give one label for each image")
     return Images(pixels, data)

@@ -34,7 +34,6 @@ from itl.apps.model.metadata import (
     read_metadata,
 )
 from itl.apps.model.prediction import PredictionMixin, out_of_memory_as_user_error
-from itl.apps.task_builder import next_task
 from itl.callbacks.base import Callback, CallbackList
 from itl.callbacks.checkpointing import CheckpointCallback
 from itl.checkpoint import store
@@ -42,6 +41,7 @@ from itl.checkpoint.learner_state import LearnerState
 from itl.checkpoint.lock import lock, locked
 from itl.errors import UserError
 from itl.learner import Learner, learner_from_state, max_tensor_bytes, use_saved_threads
+from itl.learner.inputs import next_task
 from itl.nets import backbone_settings, fixed_input_size
 from itl.nets import find as find_backbone
 from itl.streams import Images, Task
