@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from itl._deprecated import update_saved_settings
 
 if TYPE_CHECKING:
-    from itl.streams import Stream
+    from itl.streams import Progress, Stream
 
 
 MAX_SHOWN = 40  # characters of a value in a message
@@ -61,7 +61,9 @@ class Config:
             known["order"] = tuple(known["order"])
         return cls(**known)
 
-    def load_stream(self, data: str | os.PathLike[str], download: bool = False, progress: Any = None) -> Stream:
+    def load_stream(
+        self, data: str | os.PathLike[str], download: bool = False, progress: Progress | None = None
+    ) -> Stream:
         """Load the stream of the run.
 
         Args:

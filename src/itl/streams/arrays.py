@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence, Sized
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,9 @@ from itl.streams.base import Dataset, Images, Stream, Traits
 from itl.streams.pillow_images import as_rgb
 from itl.streams.split import build
 from itl.streams.stable_permutation import stratified_split
+
+if TYPE_CHECKING:
+    from torch.utils import data
 
 Array = npt.NDArray[Any] | Tensor
 _LAYOUTS = ("NHW", "NHWC", "NCHW")
@@ -86,7 +89,7 @@ def from_arrays(
     return build(name, Dataset(train, test, names, traits), order=order, order_seed=order_seed, split=split)
 
 
-def from_dataset(train: Any, test: Any = None, **options: Any) -> Stream:
+def from_dataset(train: data.Dataset[Any], test: data.Dataset[Any] | None = None, **options: Any) -> Stream:
     """Make a stream from a map-style torch Dataset of (image, label) pairs.
 
     Args:
@@ -116,10 +119,10 @@ def as_images(images: Any, labels: Any) -> Images:
     Raises:
         UserError: The images cannot be read as such, or the number of labels differs.
     """
-    pixels, data = as_pixels(images), as_labels(labels)
-    if len(data) != len(pixels):
-        raise UserError(f"there are {len(pixels)} images but {len(data)} labels; give one label for each image")
-    return Images(pixels, data)
+    pixels, y = as_pixels(images), as_labels(labels)
+    if len(y) != len(pixels):
+        raise UserError(f"there are {len(pixels)} images but {len(y)} labels; give one label for each image")
+    return Images(pixels, y)
 
 
 def as_pixels(images: Any, layout: str | None = None) -> Tensor:
@@ -241,7 +244,7 @@ def statistics(
     return tuple(mean or means), tuple(std or stds)
 
 
-def collect_batches(loader: Any, labeled: bool = True) -> tuple[Tensor, Any]:
+def collect_batches(loader: data.DataLoader[Any], labeled: bool = True) -> tuple[Tensor, Any]:
     """All batches of a torch `DataLoader`: uint8 `[N, C, H, W]`, and labels, which are integers or strings.
 
     Args:
@@ -270,7 +273,7 @@ def collect_batches(loader: Any, labeled: bool = True) -> tuple[Tensor, Any]:
     return torch.cat(images), labels
 
 
-def collect(dataset: Any) -> tuple[Tensor, Any]:
+def collect(dataset: object) -> tuple[Tensor, Any]:
     """All samples of a torch Dataset: uint8 `[N, C, H, W]`, and labels, which are integers or strings."""
     if not isinstance(dataset, Sized) or not hasattr(dataset, "__getitem__"):
         raise UserError(f"{type(dataset).__name__} has no length or index; give a map-style torch Dataset")
