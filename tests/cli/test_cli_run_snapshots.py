@@ -17,6 +17,7 @@ import pytest
 import itl.experiments.run
 from itl.cli.app import cli
 from itl.cli.display import live, progress, stage_log, tables
+from itl.engine.stage import OptimizerConfig, Stage
 from itl.experiments.config import Config
 from itl.learner.stage_estimate import StageEstimate
 from itl.results import RunFolder
@@ -63,7 +64,7 @@ def replay(clock: Clock, config: Any, folder: Path, callbacks: list[Any]) -> Any
     for line in map(json.loads, (folder / "metrics.jsonl").read_text().splitlines()):
         clock.now += SECONDS_PER_LINE
         if line["kind"] == "curve":
-            stage = SimpleNamespace(name=line["stage"], planner=PLANNER)
+            stage = Stage(line["stage"], {}, OptimizerConfig(0.1), PLANNER, lambda inputs: inputs["x"])  # type: ignore[arg-type]
             learner.tasks, learner.position = [None] * line["task"], (line["stage"], line["epoch"] - 1)
             for callback in callbacks:
                 callback.on_stage_start(learner, stage)

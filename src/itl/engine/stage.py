@@ -196,6 +196,15 @@ class Stage:
     monitor: Monitor | None = None
     summary: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def epochs(self) -> int:
+        """Number of epochs."""
+        return self.epochs_before(self.planner.num_rounds)
+
+    def epochs_before(self, index: int) -> int:
+        """Number of epochs before round `index`."""
+        return self.planner.epochs_done(index - 1) if index else 0
+
     def mutable_tensors(self) -> list[Tensor]:
         """Every tensor outside the stepper that a step changes."""
         return [*self.parameters.values(), *self.mutated]

@@ -93,8 +93,7 @@ class Recorder(Callback):
     def on_stage_end(self, learner: Learner, stage: Stage) -> None:
         """Evaluate the model of the stage on all test images."""
         self.latest = self._evaluate(learner)
-        epoch = stage.planner.epochs_done(stage.planner.num_rounds - 1)
-        self._write(learner, "end", stage.name, epoch, self.latest, summary=stage.summary)
+        self._write(learner, "end", stage.name, stage.epochs, self.latest, summary=stage.summary)
 
     def on_memory_update(self, learner: Learner, task: Task) -> None:
         """Discard the scores of methods whose model depends on the memory, such as nearest class means."""

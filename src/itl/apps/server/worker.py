@@ -72,7 +72,7 @@ class ProgressCallback(Callback):
             self.started = self.updated = time.monotonic()
         start = learner.position[1]
         self.eta.start_stage(len(learner.tasks), stage.name, stage.planner.first_step(start))
-        self._send(stage.name, stage.planner.epochs_done(start - 1) if start else 0, _epochs(stage), force=True)
+        self._send(stage.name, stage.epochs_before(start), stage.epochs, force=True)
 
     def on_round_end(self, learner: Learner, stage: Stage, epoch: int, loss: float) -> None:
         """Report the progress of a stage."""
@@ -81,7 +81,7 @@ class ProgressCallback(Callback):
         steps = min(stage.planner.total_steps, stage.planner.first_step(learner.position[1]))
         self.eta.update(steps, now - self.updated)
         self.updated = now
-        self._send(stage.name, epoch, _epochs(stage), force=epoch == _epochs(stage))
+        self._send(stage.name, epoch, stage.epochs, force=epoch == stage.epochs)
 
     def on_task_end(self, learner: Learner) -> None:
         """Report that the model is evaluated and saved next."""
@@ -96,10 +96,6 @@ class ProgressCallback(Callback):
         elapsed = now - self.started
         fraction = 0.0 if left is None else elapsed / max(elapsed + left, 1e-9)
         send(event="progress", stage=stage, done=done, total=total, fraction=round(fraction, 4), seconds_left=left)
-
-
-def _epochs(stage: Stage) -> int:
-    return stage.planner.epochs_done(stage.planner.num_rounds - 1)
 
 
 def teach(job: dict[str, Any], stop: threading.Event) -> None:

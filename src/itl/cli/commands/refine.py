@@ -13,7 +13,6 @@ import click
 
 from itl.callbacks.base import Callback
 from itl.cli import options
-from itl.cli.display.formatting import total_epochs
 from itl.cli.output import print_json
 from itl.cli.parsing import expand_settings, parse_ints
 from itl.errors import UserError
@@ -118,7 +117,7 @@ class _StatusUpdater(Callback):
         self.status, self.label = status, label
 
     def on_round_end(self, learner: Learner, stage: Stage, epoch: int, loss: float) -> None:
-        position = f"task {len(learner.tasks)}, {stage.name}, epoch {epoch} of {total_epochs(stage)}"
+        position = f"task {len(learner.tasks)}, {stage.name}, epoch {epoch} of {stage.epochs}"
         self.status.update(f"{self.label}: {position}, loss {loss:.3g}")
 
 

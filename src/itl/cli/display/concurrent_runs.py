@@ -10,7 +10,7 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from itl.callbacks.base import Callback
-from itl.cli.display.formatting import format_duration, format_percent, run_label, total_epochs
+from itl.cli.display.formatting import format_duration, format_percent, run_label
 from itl.cli.display.live import LiveDisplay
 from itl.cli.display.tables import plain_table
 
@@ -49,7 +49,7 @@ class RunStatus(Callback):
         self.state, self.ended = f"task {len(learner.tasks)} done", time.monotonic()
 
     def _set_epoch(self, learner: Learner, stage: Stage, epoch: int) -> None:
-        self.state = f"task {len(learner.tasks)}, {stage.name}, epoch {epoch} of {total_epochs(stage)}"
+        self.state = f"task {len(learner.tasks)}, {stage.name}, epoch {epoch} of {stage.epochs}"
 
     def cells(self) -> tuple[str, ...]:
         """The cells of the run's row."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from itl.engine.stage import Stage
     from itl.experiments.config import Config
 
 MAX_NAME_LENGTH = 40  # columns
@@ -59,8 +58,3 @@ def run_label(config: Config, with_buffer: bool = False) -> str:
     if with_buffer:
         words.append(f"buffer {config.buffer}")
     return ", ".join([*words, f"seed {config.seed}"])
-
-
-def total_epochs(stage: Stage) -> int:
-    """Number of epochs of a training stage."""
-    return stage.planner.epochs_done(stage.planner.num_rounds - 1)

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from itl.callbacks.base import Callback
-from itl.cli.display.formatting import format_duration, plural, shorten, total_epochs
+from itl.cli.display.formatting import format_duration, plural, shorten
 from itl.cli.display.progress import TrainingDisplay
 from itl.cli.output import echo
 from itl.learner.remaining_time import estimate_run
@@ -48,7 +48,7 @@ class LearnLog(Callback):
 
     def on_stage_end(self, learner: Learner, stage: Stage) -> None:
         """Print the stage, its epochs and its time."""
-        epochs = plural(stage.summary.get("epochs", total_epochs(stage)), "epoch")
+        epochs = plural(stage.summary.get("epochs", stage.epochs), "epoch")
         early = f" ({stage.summary['measure']} stopped improving)" if stage.summary.get("measure") else ""
         self._print(f"{stage_words(stage.name)}, {epochs}{early if stage.summary.get('stopped') else ''}")
 

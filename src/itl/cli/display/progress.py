@@ -12,7 +12,7 @@ from rich.text import Text
 
 from itl.callbacks.base import Callback
 from itl.cli.display.accuracy_plot import PLOT_HEIGHT, Point, accuracy_plot
-from itl.cli.display.formatting import format_duration, format_percent, total_epochs
+from itl.cli.display.formatting import format_duration, format_percent
 from itl.cli.display.live import LiveDisplay
 from itl.cli.display.run_tables import Stages, run_title, stage_table
 from itl.learner.remaining_time import EtaEstimator, estimate_run
@@ -63,10 +63,10 @@ class TrainingDisplay(LiveDisplay, Callback):
             self.heading.append(f", {learner.engine.device}")
             self.updated = time.monotonic()  # the time spent on loading data says nothing about training speed
         self._update_eta(self.eta.steps)
-        start, planner = learner.position[1], stage.planner
+        start = learner.position[1]
         self.task = len(learner.tasks)
-        self.stage = (stage.name, planner.epochs_done(start - 1) if start else 0, total_epochs(stage))
-        self.eta.start_stage(self.task, stage.name, planner.first_step(start))
+        self.stage = (stage.name, stage.epochs_before(start), stage.epochs)
+        self.eta.start_stage(self.task, stage.name, stage.planner.first_step(start))
 
     def on_round_end(self, learner: Learner, stage: Stage, epoch: int, loss: float) -> None:
         """Update the epoch, the loss and the remaining time."""
