@@ -56,12 +56,9 @@ def parse_seeds(seed: int | None, seeds: str | None, default: int) -> tuple[int,
 
 def expand_variants(pairs: Sequence[str], variant: str | None) -> list[tuple[str | None, dict[str, Any]]]:
     """Every combination of the `--vary` values, each with the name of its variant."""
-    out: list[tuple[str | None, dict[str, Any]]] = []
-    for changed in expand_settings(pairs):
-        words = [f"{key}-{value}" for key, value in changed.items()]
-        name = "-".join(([variant] if variant else []) + words)
-        out.append((re.sub(r"[^\w.+-]", "_", name) or None, changed))
-    return out
+    from itl.experiments.config import variant_name
+
+    return [(variant_name(variant, changed), changed) for changed in expand_settings(pairs)]
 
 
 def parse_settings(pairs: Sequence[str], epochs: int | None) -> dict[str, Any]:

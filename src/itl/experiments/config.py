@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -125,6 +127,12 @@ class Config:
 def _shown(value: Any) -> str:
     text = "the default" if value is None or value is _UNSET else value if isinstance(value, str) else json.dumps(value)
     return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 1]}…"
+
+
+def variant_name(variant: str | None, settings: Mapping[str, Any]) -> str | None:
+    """Name of a variant with these settings besides its own, as part of a folder's name; None if there is neither."""
+    words = [*([variant] if variant else []), *(f"{key}-{value}" for key, value in settings.items())]
+    return re.sub(r"[^\w.+-]", "_", "-".join(words)) or None
 
 
 def first_few(parts: list[str], count: int = 3) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from itl.learner.stage_estimate import GENERALIST, StageEstimate, estimate_stages
 
 if TYPE_CHECKING:
+    from itl.learner.learner import Learner
     from itl.settings import Settings
 
 
@@ -19,6 +20,13 @@ def estimate_run(settings: Settings, task_sizes: Sequence[int], buffer: int) -> 
         before, seen = seen, seen + size
         stages += estimate_stages(settings, task, size, min(buffer, before), min(buffer, seen))
     return stages
+
+
+def estimate_task(learner: Learner, images: int) -> list[StageEstimate]:
+    """The stages of a learner's current task of `images` images, if earlier tasks have filled the memory."""
+    size, task = learner.memory.size, len(learner.tasks)
+    stages = estimate_run(learner.settings, [*[size] * (task - 1), images], size)
+    return [stage for stage in stages if stage.task == task]
 
 
 class EtaEstimator:

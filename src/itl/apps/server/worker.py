@@ -63,12 +63,10 @@ class ProgressCallback(Callback):
 
     def on_stage_start(self, learner: Learner, stage: Stage) -> None:
         """Report the stage that starts or resumes."""
-        from itl.learner.remaining_time import EtaEstimator, estimate_run
+        from itl.learner.remaining_time import EtaEstimator, estimate_task
 
         if self.eta is None:
-            earlier = [learner.memory.size] * (len(learner.tasks) - 1)
-            stages = estimate_run(learner.settings, [*earlier, self.images], learner.memory.size)
-            self.eta = EtaEstimator([one for one in stages if one.task == len(learner.tasks)])
+            self.eta = EtaEstimator(estimate_task(learner, self.images))
             self.started = self.updated = time.monotonic()
         start = learner.position[1]
         self.eta.start_stage(len(learner.tasks), stage.name, stage.planner.first_step(start))

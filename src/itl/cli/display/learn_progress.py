@@ -14,7 +14,7 @@ from itl.callbacks.base import Callback
 from itl.cli.display.formatting import format_duration, plural, shorten
 from itl.cli.display.progress import TrainingDisplay
 from itl.cli.output import echo
-from itl.learner.remaining_time import estimate_run
+from itl.learner.remaining_time import estimate_task
 from itl.learner.stage_estimate import StageEstimate
 from itl.learner.validation import STAGE_PHRASES
 
@@ -70,10 +70,8 @@ class LearnDisplay(TrainingDisplay):
         return stage_words(self.stage[0])
 
     def estimate(self, learner: Learner) -> list[StageEstimate]:
-        """The stages of the current task, assuming that earlier tasks have filled the memory."""
-        earlier = [learner.memory.size] * (len(learner.tasks) - 1)
-        stages = estimate_run(learner.settings, [*earlier, self.images], learner.memory.size)
-        return [stage for stage in stages if stage.task == len(learner.tasks)]
+        """The stages of the current task."""
+        return estimate_task(learner, self.images)
 
 
 class GracefulInterrupt:

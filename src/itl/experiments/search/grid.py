@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from itl.errors import UserError, unknown
-from itl.experiments.config import Config
+from itl.experiments.config import Config, variant_name
 from itl.experiments.search.optional_imports import import_optional
 from itl.presets import METHODS, settings_for
 from itl.regular_files import read_regular
@@ -251,12 +251,8 @@ def _variations(vary: Any, variant: Any, name: str) -> list[tuple[str | None, di
     }
     if math.prod(map(len, choices.values())) > MAX_CELLS:
         raise UserError(f"The grid {name} has more than {MAX_CELLS:,} cells. Shorten its lists.")
-    variations: list[tuple[str | None, dict[str, Any]]] = []
-    for values in itertools.product(*choices.values()):
-        words = [f"{key}-{value}" for key, value in zip(choices, values, strict=True)]
-        text = re.sub(r"[^\w.+-]", "_", "-".join(([str(variant)] if variant else []) + words))
-        variations.append((text or None, dict(zip(choices, values, strict=True))))
-    return variations
+    varied = [dict(zip(choices, values, strict=True)) for values in itertools.product(*choices.values())]
+    return [(variant_name(str(variant) if variant else None, settings), settings) for settings in varied]
 
 
 def _mapping(value: Any, key: str, name: str) -> Mapping[str, Any]:
