@@ -38,7 +38,7 @@ HOME = Path(__file__).parents[1]
 sys.path[:0] = [str(HOME), str(HOME / "src")]
 
 from benchmarks.choices import SettingValues, Trial, score  # noqa: E402
-from benchmarks.paired import paired_values  # noqa: E402
+from benchmarks.paired import gain_text, paired_values  # noqa: E402
 from benchmarks.runs import run_all  # noqa: E402
 from itl.experiments.config import Config  # noqa: E402
 from itl.experiments.search.local_backend import LocalBackend  # noqa: E402
@@ -305,17 +305,9 @@ class Ablation:
             by_rung[doubled] = self.values(doubled, chosen[self.args.method], task, stage, measure)
         rows = [f"| | mean | {' | '.join(f'− `{rung}`' for rung in by_rung)} |", "|---|---|" + "---|" * len(by_rung)]
         for rung, values in by_rung.items():
-            cells = ["" if rung == other else difference(values, by_rung[other]) for other in by_rung]
+            cells = ["" if rung == other else gain_text(paired_values(values, by_rung[other]), 2) for other in by_rung]
             rows.append(f"| `{rung}` | {MeanStd.of(list(values.values())).text()} | {' | '.join(cells)} |")
         return rows
-
-
-def difference(above: Values, below: Values) -> str:
-    """Mean difference over common seeds ± half its 95 % interval."""
-    pairs = paired_values(above, below)
-    if pairs.mean is None:
-        return "–"
-    return f"{pairs.mean:+.2f}" + ("" if pairs.interval is None else f" ± {pairs.interval:.2f}")
 
 
 def _numbers(text: str) -> list[int]:

@@ -20,9 +20,10 @@ sys.path[:0] = [str(HOME), str(HOME / "src")]
 
 from benchmarks.pages import put  # noqa: E402
 from benchmarks.paired import gain_text, paired_values  # noqa: E402
-from benchmarks.runs import mean_std, result_at, run_all  # noqa: E402
+from benchmarks.runs import result_at, run_all  # noqa: E402
 from itl.experiments.config import Config  # noqa: E402
 from itl.experiments.search.local_backend import LocalBackend  # noqa: E402
+from itl.results.seed_groups import MeanStd  # noqa: E402
 
 RESULTS = HOME / "results" / "seq-digits"
 SEEDS = tuple(range(10))
@@ -62,7 +63,7 @@ def rows(named: dict[str, list[dict[str, Any]]], first: str) -> str:
     reference = next(iter(class_il), None)
     for name, by_seed in class_il.items():
         accuracy, task_il, forgetting = (
-            mean_std([r[key] for r in named[name]]) for key in ("class_il", "task_il", "forgetting")
+            MeanStd.of([r[key] for r in named[name]]).text(1) for key in ("class_il", "task_il", "forgetting")
         )
         difference = "" if name == reference else gain_text(paired_values(by_seed, class_il[reference]))
         lines.append(f"| {name} | {accuracy} | {difference} | {task_il} | {forgetting} | {len(by_seed)} |")

@@ -13,7 +13,8 @@ sys.path[:0] = [str(HOME), str(HOME / "src")]
 
 from benchmarks.pages import put  # noqa: E402
 from benchmarks.paired import paired_values  # noqa: E402
-from benchmarks.runs import mean_std, runs_below  # noqa: E402
+from benchmarks.runs import runs_below  # noqa: E402
+from itl.results.seed_groups import MeanStd  # noqa: E402
 
 RESULTS = HOME / "results" / "seq-digits"
 DESCRIPTIONS = {
@@ -39,7 +40,7 @@ def table() -> str:
     lines = ["| method | | Class-IL | Task-IL | forgetting |", "|---|---|---|---|---|"]
     for method, description in DESCRIPTIONS.items():
         runs = found[method, None]
-        cells = (mean_std([r[key] for r in runs]) for key in ("class_il", "task_il", "forgetting"))
+        cells = (MeanStd.of([r[key] for r in runs]).text(1) for key in ("class_il", "task_il", "forgetting"))
         lines.append(f"| `{method}` | {description} | {' | '.join(cells)} |")
     return "\n".join(lines)
 

@@ -19,11 +19,12 @@ HOME = Path(__file__).parents[1]
 sys.path[:0] = [str(HOME), str(HOME / "src")]
 
 from benchmarks.pages import put  # noqa: E402
-from benchmarks.runs import add_run_options, mean_std, not_recorded, recorded, run_all, runs_below  # noqa: E402
+from benchmarks.runs import add_run_options, not_recorded, recorded, run_all, runs_below  # noqa: E402
 from itl import presets  # noqa: E402
 from itl.experiments.config import Config  # noqa: E402
 from itl.experiments.search.local_backend import LocalBackend  # noqa: E402
 from itl.experiments.search.time_limit import deadline_in  # noqa: E402
+from itl.results.seed_groups import MeanStd  # noqa: E402
 from itl.settings import parse as parse_settings  # noqa: E402
 
 RESULTS = HOME / "results"
@@ -91,7 +92,7 @@ def table(stream: str, buffer: int, steps: int | None, seeds: tuple[int, ...]) -
             continue
         any_run = True
         cells = [
-            mean_std([run[kind] for run in runs]) if len(runs) == len(seeds) else "–"
+            MeanStd.of([run[kind] for run in runs]).text(1) if len(runs) == len(seeds) else "–"
             for kind in ("class_il", "task_il")
             for runs in (alone, combined)
         ]

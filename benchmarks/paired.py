@@ -32,8 +32,8 @@ def paired_difference(below: SeedGroup, above: SeedGroup, measure: str) -> MeanS
     return MeanStd(None if low is None or high is None else high - low, None, 0)
 
 
-def gain_text(gained: MeanStd) -> str:
+def gain_text(gained: MeanStd, digits: int = 1) -> str:
     """A difference ± half its 95 % confidence interval, if there is one."""
     if gained.mean is None:
         return "–"
-    return f"{gained.mean:+.1f}" + ("" if gained.interval is None else f" ± {gained.interval:.1f}")
+    return f"{gained.mean:+.{digits}f}" + ("" if gained.interval is None else f" ± {gained.interval:.{digits}f}")

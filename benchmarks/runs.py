@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import shutil
-import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -81,9 +80,3 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--data", default="data")
     parser.add_argument("--list", action="store_true", help="list what is missing and stop")
-
-
-def mean_std(values: Sequence[float]) -> str:
-    """`66.1 ± 0.6`, or the mean alone for a single value."""
-    deviation = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
-    return f"{statistics.mean(values):.1f}{deviation}"
