@@ -3,7 +3,7 @@
 from itl.apps.images.decoded_cache import clear_cache
 from itl.apps.images.holdout import split_held_out
 from itl.apps.images.image_folder import ImageFolder, find_images, is_model_folder, scan_folder
-from itl.apps.images.parallel_read import DecodedImages, read_images
+from itl.apps.images.parallel_read import ReadResult, read_images
 from itl.apps.images.read import (
     FORMAT_NAMES,
     MAX_PIXELS,
@@ -18,8 +18,8 @@ from itl.apps.images.sorted_copies import SortedCopies
 __all__ = [
     "FORMAT_NAMES",
     "MAX_PIXELS",
-    "DecodedImages",
     "ImageFolder",
+    "ReadResult",
     "SkippedPath",
     "SortedCopies",
     "UnreadableImage",

@@ -27,7 +27,7 @@ MIN_CACHED_IMAGES = 64  # fewer images are decoded as fast as a cache entry is o
 WRITE_CHUNK = 256  # images written to the cache at once
 
 
-class DecodedImages(NamedTuple):
+class ReadResult(NamedTuple):
     """The result of `read_images`.
 
     Attributes:
@@ -47,7 +47,7 @@ def read_images(
     workers: int | None = None,
     progress: Progress | None = None,
     interpolation: str = "bilinear",
-) -> DecodedImages:
+) -> ReadResult:
     """Read image files as `read_image` does, in parallel.
 
     The result is cached on disk: reading the same unchanged files again maps it into memory.
@@ -74,7 +74,7 @@ def read_images(
         decoder = decoder.restarted()
     images = list(decoder)
     pixels = np.stack(images) if images else np.zeros((0, 3, size, size), np.uint8)
-    return DecodedImages(pixels, np.array(decoder.indices, np.int64), decoder.skipped)
+    return ReadResult(pixels, np.array(decoder.indices, np.int64), decoder.skipped)
 
 
 class _Decoder:
@@ -119,7 +119,7 @@ class _Decoder:
             self.progress(index + 1, len(self.files))
 
 
-def _load(folder: Path, key: str, decoder: _Decoder) -> DecodedImages | None:
+def _load(folder: Path, key: str, decoder: _Decoder) -> ReadResult | None:
     """Load a cache entry; None if there is none.
 
     Files that were skipped are decoded again, because the reason may have been temporary (such as a lack of memory).
@@ -135,10 +135,10 @@ def _load(folder: Path, key: str, decoder: _Decoder) -> DecodedImages | None:
     for _ in skipped:
         return None
     decoded_cache.mark_used(folder, key)
-    return DecodedImages(arrays["pixels"].numpy()[: len(indices)], indices, skipped.skipped)
+    return ReadResult(arrays["pixels"].numpy()[: len(indices)], indices, skipped.skipped)
 
 
-def _decode_into_cache(folder: Path, key: str, decoder: _Decoder) -> DecodedImages | None:
+def _decode_into_cache(folder: Path, key: str, decoder: _Decoder) -> ReadResult | None:
     """Decode straight to disk, so that the images need not fit in memory; None if the cache cannot be written."""
     files, size = decoder.files, decoder.size
     shape = (len(files), 3, size, size)
