@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -206,7 +207,9 @@ class FineTuning:
         net.train(not linear and settings.batch_norm == "train")
         if settings.solver == "lbfgs":  # the settings allow it for a linear model only
             parameters = dict(net.classifier.named_parameters("classifier"))
-            self.stage = solver_stage(name, lambda: TangentModel(net, 1), parameters, context, self._move_classifier)
+            self.stage = solver_stage(
+                name, lambda: TangentModel(net, 1), parameters, context, partial(move_classifier, net)
+            )
             return
 
         def features(images: Tensor) -> StepInputs:
@@ -224,9 +227,6 @@ class FineTuning:
         changed = [] if linear else list(net.buffers())
         bf16_net = None if linear else net
         self.stage = Stage(name, dict(trained), optimizer_config(settings), planner, loss, changed, net=bf16_net)
-
-    def _move_classifier(self, w: dict[str, Tensor]) -> None:
-        move_classifier(self.net, w)
 
     @torch.no_grad()
     def logits(self, x: Tensor) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import re
 import shutil
@@ -16,6 +15,7 @@ from typing import Any
 import click
 
 from itl.cli import options
+from itl.cli.commands.info import disk_usage
 from itl.cli.display.formatting import format_bytes
 from itl.cli.output import echo, print_json
 
@@ -77,7 +77,7 @@ def describe(device: str = "auto") -> dict[str, Any]:
         "hardware": found["hardware"],
         "gpus": gpus,
         "triton": find_spec("triton") is not None,
-        "cache": None if cache is None else {"folder": _without_home(cache), "bytes": _folder_size(cache)},
+        "cache": None if cache is None else {"folder": _without_home(cache), "bytes": disk_usage(cache)},
         "extras": {extra: {name: _version(name) for name in _packages_of(extra)} for extra in EXTRAS},
         "free_disk_bytes": shutil.disk_usage(Path.cwd()).free,
     }
@@ -131,10 +131,6 @@ def _version(package: str) -> str | None:
 def _without_home(path: Path) -> str:
     home = Path.home()
     return str(Path("~") / path.relative_to(home)) if path.is_relative_to(home) else str(path)
-
-
-def _folder_size(folder: Path) -> int:
-    return sum(file.stat().st_size for root, _, names in os.walk(folder) for file in map(Path(root).joinpath, names))
 
 
 def _print_facts(facts: dict[str, Any]) -> None:

@@ -56,17 +56,17 @@ def describe(model: Model) -> dict[str, Any]:
             "policy": learner.settings.memory.policy,
             "pixel_bytes": len(memory) * math.prod(learner.image_shape),
             "room_bytes": memory.size * math.prod(learner.image_shape),
-            "file_bytes": _disk_usage(model.path / str(model.generation) / "memory"),
+            "file_bytes": disk_usage(model.path / str(model.generation) / "memory"),
         },
         "calibration": {**model.calibration.model_dump(), "rule": model.calibration.rule},
-        "folder_bytes": _disk_usage(model.path),
+        "folder_bytes": disk_usage(model.path),
         "undo": max(0, len(store.generations(model.path)) - 1),
         "unfinished": model.pending,
         "history": model.history,
     }
 
 
-def _disk_usage(folder: Path) -> int:
+def disk_usage(folder: Path) -> int:
     """Bytes of all files in a folder; hard links to the same file are counted once."""
     sizes = {}
     for root, _, files in os.walk(folder):

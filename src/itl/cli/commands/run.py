@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
@@ -224,4 +225,4 @@ def _print_results(results: list[dict[str, Any]], folders: list[Path], given: di
             return
         for group in run_tables.group_by_seed(results, folders):
             console.print(run_tables.seeds_summary(*group))
-        console.print(run_tables.next_step(f"itl table {run_tables.common_parent(folders)} --hide-missing"))
+        console.print(run_tables.next_step(f"itl table {os.path.commonpath(folders)} --hide-missing"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from textwrap import wrap
@@ -113,8 +112,3 @@ def seeds_summary(results: Sequence[dict[str, Any]], folders: Sequence[Path]) ->
     for result in results:
         table.add_row(str(result["seed"]), *(format_percent(result[key]) for key in SUMMARY_KEYS))
     return Group(run_title(results[0], with_seed=False), "", table, "", paths_written(folders))
-
-
-def common_parent(folders: Sequence[Path]) -> str:
-    """The folder that contains all of these, for `itl table`."""
-    return os.path.commonpath([str(folder) for folder in folders])
