@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from itl.apps.teaching import Teacher, TeachingOptions, estimate, plan_lessons
-from itl.apps.teaching.default_settings import LessonSize, batch_size, default_network, lesson_settings
+from itl.apps.teaching.default_settings import LessonSize, batch_size, default_network, fixed_settings, lesson_settings
 from itl.presets import settings_for
 from support.image_folders import write_images
 from support.tiny_lessons import TINY_OPTIONS
@@ -36,6 +36,20 @@ def test_default_epochs_and_network_depend_on_images_and_device() -> None:
     assert default_network(128, gpu=False, pretrained=False)["net.strided"]
     assert default_network(32, gpu=True, pretrained=False) == {"net.name": "resnet18", "net.strided": False}
     assert default_network(32, gpu=False, pretrained=True) == {"net.name": "resnet18", "net.strided": True}
+
+
+@pytest.mark.parametrize(("size", "strided"), [(32, False), (128, True)])
+def test_backbone_without_weights_is_trained_like_the_default_network(size: int, strided: bool) -> None:
+    """With a stem that suits the images, and without stages on the memory that the time limit does not shorten."""
+    lesson = LessonSize(12, 0, 100, size)
+    chosen = fixed_settings(TeachingOptions(backbone="resnet18", device="cpu"), lesson)
+    assert (chosen["net.strided"], chosen["generalist"]) == (strided, "none")
+    own = {"net.strided": not strided, "generalist": "tangent"}
+    assert (
+        own.items() <= fixed_settings(TeachingOptions(backbone="resnet18", settings=own, device="cpu"), lesson).items()
+    )
+    pretrained = TeachingOptions(backbone="efficientnet-lite0", method="itl", device="cpu")
+    assert not {"net.strided", "generalist"} & set(fixed_settings(pretrained, lesson))
 
 
 def test_last_batch_of_an_epoch_is_not_small() -> None:

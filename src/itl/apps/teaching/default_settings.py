@@ -75,9 +75,11 @@ def fixed_settings(options: TeachingOptions, lesson: LessonSize) -> dict[str, An
     else:
         network = backbone_settings(options.backbone, options.weights)
         network["net.size"] = fixed_input_size(options.backbone)  # otherwise the model's images have the right size
-        network |= {"net.strided": True} if options.weights is not None else {}
+        if options.weights is not None or not network.get("net.pretrained"):
+            network["net.strided"] = default_network(lesson.pixels, gpu, options.weights is not None)["net.strided"]
     balanced = method in FOLDER_METHODS and own.get("memory.policy", "stratified") == "stratified"
-    alone = balanced and options.backbone is None and not any(name.startswith(GENERALIST_SETTINGS) for name in own)
+    alone = balanced and not network.get("net.pretrained")
+    alone = alone and not any(name.startswith(GENERALIST_SETTINGS) for name in own)
     return {
         **network,
         **({"specialist.name": BALANCED_SPECIALIST} if balanced else {}),
