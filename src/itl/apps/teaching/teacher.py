@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -30,6 +30,7 @@ from itl.apps.teaching.held_out_evaluation import (
     relative_folder,
 )
 from itl.apps.teaching.lesson import DecodedImages, Lesson, LessonImages
+from itl.apps.teaching.lesson_callbacks import StopCallback
 from itl.apps.teaching.lesson_result import LessonResult
 from itl.apps.teaching.options import (
     DEFAULT_IMAGE_SIZES,
@@ -37,6 +38,7 @@ from itl.apps.teaching.options import (
     MINUTES_NOTE,
     ROWS_NOTE,
     TeachingOptions,
+    are_photographs,
     check_model_path,
     check_options,
     input_sizes,
@@ -50,10 +52,6 @@ from itl.nets import find as find_backbone
 from itl.presets import settings_for
 from itl.settings import Settings, build, flatten
 from itl.streams import Progress
-
-if TYPE_CHECKING:
-    from itl.engine.stage import Stage
-    from itl.learner import Learner
 
 
 class Teacher:
@@ -78,6 +76,9 @@ class Teacher:
         model: The model; None until the first lesson of a new model is learned.
         lessons: One lesson per folder.
         image_size: Width and height of the model's images in pixels.
+        chooses_model: Whether network, image size or method of a new model are chosen here.
+        chooses_backbone: Whether the default backbone is chosen here.
+        lacks_backbone: Whether it would be chosen if its weights were installed.
 
     Raises:
         UserError: If a folder cannot be used, or the options do not fit the model.
@@ -97,10 +98,18 @@ class Teacher:
         else:  # report invalid settings before reading anything
             settings_for(options.method_or_default, None, options.buffer or 1, options.settings)
         self.lessons = [self._scan(folder) for folder in folders]
-        self.chooses_model = self.model is None and (options.leaves_model_open or options.leaves_method_open)
+        self.chooses_model = self.chooses_backbone = self.lacks_backbone = False
         if self.model is None:
-            self.options = options.with_default_backbone(self._median_side())
+            self._choose(options, self._median_side())
         self.image_size = options.size or (self.model.image["size"] if self.model else self._default_image_size())
+
+    def _choose(self, options: TeachingOptions, side: int | None) -> None:
+        """Choose backbone and method of a new model, if the user leaves them open."""
+        self.options = options.with_default_backbone(side)
+        open_choices = (options.leaves_model_open, options.leaves_method_open, options.leaves_backbone_open)
+        self.chooses_model = any(open_choices)
+        self.chooses_backbone = self.options.backbone != options.backbone
+        self.lacks_backbone = options.leaves_model_open and are_photographs(side) and not self.chooses_backbone
 
     def _scan(self, folder: str | os.PathLike[str]) -> Lesson:
         """Scan an image folder; images that the model was trained on are not held out."""
@@ -225,7 +234,7 @@ class Teacher:
         model = self.model_for(images)
         if not self._must_learn(model, result, fingerprint(pixels, labels)):
             return
-        callbacks = CallbackList([_StopCallback(model, stop), *([callback] if callback else [])])
+        callbacks = CallbackList([StopCallback(model, stop), *([callback] if callback else [])])
         known = images.test.of_classes({*model.classes, *labels})
         replay = self._replay(model, lesson)
         model.teach(
@@ -386,15 +395,3 @@ def _same_names(saved: Sequence[str] | None, folders: Sequence[str]) -> bool:
     Whether their images are the same is checked by their fingerprint.
     """
     return saved is not None and [Path(path).name for path in saved] == [Path(path).name for path in folders]
-
-
-class _StopCallback(Callback):
-    """Saves the model and raises `KeyboardInterrupt` at the end of the round in which `stop` returns True."""
-
-    def __init__(self, model: Model, stop: Callable[[], bool]) -> None:
-        self.model, self.stop = model, stop
-
-    def on_round_end(self, learner: Learner, stage: Stage, epoch: int, loss: float) -> None:
-        if self.stop():
-            self.model.save()
-            raise KeyboardInterrupt
