@@ -15,6 +15,7 @@ from itl.apps.teaching.choices import training_choice
 from itl.apps.teaching.default_settings import LessonSize, new_model_settings
 from itl.apps.teaching.estimate import Speed
 from itl.callbacks.base import Callback
+from itl.cli.display.learn_tables import learn_summary
 from itl.settings import MAX_COUNT
 from support.image_folders import IMAGE_SETTINGS, write_images
 from support.tiny import differing_keys, learner_snapshot
@@ -64,6 +65,19 @@ def test_minutes_are_kept_for_later_lessons_and_planned(tmp_path: Path) -> None:
     assert plan["minutes"] == 0.2
     assert plan["lessons"][0]["epochs"]["until_converged"]
     assert "at most 0.2 min for each lesson" in str(training_choice(teacher))
+
+
+@pytest.mark.usefixtures("slow_steps")
+def test_training_that_the_time_limit_ended_is_reported(tmp_path: Path) -> None:
+    folders = [write_images(tmp_path / name, name, each=40) for name in ("ant", "bee", "cat")]
+    teacher, (result,) = teach(tmp_path / "m", folders[0], settings=NO_EPOCHS, minutes=0.2)
+    assert result.to_dict()["time_limit_reached"]
+    remark = str(learn_summary(teacher, [result], teacher.evaluate()).renderables[0])
+    assert remark.startswith("ant: the limit of 0.2 min ended the training; ")
+    _, (converged,) = teach(tmp_path / "m", folders[1], settings={}, minutes=1000.0)
+    _, (all_epochs,) = teach(tmp_path / "m", folders[2], settings={"specialist.steps": 2})
+    assert not converged.time_limit_reached
+    assert not all_epochs.time_limit_reached  # the user's own limit
 
 
 def test_new_memory_holds_64_mib_and_an_existing_one_keeps_its_size(tmp_path: Path) -> None:

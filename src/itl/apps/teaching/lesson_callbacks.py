@@ -1,4 +1,4 @@
-"""A callback that stops a lesson on request."""
+"""Callbacks of a lesson: stop it on request, and notice that the time for it ended its training."""
 
 from __future__ import annotations
 
@@ -24,3 +24,19 @@ class StopCallback(Callback):
         if self.stop():
             self.model.save()
             raise KeyboardInterrupt
+
+
+class TimeLimitCallback(Callback):
+    """Notices whether the training on the new images ended because of the maximum number of steps.
+
+    Attributes:
+        reached: Whether it did.
+    """
+
+    reached = False
+
+    def on_stage_end(self, learner: Learner, stage: Stage) -> None:
+        """Look at the specialist's stage."""
+        if stage.name == "specialist":
+            limit, stopped = learner.settings.specialist.steps, stage.summary.get("stopped", False)
+            self.reached = stage.planner.total_steps == limit and not stopped

@@ -24,6 +24,7 @@ class LessonResult:
         memory_growth: The memory's size before and after, if it grew to hold all classes.
         fallen_classes: Held-out accuracy before and after the lesson of classes that lost more than 5 points.
         replayed: Number of images of earlier folders that were learned again, besides those in memory.
+        time_limit_reached: Whether the time for a lesson ended its training before it stopped improving.
         skipped: Files and folders that were skipped, with reasons.
         seconds: Time spent on reading, training and evaluation.
     """
@@ -38,6 +39,7 @@ class LessonResult:
     memory_growth: tuple[int, int] | None = None
     fallen_classes: dict[str, tuple[float, float]] = field(default_factory=dict)
     replayed: int = 0
+    time_limit_reached: bool = False
     skipped: list[SkippedPath] = field(default_factory=list)
     seconds: float = 0.0
 
@@ -54,6 +56,7 @@ class LessonResult:
             "memory_grown": self.memory_growth,
             "fallen": {name: {"before": old, "after": new} for name, (old, new) in self.fallen_classes.items()},
             "replayed": self.replayed,
+            "time_limit_reached": self.time_limit_reached,
             "problems": skipped_as_dicts(self.skipped),
             "seconds": round(self.seconds, 3),
         }

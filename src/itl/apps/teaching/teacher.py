@@ -30,7 +30,7 @@ from itl.apps.teaching.held_out_evaluation import (
     relative_folder,
 )
 from itl.apps.teaching.lesson import DecodedImages, Lesson, LessonImages
-from itl.apps.teaching.lesson_callbacks import StopCallback
+from itl.apps.teaching.lesson_callbacks import StopCallback, TimeLimitCallback
 from itl.apps.teaching.lesson_result import LessonResult
 from itl.apps.teaching.options import (
     DEFAULT_IMAGE_SIZES,
@@ -234,7 +234,8 @@ class Teacher:
         model = self.model_for(images)
         if not self._must_learn(model, result, fingerprint(pixels, labels)):
             return
-        callbacks = CallbackList([StopCallback(model, stop), *([callback] if callback else [])])
+        limit = TimeLimitCallback()
+        callbacks = CallbackList([StopCallback(model, stop), limit, *([callback] if callback else [])])
         known = images.test.of_classes({*model.classes, *labels})
         replay = self._replay(model, lesson)
         model.teach(
@@ -247,6 +248,7 @@ class Teacher:
             replayed=(replay.images.pixels, replay.images.labels),
         )
         result.replayed = len(replay.images)
+        result.time_limit_reached = limit.reached and "specialist.steps" not in self._chosen_by_user(model)
         self._record_changes(model, result)
         folder = relative_folder(model, lesson.folder)
         self.evaluation.add_test_images(folder, images.test)

@@ -48,7 +48,7 @@ def learn_summary(
     """The end of `itl learn`: remarks, test accuracies, forgetting, and what was written, `width` columns wide."""
     parts: list[RenderableType] = []
     for result in results:
-        parts += _remarks(result, str(teacher.path))
+        parts += _remarks(result, str(teacher.path), teacher.minutes)
     if report.accuracy is not None:
         parts += ["", _grades("task", report.tasks, width), "", _grades("class", report.classes, width), ""]
         accuracy = f"{format_percent(report.accuracy)} %"
@@ -80,9 +80,12 @@ def _calibration_line(calibration: Calibration, report: HeldOutScores) -> str:
     return f'confidence and "unknown" calibrated on {calibration.images} held-out images{without}'
 
 
-def _remarks(result: LessonResult, model: str) -> list[RenderableType]:
-    """Changes of the memory, and files that were skipped."""
+def _remarks(result: LessonResult, model: str, minutes: float) -> list[RenderableType]:
+    """Whether the time was short, changes of the memory, and files that were skipped."""
     remarks: list[RenderableType] = []
+    if result.time_limit_reached:
+        limit = f"the limit of {minutes:g} min ended the training; it may reach more with a longer one (--minutes)"
+        remarks.append(Text(f"{shorten(result.lesson.name)}: {limit}"))
     if result.memory_growth is not None:
         before, after = result.memory_growth
         remarks.append(f"the memory has grown from {before} to {after} images, to hold every class")
