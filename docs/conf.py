@@ -11,8 +11,8 @@ sys.path.insert(0, str(ROOT / "src"))
 import itl  # noqa: E402
 
 project = "itl"
-author = "the itl contributors"
-copyright = "the itl contributors, MIT license"
+author = "the itl authors"
+copyright = "the itl authors, MIT license"
 release = version = itl.__version__
 
 # The source folder is the repository's root, so that links to CONTRIBUTING.md, results/README.md or a source file work
