@@ -30,6 +30,7 @@ extensions = [
 ]
 myst_heading_anchors = 4  # links such as page.md#heading, checked at build time
 highlight_language = "none"  # blocks without a language are output
+smartquotes_action = "qe"  # no dashes: options such as --out in the help texts stay as they are
 suppress_warnings = ["myst.header"]  # generated tables begin at the third level
 
 autodoc_member_order = "bysource"
