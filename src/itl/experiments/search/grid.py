@@ -27,9 +27,11 @@ from itl.strict_json import MAX_DEPTH, parse_json
 AXES = ("stream", "method", "buffer", "seed")  # one value; several values under the plural
 FIXED_KEYS = ("tasks", "order", "order_seed", "split", "variant", "keep_specialists", "curves")
 KEYS = (*AXES, *(f"{axis}s" for axis in AXES), *FIXED_KEYS, "settings", "vary", "published", "about", "cells")
-MAX_CELLS = 100_000  # a larger grid is probably a mistake
+MAX_CELLS = 20_000  # a larger grid is probably a mistake, and takes long to check
 MAX_GRID_BYTES = 4 << 20
+MAX_YAML_BYTES = 128 << 10  # parsing YAML takes a hundred times as long as parsing JSON
 MAX_NODES = 200_000  # values of a grid, once its anchors are replaced
+MAX_DIGITS = 1000  # of an integer; Python refuses to print much longer ones
 _CONFIG = TypeAdapter(Config)
 
 
@@ -96,11 +98,11 @@ def build_grid(values: Any, name: str) -> Grid:
 def _build(values: Mapping[str, Any], name: str) -> Grid:
     cells: dict[str, Config] = {}  # equal cells are merged
     missing: dict[str, None] = {}
-    for part in _parts(values, name):
-        for config in _product(part, name, missing):
-            cells[json.dumps(vars(config), sort_keys=True)] = config
-            if len(cells) > MAX_CELLS:
-                raise UserError(f"The grid {name} has more than {MAX_CELLS:,} cells. Shorten its lists.")
+    configs = (config for part in _parts(values, name) for config in _product(part, name, missing))
+    for number, config in enumerate(configs, 1):
+        cells[json.dumps(vars(config), sort_keys=True)] = config
+        if number > MAX_CELLS:
+            raise UserError(f"The grid {name} has more than {MAX_CELLS:,} cells. Shorten its lists.")
     if not cells:
         raise UserError(f"The grid {name} is empty: it has no cells. Give methods, buffers and seeds.")
     _check_unique_names(cells.values(), name)
@@ -130,8 +132,12 @@ def _parse(text: str, name: str = "") -> Any:
             return super().construct_mapping(node, deep)
 
     try:
-        _check_size(yaml.compose(text, yaml.SafeLoader))
-        return yaml.load(text, Loader)
+        if len(text) > MAX_YAML_BYTES:
+            raise ValueError(f"it has more than {MAX_YAML_BYTES >> 10} KiB; write large grids as JSON")
+        loader = Loader(text)
+        root = loader.get_single_node()
+        _check_size(root)
+        return None if root is None else loader.construct_document(root)
     except RecursionError:
         raise UserError(f"The grid {name} is nested too deeply. Write it with fewer levels.") from None
     except (yaml.YAMLError, ValueError, OverflowError, TypeError, AttributeError, LookupError) as error:
@@ -140,7 +146,10 @@ def _parse(text: str, name: str = "") -> Any:
 
 
 def _check_size(root: Any) -> None:
-    """Raise a `ValueError` if a YAML document is too large or too deep once its anchors are replaced."""
+    """Raise a `ValueError` if a YAML document or a number in it is too large, or it is too deep.
+
+    Its anchors count as what they stand for.
+    """
     sizes: dict[int, int] = {}
 
     def size(node: Any, depth: int) -> int:
@@ -148,6 +157,8 @@ def _check_size(root: Any) -> None:
             raise ValueError("it is nested too deeply, or contains itself")
         if id(node) not in sizes:
             parts = getattr(node, "value", None)
+            if isinstance(parts, str) and len(parts) > MAX_DIGITS and node.tag.endswith(":int"):
+                raise ValueError(f"a number has more than {MAX_DIGITS:,} digits")
             children = parts if isinstance(parts, list) else []
             flat = [part for child in children for part in (child if isinstance(child, tuple) else (child,))]
             sizes[id(node)] = 1 + sum(size(child, depth + 1) for child in flat)
@@ -160,10 +171,11 @@ def _check_size(root: Any) -> None:
 
 def _unique_mapping(pairs: list[tuple[str, Any]], name: str) -> dict[str, Any]:
     """The pairs as a mapping; raises a `UserError` if a key occurs twice."""
-    mapping = dict(pairs)
-    if len(mapping) < len(pairs):
-        key = next(key for number, (key, _) in enumerate(pairs) if key in dict(pairs[:number]))
-        raise UserError(f"The grid {name} has {key} twice in one mapping. Give it once, or use cells.")
+    mapping: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in mapping:
+            raise UserError(f"The grid {name} has {key} twice in one mapping. Give it once, or use cells.")
+        mapping[key] = value
     return mapping
 
 
