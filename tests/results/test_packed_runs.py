@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,7 @@ from itl.report.run_selection import report_data
 from itl.results import RunFolder, find_runs, pack, read_run, render, unpack
 from itl.results import packed_runs as packed_module
 from itl.results.table import build
+from support.fuzzing import time_limit
 from support.run_records import fake_run
 
 
@@ -142,3 +145,37 @@ def test_damaged_packed_file_is_reported_in_one_line(experiment: Path, name: str
         message = str(error)
     assert name in message
     assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    "line", [b'{"run": []}', b'{"run": {}}', b"{}", b"\n", b'{"run": "run-seed0"}\xff', b'{"run": "x"}\n' * 600_000]
+)
+def test_damaged_line_of_packed_metrics_is_reported_in_one_line(experiment: Path, line: bytes) -> None:
+    pack(experiment)
+    path = experiment / "metrics.jsonl.gz"
+    path.write_bytes(gzip.compress(line + b"\n" + gzip.decompress(path.read_bytes())))
+    with pytest.raises(UserError, match=r"metrics\.jsonl\.gz.*; restore the file$"), time_limit():
+        _ = read_run(experiment / "run-seed0").lines
+
+
+@pytest.mark.parametrize("value", [5, "x", [1]])
+def test_packed_record_of_another_type_is_reported_in_one_line(experiment: Path, value: object) -> None:
+    pack(experiment)
+    path = experiment / "records.jsonl"
+    first, *others = path.read_text().splitlines()
+    path.write_text("\n".join([json.dumps({**json.loads(first), "result": value}), *others]))
+    runs, damaged = find_runs([experiment])
+    assert len(runs) == 2
+    assert damaged == [f"{experiment}/run-seed0/result.json is not a result of itl: it has no format version"]
+
+
+@pytest.mark.parametrize("name", ["predictions.npz", "memory.npz"])
+def test_member_of_an_archive_that_is_no_array_is_reported_in_one_line(experiment: Path, name: str) -> None:
+    pack(experiment)
+    with zipfile.ZipFile(experiment / name) as archive:
+        members = archive.namelist()
+    with zipfile.ZipFile(experiment / name, "w") as archive:
+        for member in members:
+            archive.writestr(member, b"not an array")
+    with pytest.raises(UserError, match=f"{name} is damaged: 'run-seed0/label' is not an array"):
+        _ = read_run(experiment / "run-seed0").predictions

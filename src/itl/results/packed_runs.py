@@ -31,8 +31,8 @@ import numpy as np
 
 from itl.atomic import atomic_write, flush_to_disk, make_folder, write_text_atomic
 from itl.errors import UserError
-from itl.regular_files import MAX_BYTES, open_regular, read_regular
-from itl.results.record import LOCK_FILE, RunFolder, damage_as_user_error, is_run, open_arrays
+from itl.regular_files import open_regular, read_regular
+from itl.results.record import LOCK_FILE, RunFolder, damage_as_user_error, is_run, open_arrays, read_array, split_lines
 from itl.strict_json import parse_json
 
 RECORDS = "records.jsonl"
@@ -41,6 +41,7 @@ ARRAY_FILES = ("predictions.npz", "pictures.npz")
 MEMORY = "memory.npz"
 PACKED_FILES = ("config.json", "result.json", "metrics.jsonl", *ARRAY_FILES)
 MAX_ARCHIVE_BYTES = 1 << 20
+MAX_METRICS_BYTES = 64 << 20  # of all lines together: a small file can decompress to any size
 
 Arrays = dict[str, np.ndarray]
 
@@ -92,7 +93,7 @@ class PackedRun:
     def _record(self) -> dict[str, Any]:
         record = self.experiment.records[self.name]
         result = record["result"]
-        if result is not None and result.get("memory") == MEMORY:
+        if isinstance(result, dict) and result.get("memory") == MEMORY:
             columns = {key: value.tolist() for key, value in self.experiment.arrays(MEMORY, self.name).items()}
             record = {**record, "result": {**result, "memory": columns}}
         return record
@@ -157,16 +158,19 @@ class PackedExperiment:
             return {}
         try:
             with open_regular(path) as file, gzip.open(file) as inflated:
-                data = inflated.read(MAX_BYTES + 1)
-            if len(data) > MAX_BYTES:
-                raise UserError(f"{path} has more than {MAX_BYTES >> 20} MiB of lines; restore the file")
-            text = data.decode()
-        except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+                data = inflated.read(MAX_METRICS_BYTES + 1)
+            if len(data) > MAX_METRICS_BYTES:
+                raise UserError(f"{path} has more than {MAX_METRICS_BYTES >> 20} MiB of lines; restore the file")
+            parts = split_lines(data)
+        except (OSError, EOFError, zlib.error, ValueError) as error:
             raise UserError(f"{path} is damaged: {error}; restore the file") from None
         lines: dict[str, list[dict[str, Any]]] = {}
-        for number, part in enumerate(text.splitlines(), 1):
+        for number, part in enumerate(parts, 1):
             line = _parse(part, f"{path}, line {number},")
-            lines.setdefault(line.pop("run", ""), []).append(line)
+            run = line.pop("run", None)
+            if not isinstance(run, str):
+                raise UserError(f"{path}, line {number}, names no run; restore the file")
+            lines.setdefault(run, []).append(line)
         return lines
 
     @cached_property
@@ -191,7 +195,8 @@ class PackedExperiment:
         for path, member in self._members.get((name, run), ()):
             with damage_as_user_error(path):
                 status = path.stat()
-                found[member.rpartition("/")[2]] = _opened_archive(path, status.st_mtime_ns, status.st_size)[member]
+                archive = _opened_archive(path, status.st_mtime_ns, status.st_size)
+                found[member.rpartition("/")[2]] = read_array(archive, member)
         return found
 
     def run(self, name: str) -> PackedRun:
@@ -204,7 +209,7 @@ def _is_folder_name(name: Any) -> bool:
     return isinstance(name, str) and name not in ("", ".", "..") and not set("/\\\0") & set(name)
 
 
-def _parse(text: str, where: str) -> dict[str, Any]:
+def _parse(text: str | bytes, where: str) -> dict[str, Any]:
     try:
         value = parse_json(text)
     except ValueError:

@@ -26,6 +26,7 @@ RECORD_FORMAT = 2
 RECORD_FILES = ("config.json", "metrics.jsonl", "result.json", "predictions.npz", "pictures.npz")
 _ZIP_START = b"PK"
 _DAMAGE = (OSError, ValueError, KeyError, EOFError, MemoryError, RuntimeError, zipfile.BadZipFile, zlib.error)
+MAX_LINES = 500_000  # of metrics
 LOCK_FILE = ".lock"  # not config.json: a file that is replaced loses its lock
 
 
@@ -145,18 +146,18 @@ class RunFolder:
         """The lines of metrics.jsonl, or its first `count`; a last line that a crash cut short is skipped."""
         path = self.path / "metrics.jsonl"
         try:
-            text = read_regular(path).decode("utf-8").splitlines()[:count] if path.exists() else []
+            lines = split_lines(read_regular(path))[:count] if path.exists() else []
         except (OSError, ValueError) as error:
             raise UserError(f"{path} cannot be read: {_reason(error)}; run it again") from None
         out: list[dict[str, Any]] = []
-        for number, line in enumerate(text, 1):
+        for number, line in enumerate(lines, 1):
             try:
                 value = parse_json(line)
                 if not isinstance(value, dict):
                     raise ValueError("it is not an object")
                 out.append(value)
             except ValueError:
-                if number < len(text):
+                if number < len(lines):
                     raise UserError(f"{path}, line {number}, is damaged; run it again") from None
         return out
 
@@ -187,6 +188,17 @@ class RunFolder:
         return load_arrays(self.path / name) if (self.path / name).exists() else None
 
 
+def split_lines(data: bytes) -> list[bytes]:
+    """The lines of a file such as metrics.jsonl.
+
+    Raises:
+        ValueError: It has more lines than any experiment; parsing them would take long.
+    """
+    if data.count(b"\n") > MAX_LINES:
+        raise ValueError(f"it has more than {MAX_LINES:,} lines")
+    return data.removesuffix(b"\n").split(b"\n") if data else []
+
+
 def is_run(path: Path) -> bool:
     """Whether a folder looks like a run folder (it may still be damaged)."""
     return (path / "config.json").is_file() or (path / "result.json").is_file()
@@ -195,7 +207,19 @@ def is_run(path: Path) -> bool:
 def load_arrays(path: Path) -> dict[str, np.ndarray]:
     """The arrays of an .npz file."""
     with damage_as_user_error(path), open_regular(path) as file, open_arrays(file) as arrays:
-        return {key: arrays[key] for key in arrays.files}
+        return {key: read_array(arrays, key) for key in arrays.files}
+
+
+def read_array(arrays: Any, name: str) -> np.ndarray:
+    """One array of an opened .npz file.
+
+    Raises:
+        ValueError: The file has something else of this name.
+    """
+    array = arrays[name]
+    if not isinstance(array, np.ndarray):  # NumPy returns the bytes of a member that is no .npy file
+        raise ValueError(f"'{name}' is not an array")
+    return array
 
 
 def open_arrays(file: BinaryIO) -> Any:
