@@ -32,7 +32,6 @@ from itl.streams import mnist, tinyimagenet
 from itl.streams.folder_or_zip import DirectoryTree, ZipTree
 from itl.streams.unpickle import load_dict
 from support.command_line import assert_refused, is_one_line_error, run_in_process
-from support.fuzzing import time_limit
 from support.run_records import fake_run
 from support.tiny import TINY
 from support.tiny_model import trained_model
@@ -116,6 +115,16 @@ def test_record_of_a_run_is_not_written_through_links(tmp_path: Path) -> None:
     assert victim.read_text() == "safe"
 
 
+@pytest.mark.parametrize("name", [".lock", "model", "specialists", "specialists/task-01", "tensorboard"])
+def test_run_does_not_write_through_links_to_folders(tmp_path: Path, name: str) -> None:
+    victim, run = tmp_path / "victim", fake_run(tmp_path / "run", stop=1)
+    victim.mkdir()
+    (run / name).parent.mkdir(exist_ok=True)
+    (run / name).symlink_to(victim)
+    assert_refused("run", "--resume", "--out", str(run), word=f"{name} is a link")
+    assert not any(victim.iterdir())
+
+
 # ---------------------------------------------------------------------- no home folder
 
 
@@ -130,48 +139,7 @@ def test_missing_home_folder_disables_the_cache(monkeypatch: pytest.MonkeyPatch)
     decoded_cache.clear_cache()
 
 
-# ---------------------------------------------------------------------- grids and configurations
-
-NESTED_ANCHORS = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
-    f"a{k}: &a{k} [{', '.join([f'*a{k - 1}'] * 9)}]\n" for k in range(1, 9)
-)
-GRIDS = {
-    "nested anchors": f"{NESTED_ANCHORS}about: *a8\n",
-    "nested anchors in a setting": "settings:\n  x: {}\nabout: &b [*c]\nvary: &c {a: *b}\n",
-    "a grid that contains itself": "vary: &v {a: *v}\n",
-    "a malformed tag": "methods: !!int er\n",
-    "a tag of Python": "methods: !!python/object/apply:os.system [true]\n",
-    "a timestamp that does not exist": "seeds: [2026-13-45]\n",
-    "a date": "seeds: [2026-01-01]\n",
-    "a long number": f"seeds: [{'9' * 5000}]\n",
-    "a long hexadecimal number": f"seeds: [0x{'f' * 5000}]\n",
-    "a long hexadecimal description": f"about: 0x{'f' * 5000}\n",
-    "a long number in base 60": f"seeds: [1{':1' * 20_000}]\n",
-    "a large file": f"seeds: [{', '.join(map(str, range(50_000)))}]\n",
-    "deep nesting": f"seeds: {'[' * 600}{']' * 600}\n",  # exceeds the recursion limit
-    "binary": "seeds: !!binary x\n",
-    "a merge of nothing": "<<: 3\n",
-    "a set": "seeds: !!set {1, 2}\n",
-    "many combinations": "vary: {" + ", ".join(f"k{k}: [1, 2, 3, 4]" for k in range(20)) + "}\n",
-    "many equal cells": f"vary: {{tangent.epochs: &a {[1] * 300}, projection.epochs: *a}}\n",
-}
-
-
-@pytest.mark.parametrize("name", list(GRIDS))
-def test_hostile_grid_is_refused_in_one_line(tmp_path: Path, name: str) -> None:
-    pytest.importorskip("yaml")
-    (tmp_path / "grid.yaml").write_text(GRIDS[name])
-    with time_limit():
-        assert_refused("sweep", str(tmp_path / "grid.yaml"), "--out", str(tmp_path / "out"), word="grid")
-    assert not (tmp_path / "out").exists()
-
-
-def test_key_that_occurs_twice_in_a_large_grid_is_found_quickly(tmp_path: Path) -> None:
-    keys = [f'"{number}": 1' for number in range(60_000)]
-    (tmp_path / "grid.json").write_text(f'{{"settings": {{{", ".join([*keys, keys[-1]])}}}}}')
-    with time_limit():
-        assert_refused("sweep", str(tmp_path / "grid.json"), word="59999 twice")
-
+# ---------------------------------------------------------------------- configurations
 
 JSON_FILES = {
     "deep": "[" * 100_000,

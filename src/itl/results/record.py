@@ -28,6 +28,7 @@ _ZIP_START = b"PK"
 _DAMAGE = (OSError, ValueError, KeyError, EOFError, MemoryError, RuntimeError, zipfile.BadZipFile, zlib.error)
 MAX_LINES = 500_000  # of metrics
 LOCK_FILE = ".lock"  # not config.json: a file that is replaced loses its lock
+_NEVER_LINKS = (LOCK_FILE, "model", "specialists", "tensorboard")
 
 
 @dataclass(frozen=True)
@@ -105,10 +106,13 @@ class RunFolder:
         """Lock the folder for a later `lock` of this process; return False if it is already locked or reserved.
 
         Raises:
-            UserError: The folder cannot be created.
+            UserError: The folder cannot be created, or the lock or a folder in it is a link.
         """
         if self.path.resolve() in _reserved:
             return False
+        for path in (*(self.path / name for name in _NEVER_LINKS), *self.path.glob("specialists/*")):
+            if path.is_symlink():  # a run would write into another folder, and remove older states there
+                raise UserError(f"{path} is a link; replace it with the folder or file itself")
         created = tuple(folder for folder in (self.path, *self.path.parents) if not folder.exists())
         try:
             make_folder(self.path)
