@@ -85,3 +85,12 @@ def test_refine_can_be_called_from_python(run):
     assert one["task"] == 2
     assert len(one["class_il_tasks"]) == 2
     assert list(run.glob("refine-*")) == []
+
+
+def test_damaged_metrics_are_reported_before_anything_is_trained(quick_itl, run):
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write("{}\n")
+    done = quick_itl("refine", "run")
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert "is damaged: 'kind' is missing" in done.err
+    assert not list(run.glob("refine-*"))

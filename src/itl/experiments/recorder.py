@@ -11,9 +11,11 @@ import torch
 
 from itl import metrics
 from itl.callbacks.base import Callback
+from itl.errors import UserError
 from itl.learner.inference import class_il_choices, task_scores
 from itl.results import RECORD_FORMAT, RunFolder, environment, stage_scores
 from itl.results.image_selection import balanced_subset, select_mistakes
+from itl.results.validation import check_lines, check_predictions
 from itl.streams import Images, Stream
 
 if TYPE_CHECKING:
@@ -56,13 +58,34 @@ class Recorder(Callback):
         self.predictions: dict[str, np.ndarray] | None = None  # of the latest evaluation on all test images
 
     def start(self, learner: Learner) -> None:
-        """Restore the lines that the saved learner knows of; a new run evaluates the untrained network first."""
-        known = int(learner.notes.get("lines", 0))
+        """Restore the lines that the saved learner knows of; a new run evaluates the untrained network first.
+
+        Raises:
+            UserError: The lines are damaged, or are not those of the saved learner.
+        """
+        known = learner.notes.get("lines", 0)
+        if type(known) is not int or known < 0:
+            raise UserError(f"{self.folder.model} is not the model of a run: its number of lines is {known!r:.40}")
+        lines = self.folder.read_lines(known)
+        if len(lines) == known:  # otherwise `truncate_lines` raises
+            self._check_lines(lines, learner)
         self.lines = self.folder.truncate_lines(known)
         for line in self.lines:
             self.listener.on_record(line)
         if not self.lines:
             self._write(learner, "untrained", None, 0, self._evaluate(learner))
+
+    def _check_lines(self, lines: list[dict[str, Any]], learner: Learner) -> None:
+        """Raise a `UserError` if the lines are damaged or do not describe the tasks that the learner has finished."""
+        path, tasks = self.folder.path / "metrics.jsonl", len(self.stream.tasks)
+        check_lines(lines, path)
+        complete = [line for line in lines if line["kind"] not in ("start", "curve")]
+        accuracies = {len(line[name]) for line in complete for name in ("class_il_tasks", "task_il_tasks")}
+        finished = len(learner.tasks) - (learner.position[0] != "done")
+        experts = sum(line["kind"] == EXPERT for line in complete)
+        started = not lines or lines[0]["kind"] == "untrained"
+        if not started or experts != finished or not experts <= tasks or not accuracies <= {tasks}:
+            raise UserError(f"{path} does not fit the saved model in {self.folder.model}; run it again")
 
     def on_stage_start(self, learner: Learner, stage: Stage) -> None:
         """Evaluate before the generalist and the projection, whose classifier may have been reinitialized."""
@@ -172,8 +195,11 @@ class Recorder(Callback):
 
     def _final_predictions(self, learner: Learner) -> dict[str, np.ndarray]:
         """The predictions that the last score was computed from; after a resume, those in the folder."""
-        if self.predictions is None:
-            self.predictions = self.folder.read_arrays("predictions.npz")
+        if self.predictions is None and (arrays := self.folder.read_arrays("predictions.npz")) is not None:
+            path = self.folder.path / "predictions.npz"
+            self.predictions = check_predictions(arrays, self.stream.classes, path)
+            if len(arrays["label"]) != sum(len(task.test) for task in self.stream):
+                raise UserError(f"{path} does not have one row per test image; run it again")
         if self.predictions is None:  # a run that an older version has not finished
             self._evaluate(learner)
         assert self.predictions is not None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -35,6 +36,8 @@ REFINABLE_SETTINGS = (
     *("generalist", "half_pipe", "half_pipe_scale", "project", "tangent.", "projection."),
     *("augment.memory", "augment.generalist", "precision", "exact", "capture"),
 )
+_SPECIALIST_NAME = re.compile(r"task-([0-9]{2,9})")
+_ATTEMPTS_NAME = re.compile(r"refine-([0-9]{3,9})\.json")
 
 
 def check_settings(settings: Mapping[str, Any]) -> None:
@@ -60,7 +63,8 @@ def saved_specialists(folder: RunFolder) -> list[int]:
         UserError: If the folder contains no run or no specialists.
     """
     folder.read("config.json")  # raises if the folder contains no run
-    numbers = [int(path.parent.name.removeprefix("task-")) for path in folder.path.glob("specialists/task-*/CURRENT")]
+    names = (path.parent.name for path in folder.path.glob("specialists/task-*/CURRENT"))
+    numbers = [int(found[1]) for found in map(_SPECIALIST_NAME.fullmatch, names) if found]
     if not numbers:
         raise UserError(f"{folder.path} contains no specialists. Run it again with --keep-specialists.")
     return sorted(numbers)
@@ -102,6 +106,8 @@ def refine(
         raise UserError(
             f"{folder.path} has no specialist of task {task}. It has those of {', '.join(map(str, saved))}."
         )
+    if not 1 <= task <= len(stream.tasks):
+        raise UserError(f"{folder.path} has a specialist of task {task}, but its stream has {len(stream.tasks)} tasks.")
     evaluator = _StageEvaluator(stream, task)
     callback = CallbackList([evaluator, *callbacks])
     learner = load_learner(folder.specialist(task), device=device, settings=changed, callback=callback)
@@ -190,5 +196,6 @@ def write_attempts(folder: RunFolder, command: str, attempts: Sequence[dict[str,
 
 
 def _next_path(folder: RunFolder) -> Path:
-    numbers = [int(path.stem[7:]) for path in folder.path.glob("refine-*.json") if path.stem[7:].isdigit()]
+    names = (path.name for path in folder.path.glob("refine-*.json"))
+    numbers = [int(found[1]) for found in map(_ATTEMPTS_NAME.fullmatch, names) if found]
     return folder.path / f"refine-{max(numbers, default=0) + 1:03d}.json"

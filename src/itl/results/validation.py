@@ -113,6 +113,7 @@ class _Line(_Record):
     task_il: float
     class_il_tasks: list[float]
     task_il_tasks: list[float]
+    memory: list[int] | None = None
 
 
 def _check(model: type[_Record], value: Any, where: object) -> None:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from itl.engine.stage import Stage
     from itl.learner import Learner
-    from itl.results import RunFolder
 
 Attempts = list[dict[str, Any]]
 
@@ -57,8 +56,11 @@ def refine(
     from itl.experiments import refine as refinement
     from itl.experiments.config import Config
     from itl.results import RunFolder, read_config
+    from itl.results.validation import check_lines
 
     folder = RunFolder(run)
+    lines = folder.read_lines()
+    check_lines(lines, folder.path / "metrics.jsonl")
     chosen = _parse_tasks(tasks, refinement.saved_specialists(folder))
     combinations = expand_settings(pairs)
     for settings in combinations:
@@ -77,7 +79,7 @@ def refine(
     if as_json:
         print_json({"tries": attempts, "file": str(path)})
     else:
-        _print_attempts(folder, attempts, path)
+        _print_attempts(lines, attempts, path)
 
 
 def _parse_tasks(text: str, saved: Sequence[int]) -> Sequence[int]:
@@ -121,8 +123,8 @@ class _StatusUpdater(Callback):
         self.status.update(f"{self.label}: {position}, loss {loss:.3g}")
 
 
-def _print_attempts(folder: RunFolder, attempts: Attempts, path: Path) -> None:
-    """Print one table per task: the attempts, best first, then the run itself."""
+def _print_attempts(lines: list[dict[str, Any]], attempts: Attempts, path: Path) -> None:
+    """Print one table per task: the attempts, best first, then the run itself, whose metrics are `lines`."""
     from itl.cli.display.run_tables import stage_table
     from itl.cli.display.tables import open_console
     from itl.results import stage_scores
@@ -132,7 +134,7 @@ def _print_attempts(folder: RunFolder, attempts: Attempts, path: Path) -> None:
         of_task = [attempt for attempt in attempts if attempt["task"] == task]
         of_task.sort(key=lambda attempt: -attempt["stages"]["expert"]["class_il"] if "stages" in attempt else 1)
         rows = [(_label(attempt["settings"]), attempt.get("stages", {})) for attempt in of_task]
-        original = stage_scores(folder.read_lines(), task)
+        original = stage_scores(lines, task)
         rows += [("(original run)", original)] if original else []
         console.print(stage_table(rows, f"after task {task}"), "")
     for attempt in attempts:
