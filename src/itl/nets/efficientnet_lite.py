@@ -180,7 +180,7 @@ BACKBONES = (
         1.0,
         224,
         "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
-        "pre-trained on ImageNet, 3.4 million weights: teaches in seconds on a CPU",
+        "pre-trained on ImageNet, 3.4 million weights: learns in seconds on a CPU",
     ),
     _backbone(
         1,
