@@ -7,6 +7,7 @@ import re
 import pytest
 
 from itl import Learner, UserError
+from itl.errors import unknown
 from itl.settings import build, check_name, flatten, names, parse
 
 
@@ -127,6 +128,20 @@ def test_half_pipe_and_projection_default_to_the_tangent_generalist(
 def test_settings_are_immutable() -> None:
     with pytest.raises(Exception, match="frozen"):
         build({}).specialist.lr = 3.0  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("derp", "Did you mean 'derpp', 'der' or 'er'?"),
+        ("agm", "Did you mean 'agem' or 'gem'?"),
+        ("joit", "Did you mean 'joint'?"),
+        ("no", "Known: agem, der, derpp, er, gem, joint."),
+    ],
+)
+def test_unknown_name_is_reported_with_the_closest_names(name: str, hint: str) -> None:
+    known = ["agem", "der", "derpp", "er", "gem", "joint"]
+    assert str(unknown("method", name, known)) == f"Unknown method '{name}'. {hint}"
 
 
 def test_learner_refuses_invalid_arguments_at_construction() -> None:

@@ -24,7 +24,8 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
     near = difflib.get_close_matches(str(name).lower(), names, n=3, cutoff=0.5)
     if len(names) > MAX_LISTED:  # too many to list: always name the nearest three
         near = sorted(names, key=lambda one: _similarity(str(name).lower(), one), reverse=True)[:3]
-    quoted = " or ".join(f"'{match}'" for match in near)
+    *first, last = [f"'{match}'" for match in near] or [""]
+    quoted = f"{', '.join(first)} or {last}" if first else last
     hint = f"Did you mean {quoted}?" if near else f"Known: {', '.join(names)}."
     return UserError(f"Unknown {kind} '{name}'. {hint}")
 

@@ -37,7 +37,7 @@ MISTAKES = {
     "not a number": (["run", "--buffer", "many"], "--buffer", "many", "itl run --help"),
     "extra argument": (["run", "seq-digits"], "seq-digits"),
     "no run to refine": (["refine"], "RUN"),
-    "unknown method": (["run", "--method", "itll"], "unknown method 'itll'", "'itl-l' or 'itl' or 'itl-l-na'"),
+    "unknown method": (["run", "--method", "itll"], "unknown method 'itll'", "'itl-l', 'itl' or 'itl-l-na'"),
     "unknown method to show": (["methods", "errr"], "unknown method 'errr'", "er"),
     "unknown stream": (["run", "--stream", "seq-digit"], "unknown stream", "seq-digits"),
     "unknown split": (["run", "--split", "validate"], "unknown split", "validation"),

@@ -148,7 +148,7 @@ def batch_size(images: int) -> int:
 def default_network(size: int, gpu: bool, pretrained: bool) -> dict[str, Any]:
     """Return a new model's network settings: one that a CPU trains in minutes, or the paper's ResNet-18 on a GPU.
 
-    Files of pretrained weights usually hold a standard ResNet-18.
+    Files of pre-trained weights usually hold a standard ResNet-18.
     """
     if pretrained:
         return {"net.name": "resnet18", "net.strided": True}

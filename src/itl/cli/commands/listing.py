@@ -77,7 +77,7 @@ def backbones(as_json: bool) -> None:
         return
     note = "Choose one with --backbone NAME. All networks of timm and torchvision: timm:NAME, torchvision:NAME."
     cells = [(row["name"], "yes" if row["pretrained"] else "no", row["summary"]) for row in rows]
-    _print_rows(("backbone", "pretrained weights", "description"), cells, note)
+    _print_rows(("backbone", "pre-trained weights", "description"), cells, note)
 
 
 def _collect(describe_all: Callable[[], Iterable[dict[str, Any]]]) -> list[dict[str, Any]]:
