@@ -41,13 +41,11 @@ class Grid:
 
     Args:
         name: Name of the grid.
-        about: Description of the grid.
         cells: Configuration of each run.
         missing: Published methods that the grid asks for and this package does not have.
     """
 
     name: str
-    about: str
     cells: tuple[Config, ...]
     missing: tuple[str, ...] = ()
 
@@ -106,7 +104,7 @@ def _build(values: Mapping[str, Any], name: str) -> Grid:
     if not cells:
         raise UserError(f"The grid {name} is empty: it has no cells. Give methods, buffers and seeds.")
     _check_unique_names(cells.values(), name)
-    return Grid(name, str(values.get("about", "")), tuple(cells.values()), tuple(missing))
+    return Grid(name, tuple(cells.values()), tuple(missing))
 
 
 def _packaged_files() -> list[Any]:
