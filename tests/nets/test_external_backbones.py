@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +38,14 @@ def exits():
 number = 3
 """
 NAME = "own_network:make"
+REGISTERED = """
+from itl.nets import Backbone, ModuleAdapter
+
+def build(classes, channels, width, strided):
+    return ModuleAdapter(nn.Sequential(nn.Flatten(), nn.Linear(768, 8), nn.ReLU(), nn.Linear(8, classes)))
+
+BACKBONE = Backbone("own", "a small network", build)
+"""
 FAST = {"specialist.epochs": 2, "tangent.epochs": 2, "projection.epochs": 2, "specialist.lr": 0.01}
 
 
@@ -106,6 +115,30 @@ def test_function_named_by_a_folder_is_not_imported_unasked(own_folder: Path, mo
         UserError, match=r"model cannot be opened here, and is unchanged: Unknown backbone 'own_network:"
     ):
         itl.load("model", device="cpu")
+
+
+def test_backbone_that_a_script_registered_is_found_by_the_listed_object(
+    own_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder of a model names `own`, which another process does not know."""
+    with (own_folder / "own_network.py").open("a") as file:
+        file.write(REGISTERED)
+    monkeypatch.syspath_prepend(own_folder)
+    monkeypatch.setitem(registry.REGISTERED, "own", import_module("own_network").BACKBONE)
+    learner = itl.Learner("er", 8, settings={**FAST, "net.name": "own"}, device="cpu")
+    learner.learn(*images())
+    learner.save("model")
+    monkeypatch.delitem(registry.REGISTERED, "own")
+    with pytest.raises(
+        UserError, match=r"Unknown backbone 'own'\. .* set the environment variable ITL_BACKBONES=MODULE:"
+    ):
+        itl.load("model", device="cpu")
+    monkeypatch.setenv("ITL_BACKBONES", "own_network:BACKBON")
+    with pytest.raises(UserError, match=r"is unchanged: Unknown backbone 'own_network:BACKBON': .* Python module$"):
+        itl.load("model", device="cpu")
+    monkeypatch.setenv("ITL_BACKBONES", "timm:x, no_such_module:one, own_network:make, own_network:BACKBONE")
+    loaded = itl.load("model", device="cpu")
+    np.testing.assert_array_equal(loaded.predict_proba(images()[0]), learner.predict_proba(images()[0]))
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from itl.learner.learner import Learner
 from itl.learner.stage_state import STAGES, StageState
 from itl.nets import ModuleAdapter, split_frozen
 from itl.nets import find as find_backbone
+from itl.nets import names as backbone_names
 from itl.settings import flatten
 from itl.streams import Images, Traits
 
@@ -168,7 +169,9 @@ def _find_backbone(source: str | os.PathLike[str], settings: Mapping[str, Any]) 
     try:
         find_backbone(name)
     except UserError as error:
-        raise UserError(f"{source} cannot be opened here, and is unchanged: {error}") from error
+        own = ":" not in name and name not in backbone_names() and error.__cause__ is None
+        hint = " If your own code defines it, set the environment variable ITL_BACKBONES=MODULE:NAME." if own else ""
+        raise UserError(f"{source} cannot be opened here, and is unchanged: {error}{hint}") from error
 
 
 def _check_numbers(state: LearnerState) -> None:

@@ -140,18 +140,42 @@ def _load_weights(name: str, read: Callable[[], Mapping[str, Tensor]], net: Net)
 # ------------------------------------------------------------------ a user's module
 
 
-def _find_function(name: str) -> Backbone:
-    module_name, _, function = name.partition(":")
-    permitted = {one.strip() for one in os.environ.get(VARIABLE, "").split(",")} | _allowed
-    if name not in permitted:
-        raise UserError(
-            f"the backbone {name} is a user's code, which is not imported unasked; if you trust it, give "
-            f"--backbone {name}, or set the environment variable {VARIABLE}={name}"
-        )
+def _listed() -> list[str]:
+    """The names in the environment variable."""
+    return [name for one in os.environ.get(VARIABLE, "").split(",") if (name := one.strip())]
+
+
+def find_listed(name: str) -> Backbone | None:
+    """The `Backbone` called `name` among the objects that the environment variable lists; None if there is none.
+
+    So a model whose backbone a script has registered under a name of its own can be used in another process.
+
+    Raises:
+        UserError: If there is none, and one of the objects cannot be imported.
+    """
+    problem = None
+    for one in _listed():
+        if ":" not in one or one.partition(":")[0] in LIBRARIES:
+            continue
+        try:
+            found = _import_object(one)
+        except UserError as error:
+            problem = error
+        else:
+            if isinstance(found, Backbone) and found.name == name:
+                return found
+    if problem is not None:
+        raise problem
+    return None
+
+
+def _import_object(name: str) -> Any:
+    """The object `MODULE:NAME`, from a module in the current folder or an installed one."""
+    module_name, _, attribute = name.partition(":")
     folder = os.getcwd()
     sys.path.insert(0, folder)  # as for `python FILE`: the module is usually in the current folder
     try:
-        found = getattr(import_module(module_name), function)
+        return getattr(import_module(module_name), attribute)
     except (Exception, SystemExit) as error:  # user code: any exception is possible, and a script may exit
         reason = " ".join(str(error).split()) or type(error).__name__
         raise UserError(
@@ -161,6 +185,15 @@ def _find_function(name: str) -> Backbone:
     finally:
         with suppress(ValueError):  # the module has removed it
             sys.path.remove(folder)
+
+
+def _find_function(name: str) -> Backbone:
+    if name not in {*_listed(), *_allowed}:
+        raise UserError(
+            f"the backbone {name} is a user's code, which is not imported unasked; if you trust it, give "
+            f"--backbone {name}, or set the environment variable {VARIABLE}={name}"
+        )
+    found = _import_object(name)
     if isinstance(found, Backbone):
         return found if found.name == name else Backbone(**{**vars(found), "name": name})
     if not callable(found):

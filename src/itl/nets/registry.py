@@ -109,7 +109,7 @@ def find(name: str) -> Backbone:
     """The backbone called `name`: one of `names`, `timm:NAME`, `torchvision:NAME`, or `MODULE:FUNCTION`.
 
     A function is imported only if the user has named it (`backbone_settings`) or the environment variable
-    `ITL_BACKBONES` lists it.
+    `ITL_BACKBONES` lists it. A `Backbone` that this variable lists is also known by its own name.
 
     Raises:
         UserError: If there is no such backbone, its package is not installed, or it cannot be loaded.
@@ -122,7 +122,10 @@ def find(name: str) -> Backbone:
         external: Backbone = import_module(EXTERNAL).find(name)
         return external
     if point is None:
-        raise unknown("backbone", name, names())
+        listed: Backbone | None = import_module(EXTERNAL).find_listed(name)
+        if listed is None:
+            raise unknown("backbone", name, names())
+        return listed
     found: Backbone = plugins.load("backbone", point, Backbone)
     return found
 
