@@ -79,7 +79,7 @@ def evaluate(model: str, folder: str, held_out: bool, wrong: str | None, as_json
     for problem in problems:
         warn(problem)
     if unknown_classes:
-        warn(f"Skipped classes that the model has not learned: {', '.join(unknown_classes)}.")
+        warn(f"Not in the accuracy, because the model has not learned them: {', '.join(unknown_classes)}.")
     _print_result(result)
     _print_rejection(rejection)
     if retrained is not None:
