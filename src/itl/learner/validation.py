@@ -26,6 +26,9 @@ def check_settings(method: str, classes: int | None, s: Settings, specialist: Sp
         raise UserError(f"memory.policy=gss compares gradients, which {name} does not compute; set another policy")
     if specialist.data != "task" and (policy.plans_writes or policy.candidates_class):
         raise UserError(f"{name} needs a memory that is selected at the end of a task; set memory.policy=stratified")
+    if s.net.trained is not None and s.net.trained < specialist.min_trained_layers:
+        least = specialist.min_trained_layers
+        raise UserError(f"{name} needs weights before the classifier; set net.trained={least} or more")
     if specialist.requires_fixed_classes and classes is None:
         raise UserError(f"{name} needs the number of classes from the start; pass classes=N")
     _check_stored_logits(s, specialist, memory)

@@ -216,6 +216,7 @@ class Specialist:
         data: What the training phase iterates over, see `Phase`.
         resets_network: Every task starts from a newly initialized network.
         requires_new_classes: No class may occur in two tasks.
+        min_trained_layers: The least value of the setting `net.trained`, if the network has a frozen trunk.
         requires_fixed_classes: The number of classes must be known from the start.
         changes_model_at_task_end: `on_task_end` changes what `evaluate_logits` returns.
         num_views: Independent augmentations of each image.
@@ -243,6 +244,7 @@ class Specialist:
     data: ClassVar[TrainingData] = "task"
     resets_network: ClassVar[bool] = False
     requires_new_classes: ClassVar[bool] = False
+    min_trained_layers: ClassVar[int] = 1
     requires_fixed_classes: ClassVar[bool] = False
     changes_model_at_task_end: ClassVar[bool] = False
     num_views: ClassVar[int] = 1

@@ -37,6 +37,7 @@ class TangentRidge(Ridge):
     defaults = {"memory.policy": "none", "generalist": "none"}
     note = "not in the paper: it linearizes at the fixed pre-trained weights, and regresses on all images"
     exportable = False  # the tracer fixes the batch size of forward-mode derivatives
+    min_trained_layers = 2  # there are derivatives of the features with respect to weights only
     forward_batches = 5
     cross_validates = False  # slow with so many features
     Options = TangentRidgeOptions

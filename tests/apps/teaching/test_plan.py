@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
+from itl import UserError
 from itl.apps.teaching import Teacher, TeachingOptions, estimate, plan_lessons
 from itl.apps.teaching.default_settings import LessonSize, batch_size, default_network, fixed_settings, lesson_settings
 from itl.presets import settings_for
 from support.image_folders import write_images
+from support.small_backbone import register_small_backbone
 from support.tiny_lessons import TINY_OPTIONS
 
 
@@ -77,6 +80,16 @@ def test_plan_counts_images_and_learns_nothing(tmp_path: Path) -> None:
     assert plan["estimate"]["seconds"] > 0
     assert plan["estimate"]["bytes"] > 200 << 20  # the least that a process with torch takes
     json.dumps(plan)
+
+
+def test_plan_refuses_a_method_that_needs_more_trained_layers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    register_small_backbone(monkeypatch, 16)
+    images = write_images(tmp_path / "one", "ant", "bee")
+    options = TeachingOptions(backbone="small", method="tangent-ridge", device="cpu")
+    with pytest.raises(UserError, match=r"tangent-ridge needs weights .* set net\.trained=2 or more"):
+        plan_lessons(Teacher(tmp_path / "m", [images], options))
+    more = replace(options, settings={"net.trained": 2})
+    assert plan_lessons(Teacher(tmp_path / "m", [images], more))["method"] == "tangent-ridge"
 
 
 @pytest.mark.parametrize(
