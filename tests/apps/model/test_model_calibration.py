@@ -87,6 +87,7 @@ def test_threshold_rejects_the_stated_share_of_new_images() -> None:
 def test_threshold_is_the_order_statistic() -> None:
     scores = np.random.default_rng(0).permutation(100) / 100
     assert fit_threshold(scores) == 0.04  # the 5th smallest: 4 of 100 are below
+    assert "at most 5% of the 100 held-out" in Calibration(threshold=0.04, images=100).rule
     assert fit_threshold(scores[:19]) == scores[:19].min()
     assert fit_threshold(scores[:18]) is None
 

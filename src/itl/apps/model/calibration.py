@@ -107,7 +107,7 @@ class Calibration(BaseModel):
             return f"No picture is shown as unknown: a lesson must hold out {MIN_IMAGES} pictures for testing first."
         low = f"no class reaches {self.threshold:.1%}" if self.score == "probability" else "it resembles no class"
         return (
-            f"A picture is shown as unknown if {low}. This holds for {FALSE_REJECTION_RATE:.0%} of the "
+            f"A picture is shown as unknown if {low}. This holds for at most {FALSE_REJECTION_RATE:.0%} of the "
             f"{self.images} held-out pictures of known classes."
         )
 
