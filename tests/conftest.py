@@ -33,6 +33,7 @@ WITH_ONEDNN = {
 LONGEST = (
     "test_search_cluster.py",
     "test_examples.py",
+    "test_docs_shell.py",
     "test_report_scale.py",
     "test_cli_kills.py",
     "test_search_trials.py",

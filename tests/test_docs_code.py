@@ -32,7 +32,7 @@ PYTHON = {
 }
 # The only page that may have blocks of a language; None: every page may.
 OTHER = {
-    "sh": None,  # tests/test_docs.py parses every command of itl and make, also in output
+    "sh": None,  # tests/test_docs.py parses every command of itl and make, also in output; test_docs_shell.py runs them
     "toml": "CONTRIBUTING.md",
     "yaml": "docs/scaling.md",
     "": None,  # output
