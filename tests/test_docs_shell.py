@@ -79,6 +79,7 @@ def small_defaults(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         pytest.importorskip(package)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ITL_CACHE", "off")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # `itl learn` would use more, also in the tests that follow
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)  # the pages say what happens on a CPU
 
     def build_small(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> Settings:
