@@ -199,6 +199,13 @@ def sizes() -> Iterator[tuple[str, Damage]]:
         yield f"a buffer of {value!r}", set_value("buffer", value=value)
     for value in ([3, 10**6, 10**6], [HUGE, 8, 8], [3, 8], [], [3, 8, 8, 8], [-3, 8, 8], [0, 0, 0], "388", None):
         yield f"images of {value!r}", set_value("shape", value=value)
+    for side in (10**6, 2**40, 5000, 0, -8):
+
+        def resized(state: dict[str, Any], side: int = side) -> None:
+            state["shape"] = [3, side, side]
+            state["notes"]["model"]["image"]["size"] = side
+
+        yield f"consistent images of {side} pixels", edited(resized)
     for value in (10**9, 10**30, 0, -4, 5, "4", None, 4.5):
         yield f"{value!r} outputs", set_value("outputs", value=value)
     for value in (HUGE, -1, 9, "many", None):
@@ -249,8 +256,8 @@ def replace_start(folder: Path, start: bytes) -> None:
 
 def inconsistencies() -> Iterator[tuple[str, Damage]]:
     about = ("notes", "model")
-    for names in ([], ["cat"], ["a", "b", "c", "d", "e"], "catd", None, [1, 2, 3, 4], {"cat": 1}):
-        yield f"names {names!r}", set_value(*about, "names", value=names)
+    for names in ([], ["cat"], ["a", "b", "c", "d", "e"], "catd", None, [1, 2, 3, 4], {"cat": 1}, [1] * 10**6):
+        yield f"names {names!r:.50}", set_value(*about, "names", value=names)
     for image in (None, {}, {"size": 9, "channels": 3}, {"size": 8, "channels": 1}, "8x8"):
         yield f"image {image!r}", set_value(*about, "image", value=image)
     for history in (5, [5], [{}], [{"what": 3}], None, ["learn"]):
@@ -351,3 +358,9 @@ def test_damaged_list_of_another_state_does_not_keep_an_image_from_being_dropped
     assert len(Model.open(folder, device="cpu").damaged_images) == 1
     result = check(folder)
     assert result.repairs == ["restored 0 and dropped 1 images of the memory; the weights are intact"]
+
+
+@pytest.mark.parametrize("size", [0, -8, 5000])
+def test_model_of_a_size_that_cannot_be_opened_is_not_created(tmp_path: Path, size: int) -> None:
+    with pytest.raises(UserError, match=f"must be 1 to 4096 pixels, not {size}"):
+        Model.create(tmp_path / "m", size=size)

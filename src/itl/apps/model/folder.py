@@ -25,11 +25,11 @@ from itl.apps.model.metadata import (
     DEFAULT_UNDO,
     METADATA_FORMAT,
     METADATA_KEY,
-    ImageSpec,
     ModelMetadata,
     NamedImages,
     check_unfinished,
     fingerprint,
+    image_spec,
     new_pending,
     read_metadata,
 )
@@ -74,7 +74,7 @@ class Model(PredictionMixin):
     def __init__(self, path: str | os.PathLike[str], learner: Learner, metadata: ModelMetadata) -> None:
         self.path, self.learner = Path(path), learner
         self.output_names = metadata.names
-        self.image: ImageSpec = metadata.image
+        self.image = metadata.image
         self.history, self.pending, self.undo = metadata.history, metadata.pending, metadata.undo
         self.calibration = metadata.calibration
         self.generation: str | None = None
@@ -144,7 +144,7 @@ class Model(PredictionMixin):
             size = DEFAULT_SIZE if preprocessing is None else preprocessing.input_size
         overrides = {"net.strided": size >= STRIDED_STEM_SIZE, **chosen, **(settings or {})}
         learner = Learner(method, buffer, seed, None, settings=overrides, device=device, net=net)
-        image = ImageSpec(size=size, channels=channels, flip=flip, policy=policy)
+        image = image_spec(size, channels, flip, policy)
         return cls(path, learner, ModelMetadata(names=[], image=image, undo=undo))
 
     @classmethod

@@ -22,6 +22,7 @@ NamedImages = tuple[Tensor, Sequence[str]]
 METADATA_FORMAT = 1
 METADATA_KEY = "model"  # in `Learner.notes`
 DEFAULT_UNDO = 2
+MAX_SIDE = 4096  # pixels; a memory of larger images would not fit anywhere
 
 
 class ImageSpec(TypedDict):
@@ -31,6 +32,17 @@ class ImageSpec(TypedDict):
     channels: int
     flip: bool
     policy: str | None
+
+
+def image_spec(size: int, channels: int, flip: bool, policy: str | None) -> ImageSpec:
+    """The images of a new model.
+
+    Raises:
+        UserError: The size is out of range.
+    """
+    if not 1 <= size <= MAX_SIDE:
+        raise UserError(f"the image size must be 1 to {MAX_SIDE} pixels, not {size}")
+    return ImageSpec(size=size, channels=channels, flip=flip, policy=policy)
 
 
 class _Pending(BaseModel):
@@ -64,6 +76,13 @@ class ModelMetadata(BaseModel):
     pending: dict[str, Any] | None = None
     undo: int = Field(default=DEFAULT_UNDO, ge=0)
     calibration: Calibration = Calibration()
+
+    @field_validator("names", mode="before")
+    @classmethod
+    def _check_names(cls, names: Any) -> Any:
+        if isinstance(names, list) and not all(isinstance(name, str) for name in names):
+            raise ValueError("a class name is not text")  # pydantic would describe every one of millions
+        return names
 
     @field_validator("history")
     @classmethod
@@ -107,6 +126,8 @@ def read_metadata(path: Path, state: dict[str, Any]) -> ModelMetadata:
         size = metadata.image["size"]
         if (metadata.image["channels"], size, size) != (channels, height, width):
             raise ValueError(f"images of {size} pixels in a memory of {height} x {width}")
+        if not 1 <= size <= MAX_SIDE:
+            raise ValueError(f"images of {size} x {size} pixels; the side may have 1 to {MAX_SIDE}")
         return metadata
     except ValidationError as error:
         first = error.errors()[0]
