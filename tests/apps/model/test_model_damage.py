@@ -360,6 +360,20 @@ def test_damaged_list_of_another_state_does_not_keep_an_image_from_being_dropped
     assert result.repairs == ["restored 0 and dropped 1 images of the memory; the weights are intact"]
 
 
+def test_lost_memory_is_read_with_one_look_at_the_checksums_of_each_state(
+    original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = shutil.copytree(original, tmp_path / "m")
+    images = len(Model.open(folder, device="cpu").learner.memory)
+    for generation in store.generations(folder):
+        shutil.rmtree(folder / generation / "memory")
+    calls: list[Path] = []
+    read = store.read_checksums
+    monkeypatch.setattr(store, "read_checksums", lambda path: (calls.append(path), read(path))[1])
+    assert len(Model.open(folder, device="cpu").damaged_images) == images > 3
+    assert calls.count(folder / store.generations(folder)[0]) == 1
+
+
 @pytest.mark.parametrize("size", [0, -8, 5000])
 def test_model_of_a_size_that_cannot_be_opened_is_not_created(tmp_path: Path, size: int) -> None:
     with pytest.raises(UserError, match=f"must be 1 to 4096 pixels, not {size}"):

@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +96,7 @@ class MemoryImageFiles:
         """
         class_folders, listed = class_folder_names(names), store.read_checksums(root)
         self._generation, self._files, self.damaged = root, {}, {}
-        pixels = torch.zeros((count, *shape), dtype=torch.uint8)
+        pixels, copies = torch.zeros((count, *shape), dtype=torch.uint8), _Copies(root.parent)
         for slot, label in enumerate(labels[:count].tolist()):
             if not 0 <= label < len(class_folders):
                 raise UserError(f"the memory in {root} holds an image of an unknown class; restore it from a copy")
@@ -103,7 +104,7 @@ class MemoryImageFiles:
             try:
                 if file not in listed:
                     raise UserError(f"{root / file} has no checksum")
-                image = _read_verified(root, file, listed[file], tuple(shape))
+                image = _read_verified(root, file, listed[file], tuple(shape), copies)
             except UserError:
                 self.damaged[slot] = file
                 continue
@@ -160,7 +161,8 @@ def read_image(
     """
     file = image_path(class_folder_names(names), label, slot)
     try:
-        return _read_verified(generation, file, store.read_checksums(generation)[file], tuple(shape))
+        entry = store.read_checksums(generation)[file]
+        return _read_verified(generation, file, entry, tuple(shape), _Copies(generation.parent))
     except (OSError, UserError, KeyError):
         return None
 
@@ -181,23 +183,53 @@ def memory_shape(generation: Path, tensors: dict[str, Tensor], state: dict[str, 
     return len(labels), count, shape
 
 
-def _read_verified(generation: Path, file: str, entry: FileEntry, shape: tuple[int, ...]) -> np.ndarray:
-    """Read an image file; if it is damaged, an intact copy in another generation.
+class _Copies:
+    """Intact copies of damaged image files in the generations of a model. Their checksums are read once."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._found: dict[str, tuple[Path, FileEntry] | None] = {}  # by checksum; None: no copy is intact
+
+    def read(self, sha256: str, shape: tuple[int, ...]) -> np.ndarray | None:
+        """The image of this checksum; None if there is no intact copy."""
+        if sha256 in self._found:
+            copies = [found] if (found := self._found[sha256]) is not None else []
+        else:
+            copies = self._listed.get(sha256, [])
+        self._found[sha256] = None
+        for path, entry in copies:
+            with suppress(UserError, OSError):
+                image = _read_png(self.root, path, entry, shape)
+                self._found[sha256] = path, entry
+                return image
+        return None
+
+    @cached_property
+    def _listed(self) -> dict[str, list[tuple[Path, FileEntry]]]:
+        listed: dict[str, list[tuple[Path, FileEntry]]] = {}
+        for name in store.generations(self.root):
+            with suppress(UserError, OSError):
+                for file, entry in store.read_checksums(self.root / name).items():
+                    listed.setdefault(entry.sha256, []).append((self.root / name / file, entry))
+        return listed
+
+
+def _read_verified(
+    generation: Path, file: str, entry: FileEntry, shape: tuple[int, ...], copies: _Copies
+) -> np.ndarray:
+    """Read an image file; if it is damaged, an intact copy.
 
     Raises:
         UserError: There is no intact copy.
         OSError: A file cannot be read now, but may be intact.
     """
-    root = generation.parent
     try:
-        return _read_png(root, generation / file, entry, shape)
-    except UserError as error:
-        for name in store.generations(root):
-            with suppress(UserError, OSError):
-                for other, copy in store.read_checksums(root / name).items():
-                    if copy.sha256 == entry.sha256:
-                        return _read_png(root, root / name / other, copy, shape)
-        raise error
+        return _read_png(generation.parent, generation / file, entry, shape)
+    except UserError:
+        image = copies.read(entry.sha256, shape)
+        if image is None:
+            raise
+        return image
 
 
 def _digest(image: np.ndarray) -> str:
