@@ -19,6 +19,7 @@ from itl.nets.base import Net
 from itl.nets.registry import Backbone, Preprocessing
 from itl.nets.weights import copy_weights
 
+LIBRARIES = ("timm", "torchvision")
 VARIABLE = "ITL_BACKBONES"  # environment variable: names of the form MODULE:FUNCTION that may be imported
 FIXED_SIZE = ("vit_", "maxvit")  # torchvision's networks for images of one size
 # Their auxiliary classifiers are used by the original training only; the weights expect the transformed input.
