@@ -15,6 +15,7 @@ from itl.errors import UserError, unknown
 Rate = Annotated[float, Field(strict=True, gt=0, le=100, allow_inf_nan=False)]
 Weight = Annotated[float, Field(strict=True, ge=0, le=1e6, allow_inf_nan=False)]
 Momentum = Annotated[float, Field(strict=True, ge=0, lt=1, allow_inf_nan=False)]
+Probability = Annotated[float, Field(strict=True, ge=0, le=1, allow_inf_nan=False)]
 MAX_COUNT = 1_000_000
 Count = Annotated[int, Field(strict=True, ge=1, le=MAX_COUNT)]
 Reduction = Literal["mean", "sum", "classes"]

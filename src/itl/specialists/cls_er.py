@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import numpy as np
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 
 from itl.nets import Net
-from itl.settings import Weight
+from itl.settings import Probability, Weight
 from itl.specialists.base import Batch, Options, Specialist
 from itl.specialists.losses import at_least_float32, cross_entropy, normalize_weights, squared_error
 from itl.specialists.model_copies import copy_weights_, ema_update_, frozen_copy, grow_outputs
 
-Probability = Annotated[float, Field(strict=True, ge=0, le=1, allow_inf_nan=False)]
 AVERAGES = ("plastic", "stable")
 
 

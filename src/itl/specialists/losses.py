@@ -28,7 +28,10 @@ def at_least_float32(values: Tensor) -> Tensor:
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, reduction: str = "mean", weights: Tensor | None = None) -> Tensor:
-    """Cross-entropy of logits `[n, classes]` and labels `[n]`, in float32 at least; `weights` `[n]` weight samples."""
+    """Cross-entropy of logits `[n, classes]`, in float32 at least; `weights` `[n]` weight samples.
+
+    `labels` are class numbers `[n]`, or probabilities `[n, classes]` in the precision of the result.
+    """
     values = F.cross_entropy(at_least_float32(logits), labels, reduction="none")
     return reduce(values if weights is None else values * weights, reduction)
 
