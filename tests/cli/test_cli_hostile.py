@@ -177,6 +177,13 @@ def test_variant_that_is_not_text_is_refused(tmp_path: Path) -> None:
     assert_refused("run", "--variant", "a\udcff", "--out", str(tmp_path / "run"))
 
 
+@pytest.mark.parametrize(("name", "content"), [("search.json", b"[]"), ("study.db", b"SQLite format 4" * 100)])
+def test_damaged_search_is_refused_in_one_line(tmp_path: Path, name: str, content: bytes) -> None:
+    pytest.importorskip("optuna")
+    (tmp_path / name).write_bytes(content)
+    assert_refused("search", "--over", "tangent.lr=0.1,0.2", "--out", str(tmp_path), word=name)
+
+
 # ---------------------------------------------------------------------- models
 
 

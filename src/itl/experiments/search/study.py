@@ -138,10 +138,12 @@ def _open(plan: SearchPlan, out: Path) -> TrialJobs:
     record, folder = plan.record(), RunFolder(out)
     if (out / "search.json").exists():
         saved = folder.read("search.json")
+        if not isinstance(saved, dict):
+            raise UserError(f"{out / 'search.json'} is not the file of a search. Choose another --out.")
         differing = [key for key in record if key != "trials" and record[key] != saved.get(key)]
         if differing:
             raise UserError(f"{out} contains a search with different {', '.join(differing)}. Choose another --out.")
-        if saved["trials"] != record["trials"]:
+        if saved.get("trials") != record["trials"]:
             folder.write("search.json", {**saved, "trials": record["trials"]})
         return _open_trials(out)
     try:

@@ -12,8 +12,10 @@ from typing import Any
 import optuna
 from optuna.distributions import BaseDistribution
 from optuna.trial import FrozenTrial, Trial, TrialState
+from sqlalchemy.exc import SQLAlchemyError
 
 from itl.callbacks.base import Callback
+from itl.checkpoint.store import error_summary
 from itl.engine.keyed_random import generator
 from itl.engine.stage import Diverged
 from itl.errors import UserError
@@ -249,14 +251,22 @@ class TrialJobs:
 
 
 def open_study(out: Path, prune: bool = True) -> optuna.Study:
-    """Open the Optuna study in the folder of a search, or create it."""
+    """Open the Optuna study in the folder of a search, or create it.
+
+    Raises:
+        UserError: If the file is damaged.
+    """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     path = (out / "study.db").resolve()
-    storage = optuna.storages.RDBStorage(f"sqlite:///{path}", engine_kwargs={"connect_args": {"timeout": 60}})
     pruner = LatestValueMedianPruner() if prune else optuna.pruners.NopPruner()
-    return optuna.create_study(
-        storage=storage, study_name="search", direction="maximize", pruner=pruner, load_if_exists=True
-    )
+    try:
+        storage = optuna.storages.RDBStorage(f"sqlite:///{path}", engine_kwargs={"connect_args": {"timeout": 60}})
+        return optuna.create_study(
+            storage=storage, study_name="search", direction="maximize", pruner=pruner, load_if_exists=True
+        )
+    except SQLAlchemyError as error:
+        reason = error_summary(getattr(error, "orig", None) or error)
+        raise UserError(f"{path} cannot be read: {reason}. Delete it to start over, or choose another --out.") from None
 
 
 class WithoutRepetition:
