@@ -20,7 +20,7 @@ PREVIOUS = "previous"  # the network before the task
 class ERBalancedOptions(Options):
     """`consistency`: weight of the previous network's predictions as targets, in a task without new classes."""
 
-    consistency: Probability = 0.5
+    consistency: Probability = 0.25
 
 
 class ERBalanced(ER):
