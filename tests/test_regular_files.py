@@ -106,7 +106,7 @@ def test_packed_run_cannot_be_unpacked_elsewhere(tmp_path: Path, name: object) -
 def test_packed_lines_are_not_inflated_beyond_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_run(tmp_path / "run")
     pack(tmp_path)
-    monkeypatch.setattr(packed_runs, "MAX_BYTES", 1000)
+    monkeypatch.setattr(packed_runs, "MAX_METRICS_BYTES", 1000)
     with pytest.raises(UserError, match="of lines"):
         _ = PackedExperiment(tmp_path).lines
 
