@@ -37,7 +37,7 @@ TOGETHER = (
     "docs/scaling.md",
     "docs/settings.md",
 )
-OWN_DATA, MODEL_FOLDER = "docs/own-data.md", "docs/model-folder.md"  # each in a folder of its own
+OWN_DATA, MODEL_FOLDER = "docs/own-data.md", "docs/model-folder.md"  # each in a separate folder
 # Commands that take too long, never end, or need a dataset or packages: a part of each, and the tests of such commands.
 ELSEWHERE = {
     "bench": "tests/bench",

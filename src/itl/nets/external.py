@@ -149,7 +149,7 @@ def _listed() -> list[str]:
 def find_listed(name: str) -> Backbone | None:
     """The `Backbone` called `name` among the objects that the environment variable lists; None if there is none.
 
-    So a model whose backbone a script has registered under a name of its own can be used in another process.
+    So a model whose backbone a script has registered can be used in another process.
 
     Raises:
         UserError: If there is none, and one of the objects cannot be imported.
