@@ -30,9 +30,8 @@ class ERBalanced(ER):
     the network prefers the task's classes: the more images of known classes a task has, the more the others lose.
     Here an epoch has as many samples as task and memory together, and no class is preferred.
 
-    Training again until convergence still changes many predictions, so single classes lose by chance. A task that adds
-    images to known classes only need not change much: its targets are a mixture of the labels and of what the network
-    predicted before the task.
+    Training again until convergence still changes many predictions, so some classes lose accuracy by chance. If a task
+    has no new classes, its targets are therefore a mixture of the labels and of the previous network's predictions.
     """
 
     name = "er-balanced"
