@@ -107,12 +107,12 @@ class Engine:
         return net
 
     def to_storage(self, x: Tensor) -> Tensor:
-        """Rearrange `[n, c, h, w]` so that slices of it have the device's layout (see `from_storage`)."""
-        return x.permute(0, 2, 3, 1).contiguous() if self.layout is torch.channels_last else x
+        """Rearrange `[n, c, h, w]` so that slices of it have the device's layout; other shapes stay as they are."""
+        return x.permute(0, 2, 3, 1).contiguous() if x.ndim == 4 and self.layout is torch.channels_last else x
 
     def from_storage(self, rows: Tensor) -> Tensor:
-        """Undo `to_storage` for a batch: `[n, c, h, w]`."""
-        return rows.permute(0, 3, 1, 2) if self.layout is torch.channels_last else rows
+        """Undo `to_storage` for a batch."""
+        return rows.permute(0, 3, 1, 2) if rows.ndim == 4 and self.layout is torch.channels_last else rows
 
     def send(self, tensor: Tensor) -> Tensor:
         """Copy `tensor` to the device without waiting for it."""
