@@ -21,6 +21,7 @@ from itl.generalists.round_planner import SampleRoundPlanner
 from itl.learner import inference
 from itl.nets import overlapped_conv
 from itl.streams import Stream, from_arrays
+from support.small_backbone import register_small_backbone
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
 
@@ -200,6 +201,30 @@ def test_complete_concurrent_runs_equal_single_runs(tmp_path: Path) -> None:
     for a, b in zip(alone, concurrent, strict=True):
         assert a["class_il_matrix"] == b["class_il_matrix"]
         assert a["stages"] == b["stages"]
+
+
+@pytest.mark.parametrize(
+    ("method", "trained"), [("er", 1), ("itl", 1), ("itl", 3), ("b+hp+ff+pd", 2), ("ridge", 1), ("tangent-ridge", 2)]
+)
+def test_concurrent_runs_on_a_frozen_trunk_equal_single_runs(
+    method: str, trained: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The features are vectors or maps; derivatives by forward mode share state between threads."""
+    register_small_backbone(monkeypatch, 16)
+    monkeypatch.setenv("ITL_CACHE", str(tmp_path))
+
+    def trained_logits(seed: int) -> Tensor:
+        own = {"net.trained": trained, "tangent.layers": trained, "specialist.epochs": 2, "projection.epochs": 4}
+        learner = Learner(
+            method, 50, seed, 4, backbone="small", settings={"exact": True, "net.size": 16, **own}, device="cuda"
+        )
+        for task in stream():
+            learner.learn(task)
+        return torch.from_numpy(learner.predict_proba(stream().tasks[0].test.pixels))
+
+    alone = [trained_logits(seed) for seed in range(4)]
+    concurrent = run_concurrently([partial(trained_logits, seed) for seed in range(4)], 4, torch.device("cuda"))
+    assert all(torch.equal(*pair) for pair in zip(alone, concurrent, strict=True))
 
 
 @pytest.mark.parametrize("uses", [1, 2])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,7 @@ from torch import Tensor, nn
 import itl
 from itl import Learner, UserError, nets
 from itl.generalists.tangent_model import TangentModel
-from itl.nets import ModuleAdapter, split_frozen, with_new_classifier
+from itl.nets import ModuleAdapter, split_frozen, thread_safe_jvp, with_new_classifier
 from support.tiny import TINY, LambdaCallback, differing_keys, learner_snapshot, tiny_images, tiny_net, tiny_stream
 
 
@@ -317,3 +319,33 @@ def test_plain_module_is_a_network_and_its_classifier_is_found() -> None:
         hidden.learn(tiny_stream().tasks[0])
     with pytest.raises(UserError, match=r"a Flatten has no torch.nn.Linear"):
         Learner("er", net=nn.Flatten())
+
+
+def test_derivatives_of_overlapping_threads() -> None:
+    """Without a lock, the second thread would get zeros, because the first one ends while it computes."""
+    first_started, second_started, first_ended = Event(), Event(), Event()
+    x = torch.tensor([2.0, 3.0])
+
+    def first(x: Tensor) -> Tensor:
+        first_started.set()
+        second_started.wait(0.2)
+        return x * x
+
+    def second(x: Tensor) -> Tensor:
+        y = x * x
+        second_started.set()
+        assert first_ended.wait(20)
+        return y * x
+
+    def first_thread() -> Tensor:
+        derivative = thread_safe_jvp(first, (x,), (torch.ones(2),))[1]
+        first_ended.set()
+        return derivative
+
+    def second_thread() -> Tensor:
+        assert first_started.wait(20)
+        return thread_safe_jvp(second, (x,), (torch.ones(2),))[1]
+
+    with ThreadPoolExecutor(2) as threads:
+        derivatives = [job.result() for job in (threads.submit(first_thread), threads.submit(second_thread))]
+    torch.testing.assert_close(derivatives, [2 * x, 3 * x**2])

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.func import functional_call, jvp
+from torch.func import functional_call
 
-from itl.nets import Net, folded_trunk, jvp_rules, math_attention
+from itl.nets import Net, folded_trunk, jvp_rules, thread_safe_jvp
 
 Vector = dict[str, Tensor]
 
@@ -83,8 +83,7 @@ class TangentModel:
         if self.has_jvp_rules:
             side_stream = self.side_stream if torch.is_grad_enabled() else None
             return jvp_rules.jvp(self.head, features, w, conv_outputs, side_stream)
-        with math_attention():
-            return jvp(lambda p: self.head_logits(p, features), (self.params,), (w,))  # type: ignore[misc, return-value]
+        return thread_safe_jvp(lambda p: self.head_logits(p, features), (self.params,), (w,))
 
     def __call__(self, w: Vector, x: Tensor) -> Tensor:
         """g(w; x) `[n, classes]` for images `[n, c, h, w]`."""

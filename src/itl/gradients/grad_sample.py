@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call, grad, jvp, vmap
+from torch.func import functional_call, grad, vmap
 
 from itl.gradients.layer_recorder import LayerCall, LayerRecorder, recordable_weights
 from itl.gradients.virtual_update import Weights, gradients_or_zeros, logits_at
-from itl.nets import math_attention
+from itl.nets import thread_safe_jvp
 
 
 def gradient_gram(net: nn.Module, x: Tensor, y: Tensor) -> Tensor:
@@ -110,8 +110,7 @@ class PerSampleGradients:
 
         primals = {name: plain[name] for name in names}
         tangents = [{name: direction[name] for name in names} for direction in directions]
-        with math_attention():
-            return torch.stack([jvp(losses, (primals,), (t,))[1] for t in tangents])  # type: ignore[no-untyped-call]
+        return torch.stack([thread_safe_jvp(losses, (primals,), (t,))[1] for t in tangents])
 
 
 def per_sample_gradients(net: nn.Module, weights: Weights, x: Tensor, y: Tensor) -> PerSampleGradients:

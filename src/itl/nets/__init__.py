@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itl.nets import folded_trunk, jvp_rules
-from itl.nets.adapter import ModuleAdapter, as_adapter, math_attention, with_new_classifier
+from itl.nets.adapter import ModuleAdapter, as_adapter, math_attention, thread_safe_jvp, with_new_classifier
 from itl.nets.base import Net
 from itl.nets.frozen_trunk import Head, split_frozen
 from itl.nets.init import initialize
@@ -46,6 +46,7 @@ __all__ = [
     "names",
     "register",
     "split_frozen",
+    "thread_safe_jvp",
     "weights_available",
     "with_new_classifier",
 ]

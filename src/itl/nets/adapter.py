@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from threading import Lock
 
 import torch
 from torch import Tensor, nn
+from torch.func import jvp
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from itl.errors import UserError, unknown
@@ -17,6 +19,7 @@ from itl.nets.init import initialize
 from itl.nets.module_layers import find_classifier, find_layers
 
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+_FORWARD_MODE = Lock()
 
 
 class ModuleAdapter(Net):
@@ -188,6 +191,26 @@ def math_attention() -> Iterator[None]:
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
+
+
+def thread_safe_jvp(
+    function: Callable[..., Tensor], primals: tuple[object, ...], tangents: tuple[object, ...]
+) -> tuple[Tensor, Tensor]:
+    """`torch.func.jvp` for concurrent runs, without fused attention.
+
+    PyTorch keeps one state of forward mode per process: if two threads overlap, one of them silently gets zeros as its
+    derivative. So one thread at a time may be here. A later backward pass through the outputs needs no such care.
+
+    Args:
+        function: Returns one tensor.
+        primals: Its arguments, tensors or dictionaries of tensors.
+        tangents: The direction of the derivative, in the form of `primals`.
+
+    Returns:
+        The value and its derivative along `tangents`.
+    """
+    with _FORWARD_MODE, math_attention():
+        return jvp(function, primals, tangents)  # type: ignore[return-value, no-untyped-call]
 
 
 @contextmanager

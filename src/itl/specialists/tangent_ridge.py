@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, jvp
+from torch.func import functional_call
 
 from itl.engine.keyed_random import torch_generator
 from itl.errors import UserError
-from itl.nets import Net, math_attention
+from itl.nets import Net, thread_safe_jvp
 from itl.settings import Count, SpecialistSettings
 from itl.specialists.ridge import Ridge, RidgeOptions
 
@@ -71,10 +71,9 @@ class TangentRidge(Ridge):
             return functional_call(wrapped, values, (x,)).float()  # type: ignore[no-any-return]
 
         parts = [features(theta)]
-        with math_attention():
-            for k in range(self.options.directions):
-                along = {name: direction[k].to(x.device) for name, direction in self.directions.items()}
-                parts.append(jvp(features, (theta,), (along,))[1])
+        for k in range(self.options.directions):
+            along = {name: direction[k].to(x.device) for name, direction in self.directions.items()}
+            parts.append(thread_safe_jvp(features, (theta,), (along,))[1])
         return torch.cat(parts, 1)
 
     def state_dict(self) -> dict[str, Tensor]:
