@@ -142,7 +142,9 @@ def run_cells(args: argparse.Namespace, cells: list[Cell]) -> list[dict[str, Any
             try:
                 result = run_experiment(config, streams[config.split], folder, device=args.device, save=False)
             except Exception as error:  # the other runs must go on
-                return {"command": config.command, "error": f"{type(error).__name__}: {error}"}
+                failed = {"command": config.command, "error": f"{type(error).__name__}: {error}"}
+                print(json.dumps(failed), flush=True)
+                return failed
         kept = ("class_il", "task_il", "forgetting", "seconds", "hardware", "versions", "command")
         record = {name: result[name] for name in kept}
         print(json.dumps(record), flush=True)  # so that an interrupted benchmark leaves its finished runs
