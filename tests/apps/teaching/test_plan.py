@@ -11,8 +11,16 @@ from PIL import Image
 
 from itl import UserError
 from itl.apps.teaching import Teacher, TeachingOptions, estimate, plan_lessons
-from itl.apps.teaching.default_settings import LessonSize, batch_size, default_network, fixed_settings, lesson_settings
+from itl.apps.teaching.default_settings import (
+    LessonSize,
+    batch_size,
+    default_network,
+    fixed_settings,
+    lesson_settings,
+    steps_within,
+)
 from itl.presets import settings_for
+from itl.settings import build, flatten
 from support.image_folders import write_images
 from support.small_backbone import register_small_backbone
 from support.tiny_lessons import TINY_OPTIONS
@@ -39,6 +47,16 @@ def test_default_epochs_and_network_depend_on_images_and_device() -> None:
     assert default_network(128, gpu=False, pretrained=False)["net.strided"]
     assert default_network(32, gpu=True, pretrained=False) == {"net.name": "resnet18", "net.strided": False}
     assert default_network(32, gpu=False, pretrained=True) == {"net.name": "resnet18", "net.strided": True}
+
+
+def test_time_limit_counts_the_previous_network_of_a_lesson_without_new_classes() -> None:
+    settings = settings_for("itl", None, 200, {"specialist.name": "er-balanced", "generalist": "none"})
+    new = LessonSize(1000, 200, 200, 12)
+    known = replace(new, has_new_classes=False)
+    unchanged = build(flatten(settings.model_dump()), {"specialist.options.consistency": 0.0})
+    steps = [steps_within(600.0, *pair, "cpu") for pair in ((settings, new), (settings, known), (unchanged, known))]
+    assert steps[0] == steps[2] > 1
+    assert steps[1] == pytest.approx(0.75 * steps[0], abs=1)
 
 
 @pytest.mark.parametrize(("size", "strided"), [(32, False), (128, True)])

@@ -17,6 +17,7 @@ from itl.learner.stage_estimate import estimate_stages, images_per_epoch
 from itl.nets import backbone_settings, fixed_input_size
 from itl.presets import settings_for
 from itl.settings import MAX_COUNT, Settings, build, flatten
+from itl.specialists.er_balanced import ERBalanced
 
 UNSTRIDED_MAX_SIZE = 48  # pixels: up to this image size a CPU network needs no strided stem
 LARGE_IMAGE_SIZE = 96  # pixels: from this image size on, a deeper network or a strided stem
@@ -29,6 +30,7 @@ MIN_REMAINDER = 8  # images: batch norm over fewer images is unreliable
 CPU_LEARNING_RATE = 0.03  # small networks learn well at a higher rate than the paper's, which is for a ResNet-18
 FOLDER_METHODS = ("itl", "itl-na")  # methods whose rate and specialist are chosen here
 BALANCED_SPECIALIST = "er-balanced"  # better alone than before a generalist, see benchmarks/results/own-images
+PREVIOUS_NETWORK_COST = 4 / 3  # relative time of a step with one more forward pass; a backward pass takes two
 GENERALIST_SETTINGS = ("generalist", "half_pipe", "project", "tangent.", "projection.", "design")  # prefixes
 MIN_MEMORY_PER_CLASS = 10  # images: the memory grows to hold this many of each class, unless `buffer` is given
 USER_SETTINGS_NOTE = "own settings"  # key in `Learner.notes`: settings chosen by the user, kept for later lessons
@@ -43,12 +45,14 @@ class LessonSize:
         before: Number of images in memory before the lesson.
         buffer: Size of the memory.
         pixels: Width and height of the images.
+        has_new_classes: Whether some of its classes are new.
     """
 
     images: int
     before: int
     buffer: int
     pixels: int
+    has_new_classes: bool = True
 
     @property
     def after(self) -> int:
@@ -136,7 +140,14 @@ def steps_within(seconds: float, settings: Settings, lesson: LessonSize, device:
     task = 2 if lesson.before else 1
     training, *others = estimate_stages(settings, task, lesson.images, lesson.before, lesson.after)
     left = max(seconds - sum(speed.seconds(stage) for stage in others), MIN_TRAINING_SHARE * seconds)
-    return min(MAX_COUNT, max(1, int(left * training.steps / speed.seconds(training))))
+    needed = speed.seconds(training) * (PREVIOUS_NETWORK_COST if _uses_previous_network(settings, lesson) else 1.0)
+    return min(MAX_COUNT, max(1, int(left * training.steps / needed)))
+
+
+def _uses_previous_network(settings: Settings, lesson: LessonSize) -> bool:
+    """Whether each training step also computes the predictions of the network before the lesson."""
+    specialist = specialists.build(settings.specialist)
+    return not lesson.has_new_classes and isinstance(specialist, ERBalanced) and specialist.options.consistency > 0
 
 
 def batch_size(images: int) -> int:
