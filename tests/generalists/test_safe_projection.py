@@ -82,6 +82,30 @@ def before_projection(**settings: Any) -> tuple[Learner, Any]:
     return learner, task
 
 
+@pytest.mark.parametrize(("solver", "rms"), [("sgd", None), ("lbfgs", None), ("lbfgs", 3.0)])
+def test_projection_of_a_linear_classifier_is_exact(solver: str, rms: float | None) -> None:
+    """A tangent model of the last layer is a network with other weights, on images outside the memory too."""
+    logits: list[Tensor] = []
+    stages: list[str] = []
+    unseen = torch.randint(0, 256, (6, 1, 8, 8), generator=torch.Generator().manual_seed(1), dtype=torch.uint8)
+
+    class Logits(Callback):
+        def on_stage_end(self, learner: Learner, stage: Any) -> None:
+            if stage.name == "tangent":
+                logits.append(learner._generalist.logits(learner.normalize(unseen)))  # type: ignore[union-attr]
+            stages.append(stage.name)
+
+    options = {"tangent__layers": 1, "tangent__solver": solver, "projection__teacher_rms": rms}
+    learner = tiny_learner(callback=Logits(), buffer=8, half_pipe=False, **options)
+    learner.learn(tiny_stream().tasks[0])
+    assert stages == ["specialist", "tangent", "projection"]
+    with torch.no_grad():
+        expert = learner.net.eval()(learner.normalize(unseen))
+    factor = 1.0 if rms is None else float((expert * logits[0]).sum() / logits[0].square().sum())
+    torch.testing.assert_close(expert, factor * logits[0], rtol=1e-4, atol=1e-4)
+    assert (rms is None) == (factor == 1.0)
+
+
 def test_kl_is_the_softened_cross_entropy_of_torch() -> None:
     learner, task = before_projection(projection__loss="kl", projection__temperature=3.0)
     assert learner._generalist is not None

@@ -200,7 +200,6 @@ def solver_stage(
         context: What the generalist learns from.
         apply: Takes w, one tensor for each of the model's parameters.
     """
-    settings = context.settings.tangent
 
     def run() -> float:
         w, stage.summary = solve(model(), context, name)
@@ -208,16 +207,15 @@ def solver_stage(
             apply(w)
         return float(stage.summary["objective"])
 
+    stage = solved_stage(name, parameters, context.settings.tangent.iterations, run)
+    return stage  # a name, because `run` refers to it
+
+
+def solved_stage(name: str, parameters: Mapping[str, Tensor], iterations: int, solve: Callable[[], float]) -> Stage:
+    """A stage without steps: `solve` sets the parameters in at most `iterations` and returns the objective."""
+
     def no_loss(batch: dict[str, Tensor]) -> Tensor:
         raise RuntimeError("a solved stage has no steps")
 
-    stage = Stage(
-        name,
-        dict(parameters),
-        OptimizerConfig(0.0),
-        SolverRounds(settings.iterations),
-        no_loss,
-        autocast=False,
-        solve=run,
-    )
-    return stage
+    rounds = SolverRounds(iterations)
+    return Stage(name, dict(parameters), OptimizerConfig(0.0), rounds, no_loss, autocast=False, solve=solve)

@@ -145,6 +145,12 @@ class TangentLearning:
             conv_outputs = {n: self.engine.from_storage(batch[CONV_OUTPUT + n]) for n in self._conv_names}
         return memory_loss(self.model.logits(self.w, features, conv_outputs), batch, self.context.settings.tangent)
 
+    @property
+    def is_linear_classifier(self) -> bool:
+        """Whether w changes the classifier alone, so that the tangent model is a network with other weights."""
+        prefix = f"{self.model.net.classifier_name}."
+        return all(name.startswith(prefix) for name in self.w)
+
     def can_reuse(self, net: Net, context: MemoryContext) -> bool:
         """Whether the tensors of this generalist can be reused for another network."""
         same = context.settings.tangent == self.context.settings.tangent and context.engine is self.engine

@@ -11,7 +11,8 @@ from itl.augment import Augment
 from itl.engine.image_pool import ImageSource
 from itl.engine.stage import Stage, StepInputs
 from itl.generalists.context import MemoryContext
-from itl.generalists.learning import optimizer_config
+from itl.generalists.fixed_views import solved_stage
+from itl.generalists.learning import TangentLearning, move_classifier, optimizer_config
 from itl.generalists.projection_monitor import ProjectionMonitor
 from itl.generalists.round_planner import SampleRoundPlanner, forward_in_chunks
 from itl.nets import Net
@@ -34,6 +35,26 @@ def teacher_scale(net: Net, teacher: Callable[[Tensor], Tensor], context: Memory
     for parameter in net.classifier.parameters():
         parameter.mul_(factor)
     return factor
+
+
+def exact_projection_stage(net: Net, generalist: TangentLearning, scale: Tensor | None = None) -> Stage:
+    """The stage that adds w to the classifier, for a tangent model of the classifier alone.
+
+    The network is linear in the classifier's weights, so it then equals the tangent model on all images. Distillation
+    on the memory would change it on other images.
+
+    Args:
+        net: The network at θ, with its classifier scaled by `scale`.
+        generalist: The generalist.
+        scale: Factor of the generalist's logits; None for 1.
+    """
+
+    def run() -> float:
+        with torch.no_grad():
+            move_classifier(net, {name: w if scale is None else w * scale for name, w in generalist.w.items()})
+        return 0.0  # no difference is left
+
+    return solved_stage("projection", dict(net.classifier.named_parameters("classifier")), 1, run)
 
 
 def projection_stage(

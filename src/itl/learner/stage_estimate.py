@@ -52,7 +52,9 @@ def estimate_stages(settings: Settings, task: int, count: int, before: int, stor
         stages.append(StageEstimate(task, GENERALIST, *(epochs if g.solver == "sgd" else solve)))
     if settings.projects:
         size = stored if p.over == "memory" else count
-        stages.append(StageEstimate(task, "projection", _steps(size, p.batch, p.epochs, p.steps), min(p.batch, size)))
+        is_exact = settings.generalist == "tangent" and g.layers == 1
+        steps = 1 if is_exact else _steps(size, p.batch, p.epochs, p.steps)
+        stages.append(StageEstimate(task, "projection", steps, min(p.batch, size)))
     return stages
 
 

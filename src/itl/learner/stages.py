@@ -13,7 +13,15 @@ from itl.engine.keyed_random import generator, torch_generator
 from itl.engine.loop import train
 from itl.engine.stage import Stage
 from itl.errors import UserError
-from itl.generalists import Generalist, MemoryContext, projection_stage, statistics_layers, teacher_scale
+from itl.generalists import (
+    Generalist,
+    MemoryContext,
+    TangentLearning,
+    exact_projection_stage,
+    projection_stage,
+    statistics_layers,
+    teacher_scale,
+)
 from itl.learner.builder import build_augment
 from itl.learner.early_stopping import ConvergenceMonitor
 from itl.replay import ReplayRoundPlanner, phase_data, specialist_stage
@@ -124,7 +132,7 @@ def make_training_stage(learner: Learner, task: Task) -> Stage:
 
 
 def make_projection_stage(learner: Learner, task: Task, generalist: Generalist) -> Stage:
-    """Build the stage that distills a generalist into the network.
+    """Build the stage that distills a generalist into the network, or adds its weights where that is exact.
 
     The factor of the teacher's logits is kept with the unfinished stage, because the classifier is scaled only once.
     """
@@ -140,6 +148,8 @@ def make_projection_stage(learner: Learner, task: Task, generalist: Generalist) 
         if settings.projection.teacher_rms is not None and TEACHER_SCALE not in state:
             state[TEACHER_SCALE] = teacher_scale(learner.net, generalist.logits, context)
         scale = state.get(TEACHER_SCALE)
+        if isinstance(generalist, TangentLearning) and generalist.is_linear_classifier:
+            return exact_projection_stage(learner.net, generalist, scale)
         return projection_stage(learner.net, generalist.logits, context, data, augment, scale)
 
 
