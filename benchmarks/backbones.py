@@ -50,7 +50,7 @@ HEAD = {"specialist.epochs": 5, "specialist.momentum": 0.9, "tangent.views": 2, 
 LAST_BLOCK = {**HEAD, "net.trained": 3, "tangent.layers": 3, "tangent.iterations": 40}
 WHOLE = {"specialist.epochs": 2, "specialist.momentum": 0.9, "net.trained": None}
 RATES = [{"specialist.lr": lr} for lr in (0.0003, 0.001, 0.003)]
-PENALTIES = [{"specialist.lr": 0.001, "tangent.l2": l2} for l2 in (1e-4, 1e-3, 1e-2)]
+PENALTIES = [{"specialist.lr": 0.001, "tangent.l2": l2} for l2 in (1e-3, 1e-2, 1e-1)]
 # Each row of the table: the method, its settings, and the settings among which the validation split chooses.
 ROWS: dict[str, tuple[str, dict[str, Any], list[dict[str, Any]]]] = {
     "ncm": ("ncm", {}, [{}]),

@@ -229,6 +229,30 @@ def test_a_generalist_that_cannot_be_solved_drops_the_solver_and_its_penalty() -
         settings_for("itl", "seq-cifar10", 200, {"generalist": "full", "tangent.solver": "lbfgs"})
 
 
+@pytest.mark.parametrize("method", ["itl", "itl-l"])
+@pytest.mark.parametrize("stream", [None, "seq-cifar10"])
+def test_generalist_on_a_pretrained_backbone_keeps_the_classifier_and_is_solved(
+    method: str, stream: str | None
+) -> None:
+    frozen = settings_for(method, stream, 200, {"net.pretrained": True, "net.trained": 1})
+    assert (frozen.redraws_classifier, frozen.projection.teacher_rms) == (False, None)
+    assert (frozen.tangent.solver, frozen.tangent.l2, frozen.tangent.views) == ("lbfgs", 1e-2, 2)
+    whole = settings_for(method, stream, 200, {"net.pretrained": True})
+    assert (whole.tangent.solver, whole.tangent.views) == ("lbfgs", 16)
+    given = {"net.pretrained": True, "half_pipe": True, "tangent.l2": 1e-4}
+    assert settings_for(method, stream, 200, given).redraws_classifier
+    full = settings_for(method, stream, 200, {"net.pretrained": True, "generalist": "full"})
+    assert (full.tangent.solver, full.tangent.l2) == ("sgd", 1e-5)
+
+
+def test_a_pretrained_backbone_does_not_change_the_ablation_or_add_a_generalist() -> None:
+    assert settings_for("b+hp+lf", "seq-cifar10", 200, {"net.pretrained": True}).half_pipe is True
+    er = settings_for("er", "seq-cifar10", 200, {"net.pretrained": True})
+    assert (er.generalist, er.half_pipe) == ("none", None)
+    added = settings_for("er", "seq-cifar10", 200, {"net.pretrained": True, "generalist": "tangent"})
+    assert not added.redraws_classifier
+
+
 def test_itl_is_offline_er_and_itl_l_is_derpp() -> None:
     itl, itl_l = settings_for("itl", "seq-cifar10", 200), settings_for("itl-l", "seq-cifar10", 200)
     assert (itl.specialist.name, itl.memory.policy, itl.memory.logits) == ("er-separate", "stratified", None)

@@ -11,7 +11,7 @@ from itl import method_catalog
 from itl.errors import UserError, unknown
 from itl.method_catalog import Defaults
 from itl.presets.base import Method, from_info
-from itl.presets.compositions import COMPOSITIONS, ITL_PAPER
+from itl.presets.compositions import COMPOSITIONS, FROZEN_TRUNK_VIEWS, ITL_PAPER, PRETRAINED
 from itl.settings import OPTIONS, Settings, build, flatten
 
 __all__ = ["ITL_PAPER", "METHODS", "Method", "all_methods", "get", "names", "settings_for"]
@@ -58,9 +58,9 @@ def settings_for(name: str, stream: str | None, buffer: int, overrides: Defaults
     """The settings of a method on a stream.
 
     If the overrides add a generalist to a method without one, it gets ITL's settings for the generalist, and a
-    stratified memory if the method has none, because a generalist learns from the memory. If they replace the method's
-    specialist, the options of that specialist are dropped. If they replace a solved generalist by one that cannot be
-    solved, the solver and its λ are dropped.
+    stratified memory if the method has none, because a generalist learns from the memory. On a pre-trained backbone,
+    tangent learning has settings of its own. If they replace the method's specialist, the options of that specialist
+    are dropped. If they replace a solved generalist by one that cannot be solved, the solver and its λ are dropped.
 
     Args:
         name: A method's name.
@@ -78,6 +78,8 @@ def settings_for(name: str, stream: str | None, buffer: int, overrides: Defaults
         defaults |= {key: value for key, value in itl.items() if key.startswith(stages)}
         if defaults.get("memory.policy") == "none":
             defaults["memory.policy"] = "stratified"
+    if given.get("net.pretrained") and "tangent" in (given.get("generalist"), defaults.get("generalist")):
+        defaults |= {**PRETRAINED, **(FROZEN_TRUNK_VIEWS if given.get("net.trained") else {})}
     if given.get("specialist.name", defaults.get("specialist.name")) != defaults.get("specialist.name"):
         defaults = {key: value for key, value in defaults.items() if not key.startswith(OPTIONS)}
     if given.get("generalist") == "full" or given.get("design") == "reverse":  # neither is a convex problem

@@ -65,6 +65,18 @@ SOLVED = {
 }
 SOLVED_STREAMS: StreamDefaults = {**ITL_STREAMS, ("seq-cifar10", 200): SOLVED}
 
+# Tangent learning on a pre-trained backbone, chosen for itl on images of Seq-CIFAR-10's validation split. It starts at
+# the specialist's classifier: with more features than images in the memory, random weights would stay in all directions
+# that the memory does not determine, and disturb the predictions for other images.
+PRETRAINED: Defaults = {
+    "half_pipe": False,
+    "tangent.solver": "lbfgs",
+    "tangent.l2": 1e-2,
+    "projection.lr": 0.01,
+    "projection.teacher_rms": None,
+}
+FROZEN_TRUNK_VIEWS: Defaults = {"tangent.views": 2}  # an image and its mirror image are all views that there are
+
 # DER++'s published alpha and beta. The paper trains ITL-L's specialist for 50 epochs on every stream.
 DERPP_WEIGHTS: StreamDefaults = {
     key: {name: value for name, value in values.items() if name != "specialist.epochs"}
