@@ -10,6 +10,8 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 RECORDS = ROOT / "benchmarks" / "results" / "backbones" / "measurements.jsonl"
 RIDGES = (300, 1000, 3000, 10000)
+# Names of rows on the page, and of the rows of the benchmark.
+SUFFIXES = {", default": "-default", ", width 10,000": "-10000", ", last block": "+block", ", whole network": "+whole"}
 
 
 def latest(part: str, words: str = "", row: str | None = None) -> dict[str, Any]:
@@ -55,7 +57,9 @@ def test_accuracies_on_the_stream_are_those_of_the_records():
     shown = rows("| pixels | method |")
     assert {row[0] for row in shown} == {"128", "224"}
     for size, method, *values in shown:
-        name = method.replace("`", "").replace(", default", "-default")
+        name = method.replace("`", "")
+        for words, suffix in SUFFIXES.items():
+            name = name.replace(words, suffix)
         found = latest("accuracy", f"--size {size} ", name)["rows"]
         assert values[:3] == cells(found[name]["test"]), (size, method)
 
