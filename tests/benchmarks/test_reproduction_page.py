@@ -155,16 +155,16 @@ def test_page_lists_every_result_even_if_it_was_not_run() -> None:
 
 
 def test_row_prefers_runs_with_current_settings(tmp_path: Path) -> None:
-    for seed in (0, 1):
-        fake_run(tmp_path / f"then{seed}", seed=seed)  # with specialist.lr = 0.01
-    for name, options in (
-        ("now", {}),
-        ("variant", {"variant": "reservoir"}),
-        ("variant-then", {"variant": "reservoir"}),
+    for name, seed, variant in (
+        ("then0", 0, None),
+        ("then1", 1, None),
+        ("now", 0, None),
+        ("variant", 0, "reservoir"),
+        ("variant-then", 2, "reservoir"),
     ):
-        path = fake_run(tmp_path / name, seed=2 if name == "variant-then" else 0, **options)
+        path = fake_run(tmp_path / name, seed=seed, variant=variant)
         result = json.loads((path / "result.json").read_text())
-        result["settings"] |= {} if "then" in name else {"specialist": {"lr": 0.1}}
+        result["settings"]["specialist"]["lr"] = 0.01 if "then" in name else 0.1
         (path / "result.json").write_text(json.dumps(result))
     records = NAMES["RecordedTable"](find_runs([tmp_path])[0])
     assert [records.row("itl", 200, variant).ours.seeds for variant in (None, "reservoir")] == [[0], [0]]

@@ -14,10 +14,12 @@ import pytest
 
 from itl._deprecated import SETTING_VALUES
 from itl.experiments.config import Config
+from itl.presets import settings_for
 from itl.results import find_runs, scores_from_predictions
 from itl.results.packed_runs import MAX_ARCHIVE_BYTES, RECORDS, experiment_at
 from itl.results.runs import Run
-from itl.results.seed_groups import group_by_seed
+from itl.results.seed_groups import current_settings, group_by_seed, run_settings
+from itl.settings import flatten
 
 HOME = Path(__file__).parents[2]
 FOLDERS = (HOME / "results", HOME / "benchmarks" / "results")
@@ -110,6 +112,18 @@ def with_current_values(command: str) -> str:
     for (name, old), new in SETTING_VALUES.items():
         command = re.sub(rf"{re.escape(f'{name}={old}')}(?!\S)", f"{name}={new}", command)
     return command
+
+
+@pytest.mark.parametrize("experiment", [path for path in EXPERIMENTS if path.is_relative_to(FOLDERS[0])], ids=title)
+def test_commands_in_tables_repeat_the_recorded_settings(experiment: Path) -> None:
+    for group in group_by_seed(runs_of(experiment)):
+        run = group.runs[0]
+        names = ("method", "stream", "buffer")
+        given = {**current_settings(run.config["settings"]), **group.earlier_defaults}
+        now = flatten(settings_for(*(run.metadata[name] for name in names), given).model_dump())
+        recorded = run_settings(run)
+        different = [name for name in now.keys() & recorded.keys() if now[name] != recorded[name]]
+        assert not different, (run.path.name, different)
 
 
 @pytest.mark.parametrize("experiment", [path for path in EXPERIMENTS if path.is_relative_to(FOLDERS[0])], ids=title)

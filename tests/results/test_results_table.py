@@ -96,7 +96,7 @@ def test_runs_that_differ_in_more_than_the_seed_are_not_averaged(tmp_path: Path)
         {},
         {"variant": "longer"},
         {"split": "validation"},
-        {"settings": {"specialist.lr": 0.1}},
+        {"settings": {"specialist.lr": 0.2}},
         {"buffer": 500},
         {"method": "itl-na"},
         {"stream": "seq-tinyimagenet"},
@@ -108,7 +108,7 @@ def test_runs_that_differ_in_more_than_the_seed_are_not_averaged(tmp_path: Path)
     shown = [*ours(table(tmp_path)), *ours(table(tmp_path, split="validation"))]
     groups = {tuple(sorted(str(run.path.name) for run in row.ours.runs)) for row in shown}
     assert groups == {(f"{number}-0", f"{number}-1") for number in range(len(variations))}
-    with_setting = rows(table(tmp_path), method="itl", buffer=200, label="specialist.lr=0.1")
+    with_setting = rows(table(tmp_path), method="itl", buffer=200, label="specialist.lr=0.2")
     assert {str(run.path.name) for row in with_setting for run in row.ours.runs} == {"3-0", "3-1"}
 
 
@@ -131,8 +131,22 @@ def test_runs_with_other_defaults_are_another_row_labeled_by_the_difference(tmp_
         result["settings"]["specialist"]["lr"] = 0.03
         (path / "result.json").write_text(json.dumps(result))
         path = fake_run(tmp_path / f"new{seed}", seed=seed)
-    labels = {row.label: len(row.ours.seeds) for row in rows(table(tmp_path), method="itl", buffer=200) if row.ours}
-    assert labels == {"specialist.lr=0.03": 2, "specialist.lr=0.01": 2}
+    groups = {row.label: row.ours for row in rows(table(tmp_path), method="itl", buffer=200) if row.ours}
+    then, now = "earlier defaults, specialist.lr=0.03", "specialist.lr=0.1"
+    assert {label: len(group.seeds) for label, group in groups.items()} == {then: 2, now: 2}
+    assert groups[then].command.endswith("--buffer 200 --seeds 0,1 --set specialist.lr=0.03")
+    assert groups[now].command.endswith("--buffer 200 --seeds 0,1")
+
+
+def test_command_of_an_older_record_states_defaults_that_have_changed_since(tmp_path: Path) -> None:
+    """A setting that the record lacks had its first value."""
+    path = fake_run(tmp_path / "old", settings={"projection.epochs": 7})
+    result = json.loads((path / "result.json").read_text())
+    del result["settings"]["tangent"]["solver"], result["settings"]["projection"]["teacher_rms"]
+    (path / "result.json").write_text(json.dumps(result))
+    row = next(row for row in rows(table(tmp_path), method="itl", buffer=200) if row.ours)
+    assert row.label == "projection.epochs=7, earlier defaults"
+    assert row.ours.command.endswith("--set tangent.solver=sgd --set projection.teacher_rms=null")
 
 
 def test_setting_missing_in_an_older_record_does_not_separate_seeds(tmp_path: Path) -> None:

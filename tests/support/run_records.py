@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from itl import metrics
+from itl.errors import UserError
+from itl.presets import settings_for
 from itl.results import RunFolder, stage_scores
 from itl.results.image_selection import balanced_subset, select_mistakes
 
@@ -96,9 +98,17 @@ def _config(own: dict[str, Any], settings: dict[str, Any], options: dict[str, An
         "order_seed": None,
         "keep_specialists": False,
         "command": command,
-        "resolved": {"generalist": "tangent", "specialist": {"lr": 0.01}, **settings},
+        "resolved": _resolved(own, settings),
         **options,
     }
+
+
+def _resolved(own: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
+    """All settings; only those given if the method or one of them does not exist."""
+    try:
+        return settings_for(own["method"], own["stream"], own["buffer"], settings).model_dump()
+    except UserError:
+        return {"generalist": "tangent", "specialist": {"lr": 0.01}, **settings}
 
 
 def _write_stage(write: Callable[..., None], task: int, tasks: int, stage: str, points: int, interrupted: bool) -> None:

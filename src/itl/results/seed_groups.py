@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
+import shlex
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,8 +13,10 @@ from functools import cache
 from typing import Any
 
 from itl._deprecated import update_saved_settings
+from itl.errors import UserError
+from itl.presets import settings_for
 from itl.results.runs import Run
-from itl.settings import dotted
+from itl.settings import build, dotted, flatten
 
 TASK_OPTIONS = ("tasks", "order", "order_seed")  # options that change the tasks of the stream
 GENERALIST_SECTIONS = ("tangent", "projection")  # sections of a run's seconds
@@ -118,11 +122,29 @@ class SeedGroup:
 
     @property
     def command(self) -> str:
-        """The command line that repeats the runs with all seeds."""
+        """The command line that repeats the runs with all seeds, also if the method's defaults have changed since."""
         first = str(self.results[0]["command"])
-        if len(self.runs) == 1:
-            return first
-        return re.sub(r"--seed \d+", f"--seeds {','.join(map(str, self.seeds))}", first, count=1)
+        if len(self.runs) > 1:
+            first = re.sub(r"--seed \d+", f"--seeds {','.join(map(str, self.seeds))}", first, count=1)
+        return " ".join([first, *(f"--set {shlex.quote(word)}" for word in as_words(self.earlier_defaults))])
+
+    @property
+    def earlier_defaults(self) -> dict[str, Any]:
+        """The settings of the runs whose defaults have changed since, by dotted name."""
+        run = self.runs[0]
+        given = current_settings(run.config.get("settings") or {})
+        try:
+            now = settings_for(run.metadata["method"], run.metadata["stream"], run.metadata["buffer"], given)
+        except UserError:  # a method or setting that is not installed
+            return {}
+        recorded, first = run_settings(run), flatten(build({}).model_dump())
+        if not recorded:
+            return {}
+        return {
+            name: recorded.get(name, first[name])  # a setting that an older record lacks had its first value
+            for name, value in flatten(now.model_dump()).items()
+            if name in first and recorded.get(name, first[name]) != value
+        }
 
     @property
     def custom_tasks(self) -> bool:
@@ -136,6 +158,11 @@ class SeedGroup:
         words = [f"{name}={value}" for name, value in (config.get("settings") or {}).items()]
         words += [f"{name}={config[name]}" for name in TASK_OPTIONS if config.get(name) is not None]
         return " ".join(words)
+
+
+def as_words(settings: Mapping[str, Any]) -> list[str]:
+    """Settings as NAME=VALUE, in the form that `--set` reads."""
+    return [f"{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in settings.items()]
 
 
 def hardware(metadata: Mapping[str, Any]) -> str:

@@ -178,7 +178,9 @@ def _labels(groups: Sequence[SeedGroup]) -> list[str]:
             if other is not group and all(other.metadata.get(name) == group.metadata.get(name) for name in names)
         ]
         words = [str(group.metadata["variant"])] if group.metadata.get("variant") else []
-        words += [group.user_settings] if group.user_settings and (similar or not words) else []
+        if not words or similar:
+            words += [group.user_settings] if group.user_settings else []
+            words += ["earlier defaults"] if group.earlier_defaults else []
         if any(other.user_settings == group.user_settings for other in similar):
             settings = run_settings(group.runs[0])
             other_settings = [run_settings(other.runs[0]) for other in similar]
