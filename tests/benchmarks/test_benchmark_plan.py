@@ -22,6 +22,7 @@ from support.tiny_sweeps import InProcessBackend
 HOME = Path(__file__).parents[2]
 sys.path.insert(0, str(HOME))
 
+from benchmarks.candidates import SGD  # noqa: E402
 from benchmarks.choices import Choice, best_settings, recorded_choices, score, try_generalists  # noqa: E402
 from benchmarks.plan import Plan, make_choices, parse  # noqa: E402
 
@@ -105,7 +106,8 @@ def small_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
     """The plan of Seq-CIFAR-10 on a stand-in (8x8, two steps per stage), with one choice, writing below `tmp_path`."""
     stand_in = tiny_stream(classes=10, tasks=5, each=8, channels=3, name="seq-cifar10", policy="cifar10")
     monkeypatch.setattr(Config, "load_stream", lambda self, data, download=False: stand_in)
-    small = {"net.name": "resnet8", "net.width": 4, "specialist.steps": 2, "tangent.steps": 2, "projection.steps": 2}
+    steps = {"specialist.steps": 2, "tangent.steps": 2, "projection.steps": 2}
+    small = {"net.name": "resnet8", "net.width": 4, **SGD, **steps}
     wild = {"tangent.lr": 100.0, "projection.lr": 100.0, "projection.reduction": "sum", "projection.steps": 30}
     choice = Choice(("itl", "itl-na"), 500, {"small": small}, [{"tangent.lr": 0.01}, wild], {})  # the second diverges
     return Plan("seq-cifar10", cifar10.configs, (choice,), tmp_path / "results", tmp_path / "records.jsonl")
