@@ -324,6 +324,16 @@ def parse(pairs: Iterable[str]) -> dict[str, Any]:
     return out
 
 
+def value_text(value: Any) -> str:
+    """A setting's value in the form that `parse` reads."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def as_words(settings: Mapping[str, Any]) -> list[str]:
+    """Settings by dotted name as `key=value` strings, which `parse` reads."""
+    return [f"{key}={value_text(value)}" for key, value in settings.items()]
+
+
 def _value(text: str) -> Any:
     for read in (json.loads, float):  # `float` also reads .1
         with suppress(ValueError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -106,6 +105,8 @@ class Config:
     @property
     def command(self) -> str:
         """Command line that repeats the run."""
+        from itl.settings import as_words
+
         words = ["itl", "run", "--stream", self.stream, "--method", self.method, "--buffer", self.buffer]
         words += ["--seed", self.seed]
         for key in ("tasks", "order_seed", "variant"):
@@ -115,8 +116,8 @@ class Config:
             words += ["--order", ",".join(map(str, self.order))]
         if self.split != "test":
             words += ["--split", self.split]
-        for key, value in self.settings.items():
-            words += ["--set", f"{key}={value if isinstance(value, str) else json.dumps(value)}"]
+        for word in as_words(self.settings):
+            words += ["--set", word]
         if self.curves is not None:
             words += ["--curves", self.curves]
         if self.keep_specialists:
@@ -125,7 +126,9 @@ class Config:
 
 
 def _shown(value: Any) -> str:
-    text = "the default" if value is None or value is _UNSET else value if isinstance(value, str) else json.dumps(value)
+    from itl.settings import value_text
+
+    text = "the default" if value is None or value is _UNSET else value_text(value)
     return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 1]}…"
 
 

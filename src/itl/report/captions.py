@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import statistics
-from typing import Any
 
 from itl.report.run_selection import ReportData, ReportGroup, ReportRun
 from itl.report.selectors import preference
 from itl.results.render import difference, mark
 from itl.results.seed_groups import SeedGroup, run_settings
+from itl.settings import value_text
 
 KeyNumber = tuple[str, str, str]  # name, value, explanation
 
@@ -149,7 +148,7 @@ def settings(report: ReportData) -> list[tuple[str, list[str]]]:
         run_settings(report_run.run) for report_run in report.runs[:1]
     ]
     names = list(dict.fromkeys(name for values in by_group for name in values))
-    return [(name, [_value_text(values.get(name)) for values in by_group]) for name in names]
+    return [(name, [value_text(values.get(name)) for values in by_group]) for name in names]
 
 
 def commands(report: ReportData) -> list[str]:
@@ -173,7 +172,3 @@ def _stage_name(stage: str) -> str:
     return {"specialist": "the specialist", "tangent": "the tangent generalist", "expert": "the expert"}.get(
         stage, f"after {stage} fine-tuning"
     )
-
-
-def _value_text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)

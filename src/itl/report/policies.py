@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +10,7 @@ from itl.report.chart import ROLES, Axis, Chart, Series, value_range
 from itl.report.run_selection import ReportGroup
 from itl.results.render import MEASURE_NAMES
 from itl.results.seed_groups import TASK_OPTIONS, agree, run_settings, user_setting_names
+from itl.settings import value_text
 
 IDENTITY_FIELDS = ("stream", "split", "method", "buffer")
 MEMORY_PREFIX = "memory."  # of the memory's settings
@@ -172,7 +172,7 @@ def _differences(settings: Mapping[str, Any], others: Sequence[Mapping[str, Any]
     different = [
         name for name in settings if name != ignoring and any(other.get(name) != settings[name] for other in others)
     ]
-    return [f"{name.removeprefix(MEMORY_PREFIX)} {_value_text(settings[name])}" for name in different]
+    return [f"{name.removeprefix(MEMORY_PREFIX)} {value_text(settings[name])}" for name in different]
 
 
 def _policy_group(group: ReportGroup) -> PolicyGroup:
@@ -185,10 +185,6 @@ def _policy_group(group: ReportGroup) -> PolicyGroup:
         others | {name: value for name, value in settings.items() if not name.startswith(MEMORY_PREFIX)},
         user_setting_names(run),
     )
-
-
-def _value_text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _number(value: Any) -> float | None:

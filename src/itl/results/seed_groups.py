@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import shlex
@@ -16,7 +15,7 @@ from itl._deprecated import update_saved_settings
 from itl.errors import UserError
 from itl.presets import settings_for
 from itl.results.runs import Run
-from itl.settings import build, dotted, flatten
+from itl.settings import as_words, build, dotted, flatten
 
 TASK_OPTIONS = ("tasks", "order", "order_seed")  # options that change the tasks of the stream
 GENERALIST_SECTIONS = ("tangent", "projection")  # sections of a run's seconds
@@ -158,11 +157,6 @@ class SeedGroup:
         words = [f"{name}={value}" for name, value in (config.get("settings") or {}).items()]
         words += [f"{name}={config[name]}" for name in TASK_OPTIONS if config.get(name) is not None]
         return " ".join(words)
-
-
-def as_words(settings: Mapping[str, Any]) -> list[str]:
-    """Settings as NAME=VALUE, in the form that `--set` reads."""
-    return [f"{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in settings.items()]
 
 
 def hardware(metadata: Mapping[str, Any]) -> str:

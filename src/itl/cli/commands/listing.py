@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ import click
 
 from itl.cli import options
 from itl.cli.output import print_json, warn
+from itl.settings import value_text
 
 if TYPE_CHECKING:
     from itl.presets import Method
@@ -179,7 +179,7 @@ def _print_method(facts: dict[str, Any]) -> None:
     click.echo("\nsettings common to all streams (change one with --set KEY=VALUE)")
     width = max(MIN_KEY_WIDTH, *map(len, common))
     for key, value in common.items():
-        click.echo(f"  {key:<{width}} {_format_value(value)}")
+        click.echo(f"  {key:<{width}} {value_text(value)}")
     for stream, sizes in facts["settings"].items():
         _print_stream_settings(stream, sizes, common)
 
@@ -190,17 +190,12 @@ def _print_stream_settings(stream: str, sizes: dict[str, dict[str, Any]], common
     if not keys:
         click.echo(f"\nsettings on {stream}: no others")
         return
-    rows = [[key, *(_format_value(case[key]) if key in case else "–" for case in sizes.values())] for key in keys]
+    rows = [[key, *(value_text(case[key]) if key in case else "–" for case in sizes.values())] for key in keys]
     headings = [f"settings on {stream}", *("" if size == "any" else f"buffer {size}" for size in sizes)]
     widths = [max(len(row[k]) for row in [headings, *rows]) for k in range(len(headings))]
     click.echo()
     for row in [headings, *(["  " + row[0], *row[1:]] for row in rows)]:
         click.echo("  ".join([row[0].ljust(widths[0] + 2), *map(str.ljust, row[1:], widths[1:])]).rstrip())
-
-
-def _format_value(value: Any) -> str:
-    """A setting's value as `--set` takes it."""
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _print_rows(headings: Sequence[str], rows: Sequence[Sequence[str]], note: str = "") -> None:

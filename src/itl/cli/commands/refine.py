@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -146,5 +145,6 @@ def _print_attempts(lines: list[dict[str, Any]], attempts: Attempts, path: Path)
 
 def _label(settings: dict[str, Any]) -> str:
     """Changed settings, one per line."""
-    words = (f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in settings.items())
-    return "\n".join(words) or "unchanged"
+    from itl.settings import as_words
+
+    return "\n".join(as_words(settings)) or "unchanged"
