@@ -35,6 +35,7 @@ from itl.experiments.search.time_limit import deadline_in  # noqa: E402
 from itl.presets import settings_for  # noqa: E402
 from itl.results import RunFolder  # noqa: E402
 from itl.results.seed_groups import MeanStd  # noqa: E402
+from itl.settings import parse  # noqa: E402
 
 CELLS = tuple(f"{method}:{size}" for size in (200, 500, 5120) for method in ("itl", "itl-l"))
 SEEDS = (0, 1, 2)
@@ -47,9 +48,8 @@ def config_of(plan: Plan, cell: str, seed: int, **own: Any) -> Config:
     """The run on validation images of a cell, such as "itl:200", with the settings chosen for it."""
     method, size = cell.split(":")
     chosen = plan.with_chosen_settings(Config(plan.stream, method, int(size), seed)).settings
-    settings = {**chosen, **own}
-    config = Config(plan.stream, method, int(size), seed, settings, variant=VARIANT)
-    return replace(config, split="validation", keep_specialists=True)
+    kept = Config(plan.stream, method, int(size), seed, {**chosen, **own}, keep_specialists=True)
+    return replace(kept, split="validation", variant=VARIANT)
 
 
 def doubled(config: Config) -> SettingValues:
@@ -70,11 +70,8 @@ class Convergence:
 
     def __init__(self, plan: Plan, args: argparse.Namespace) -> None:
         self.plan, self.args, self.folder = plan, args, plan.results / "validation"
-        own = dict(pair.split("=", 1) for pair in args.set)
-        settings = {name: json.loads(value) for name, value in own.items()}
-        self.configs = {
-            cell: [config_of(plan, cell, seed, **settings) for seed in SEEDS] for cell in args.cells.split(",")
-        }
+        own = parse(args.set)
+        self.configs = {cell: [config_of(plan, cell, seed, **own) for seed in SEEDS] for cell in args.cells.split(",")}
 
     def run(self) -> None:
         """Do the missing runs, then learn from their specialists with twice the budget."""
