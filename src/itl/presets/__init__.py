@@ -58,9 +58,10 @@ def settings_for(name: str, stream: str | None, buffer: int, overrides: Defaults
     """The settings of a method on a stream.
 
     If the overrides add a generalist to a method without one, it gets ITL's settings for the generalist, and a
-    stratified memory if the method has none, because a generalist learns from the memory. On a pre-trained backbone,
-    tangent learning has settings of its own. If they replace the method's specialist, the options of that specialist
-    are dropped. If they replace a solved generalist by one that cannot be solved, the solver and its λ are dropped.
+    stratified memory if the method has none, because a generalist learns from the memory. If they replace the method's
+    specialist, the options of that specialist are dropped. If they replace a solved generalist by one that cannot be
+    solved, the solver and its λ are dropped. On a pre-trained backbone, tangent learning is solved, starting at the
+    specialist's classifier.
 
     Args:
         name: A method's name.

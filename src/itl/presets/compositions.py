@@ -30,7 +30,7 @@ ITL_L: Defaults = {
     "tangent.alpha": 1.0,
 }
 
-# The generalist for a large memory, chosen for itl and itl-l alike.
+# The generalist for a large memory, chosen with SGD alone.
 LARGE_MEMORY = {
     "tangent.lr": 0.01,
     "tangent.momentum": 0.9,

@@ -38,8 +38,8 @@ def plan_lessons(teacher: Teacher) -> dict[str, Any]:
         _check(teacher, lesson, sample, known)
         entry = _plan_lesson(lesson, sample, known)
         known += [name for name in lesson.files.train if name not in known]
-        new = not all(row["known"] for row in entry["classes"])
-        size = LessonSize(entry["images"], before, buffer, teacher.image_size, new)
+        has_new_classes = not all(row["known"] for row in entry["classes"])
+        size = LessonSize(entry["images"], before, buffer, teacher.image_size, has_new_classes)
         settings.append((teacher.settings_for_lesson(size), entry["images"]))
         lessons.append({**entry, "epochs": _epochs(settings[-1][0], size)})
         before = size.after

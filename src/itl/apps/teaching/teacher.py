@@ -302,8 +302,8 @@ class Teacher:
         if model.pending is not None:
             return model
         buffer, saved = max(self.options.buffer or 0, model.learner.memory.size), self._saved_minutes(model)
-        new = not set(images.train.labels) <= set(model.classes)
-        size = LessonSize(len(images.train), len(model.learner.memory), buffer, self.image_size, new)
+        has_new_classes = not set(images.train.labels) <= set(model.classes)
+        size = LessonSize(len(images.train), len(model.learner.memory), buffer, self.image_size, has_new_classes)
         settings = self._overrides(model, size)
         model = Model.open(self.path, device=self.options.device, settings=settings)
         if model.learner.settings.memory.policy != "none":
